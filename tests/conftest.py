@@ -11,23 +11,22 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
-from hypothesis import HealthCheck, settings
 
 from tests.kit.kinds import is_smoke, kind_of, place_of
 from tests.kit.waiting import patience
 
-pytest_plugins = ("tests.kit.guard", "tests.kit.rerun")
-
-# How long an example takes says something about the machine, and the first one imports things.
-BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
-settings.register_profile("gate", BUSY, derandomize=True)
-settings.register_profile("long", BUSY, max_examples=1_000, print_blob=True)
-settings.load_profile(os.environ.get("MOLDAU_HYPOTHESIS", "gate"))
+pytest_plugins = (
+    "tests.kit.compiled",
+    "tests.kit.guard",
+    "tests.kit.hypothesis_profiles",
+    "tests.kit.rerun",
+)
 
 # A job in the background is born deaf to Ctrl-C, and its children with it: tests send it to them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -90,19 +89,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     factor = patience()
     if hasattr(config, "workerinput"):
-        items.sort(key=_turn)  # stable: the order within a file stays
+        items.sort(key=lambda item: _turn(item.path))  # stable: the order within a file stays
     for item in items:
-        if not item.path.is_relative_to(HERE):
+        marks = _folder_marks(item.path)
+        if marks is None:
             continue
-        folder = item.path.parent.relative_to(HERE).as_posix()
-        for prefix, mark in MARKS.items():
-            if folder == prefix or folder.startswith(prefix + "/"):
-                item.add_marker(getattr(pytest.mark, mark))
+        for mark in marks:
+            item.add_marker(mark)
         item.add_marker(str(kind_of(item)))
         if factor > 1:
             item.add_marker(pytest.mark.timeout(_limit_s(item) * factor), append=False)
         if is_smoke(place_of(item)):
             item.add_marker("smoke")
+
+
+@cache
+def _folder_marks(path: Path) -> tuple[str, ...] | None:
+    """None: the file is not one of ours."""
+    if not path.is_relative_to(HERE):
+        return None
+    folder = path.parent.relative_to(HERE).as_posix()
+    return tuple(
+        mark
+        for prefix, mark in MARKS.items()
+        if folder == prefix or folder.startswith(prefix + "/")
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -151,13 +162,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FilesAndFolders(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def _turn(item: pytest.Item) -> int:
-    if not item.path.is_relative_to(HERE):
+@cache
+def _turn(path: Path) -> int:
+    if not path.is_relative_to(HERE):
         return len(LONGEST_FIRST)
-    path = item.path.relative_to(HERE).as_posix()
+    name = path.relative_to(HERE).as_posix()
     places = (
         place
         for place, prefix in enumerate(LONGEST_FIRST)
-        if path == prefix or path.startswith(prefix + "/")
+        if name == prefix or name.startswith(prefix + "/")
     )
     return next(places, len(LONGEST_FIRST))

@@ -35,12 +35,13 @@ def wait_until(
 async def wait_until_async(
     condition: Callable[[], Awaitable[Value]], *, what: str, deadline_s: float = DEFAULT_DEADLINE_S
 ) -> Value:
-    """As `wait_until`, for a condition that has to be awaited."""
-    end = time.monotonic() + deadline_s
+    """As `wait_until`, for a condition that has to be awaited; by the running loop's clock."""
+    time_s = asyncio.get_running_loop().time
+    end = time_s() + deadline_s
     while True:
         value = await condition()
         if value:
             return value
-        if time.monotonic() >= end:
+        if time_s() >= end:
             raise TimeoutError(f"not within {deadline_s} s: {what}")
         await asyncio.sleep(POLL_INTERVAL_S)

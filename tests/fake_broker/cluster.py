@@ -1,4 +1,7 @@
-"""A fake Kafka cluster for tests of clients: N brokers on loopback, their state in memory.
+"""A fake Kafka cluster for tests of clients: N brokers, their state in memory.
+
+Its clock and network are the machine's: virtual ones in a test with virtual time
+(`tests.virtual.machine`), else loopback sockets.
 
 Owns topics, leaders, coordinators and the brokers' life. Must use nothing of our client. Invariant:
 what is acknowledged lies in the one log of its partition, whoever leads it.
@@ -7,7 +10,6 @@ what is acknowledged lies in the one log of its partition, whoever leads it.
 from __future__ import annotations
 
 import asyncio
-import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from uuid import UUID
 from moldau.protocol import ApiKey, ErrorCode
 from moldau.protocol.records import Record
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.ports import Ports
 from tests.fake_broker.authentication import Security
 from tests.fake_broker.faults import Action, Fault, FaultScript
 from tests.fake_broker.groups import Groups
@@ -85,10 +88,11 @@ class FakeCluster:
         security: Security | None = None,
         settings: Settings | None = None,
     ) -> None:
-        """Make the cluster; nothing listens before it is entered.
+        """Make the cluster on the running loop; nothing listens before it is entered.
 
         `topics` are partition counts by name. `versions` is one table or one by broker id.
         """
+        self.ports = Ports.of_machine()
         self.settings = settings or Settings()
         self.security = security or Security()
         self.cluster_id = "fake-cluster"
@@ -166,7 +170,7 @@ class FakeCluster:
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
-        return int(time.time() * 1000)
+        return self.ports.clock.now_ms()
 
     def spawn(self, coroutine: Any) -> asyncio.Task[Any]:
         """Run something until it ends or the cluster closes."""

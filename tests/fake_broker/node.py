@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from moldau.protocol import ApiKey, ErrorCode, registry
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.headers import decode_request_header, encode_response
 from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsResponse
+from moldau.runtime.network import Listener
 from tests.fake_broker.authentication import Session
 from tests.fake_broker.context import Context, fit_version
 from tests.fake_broker.faults import (
@@ -60,7 +62,7 @@ class FakeNode:
         self.connections: set[_Connection] = set()
         self.accepted_count = 0
         self.fetch_sessions = FetchSessions()
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
 
     @property
     def address(self) -> str:
@@ -70,7 +72,7 @@ class FakeNode:
     @property
     def is_running(self) -> bool:
         """Whether it listens."""
-        return self._server is not None
+        return self._listener is not None
 
     @property
     def rack(self) -> str | None:
@@ -79,32 +81,35 @@ class FakeNode:
 
     async def start(self) -> None:
         """Listen."""
-        assert self._server is None, "it runs already"
-        self._server = await asyncio.start_server(
-            self._accept, HOST, self.port, ssl=self.cluster.security.server_context()
+        assert self._listener is None, "it runs already"
+        context = self.cluster.security.server_context()
+        self._listener = await self.cluster.ports.network.listen(
+            self._stream, HOST, self.port, handshakes=_Handshakes(context) if context else None
         )
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = self._listener.port
 
     async def stop(self) -> None:
         """Refuse connections and end those there are."""
-        server, self._server = self._server, None
-        if server is None:
+        listener, self._listener = self._listener, None
+        if listener is None:
             return
-        server.close()
+        listener.close()
         self.fetch_sessions.forget_all()
         tasks = [connection.task for connection in self.connections]
         for connection in tuple(self.connections):
             connection.end(reset=False)
         await asyncio.gather(*tasks, return_exceptions=True)
-        await server.wait_closed()
 
     def disconnect_all(self, *, reset: bool = False) -> None:
         """End every connection; new ones are welcome."""
         for connection in tuple(self.connections):
             connection.end(reset=reset)
 
+    def _stream(self) -> asyncio.BaseProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._accept)
+
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._server is None:
+        if self._listener is None:
             writer.transport.abort()
             return
         self.accepted_count += 1
@@ -132,6 +137,24 @@ class FakeNode:
 
 
 _OWN = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+
+
+class _Handshakes:
+    """Every client may begin one."""
+
+    timeout_ms = 10_000.0
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+
+    async def context(self) -> ssl.SSLContext:
+        return self._context
+
+    def begin(self, host: str) -> bool:
+        return True
+
+    def end(self, host: str, error: OSError | None, *, is_late: bool) -> None:
+        pass
 
 
 class _Connection:
@@ -164,17 +187,23 @@ class _Connection:
         except (_Ended, asyncio.IncompleteReadError, OSError, asyncio.CancelledError):
             pass
         finally:
-            self._writer.transport.abort()
+            self._cut(reset=False)
 
     def end(self, *, reset: bool) -> None:
         """Close it, with RST when asked."""
-        if reset:
-            sock = self._writer.get_extra_info("socket")
-            if sock is not None:
-                linger = struct.pack("ii", 1, 0)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        self._writer.transport.abort()
+        self._cut(reset=reset)
         self.task.cancel()
+
+    def _cut(self, *, reset: bool) -> None:
+        transport = self._writer.transport
+        sock = transport.get_extra_info("socket")
+        if reset and sock is not None:
+            linger = struct.pack("ii", 1, 0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if reset or sock is not None:
+            transport.abort()
+        else:
+            transport.close()  # on the virtual network `abort` is always a reset
 
     # -- one request ----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.schema import Message
-from tests.fake_broker.node import FakeNode
+from tests.fake_broker.node import HOST, FakeNode
 
 
 class RawClient:
@@ -22,7 +22,12 @@ class RawClient:
         self._correlation_id = 0
 
     async def __aenter__(self) -> Self:
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._node.port)
+        self.reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(self.reader)
+        network = self._node.cluster.ports.network
+        transport, _ = await network.connect(lambda: protocol, HOST, self._node.port)
+        loop = asyncio.get_running_loop()
+        self.writer = asyncio.StreamWriter(transport, protocol, self.reader, loop)
         return self
 
     async def __aexit__(

@@ -36,14 +36,12 @@ class Received:
 
 
 class Recorder:
-    """All requests, and the condition that tests wait on."""
+    """All requests, and the event that tests wait on."""
 
     def __init__(self) -> None:
         self.requests: list[Received] = []
         self.problems: list[str] = []
-        self._changed = asyncio.Condition()
-        self._waiting_count = 0
-        self._wakers: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
 
     def note(self, received: Received) -> None:
         """Record a request."""
@@ -58,14 +56,8 @@ class Recorder:
 
     def poke(self) -> None:
         """Let everybody who waits look again."""
-        if self._waiting_count:
-            task = asyncio.ensure_future(self._notify())
-            self._wakers.add(task)
-            task.add_done_callback(self._wakers.discard)
-
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     async def until(self, condition: Callable[[], object], timeout_s: float = 20.0) -> None:
         """Wait until a condition on what the brokers have seen or stored holds.
@@ -73,12 +65,8 @@ class Recorder:
         Raises TimeoutError.
         """
         async with asyncio.timeout(timeout_s):
-            async with self._changed:
-                self._waiting_count += 1
-                try:
-                    await self._changed.wait_for(condition)
-                finally:
-                    self._waiting_count -= 1
+            while not condition():
+                await self._changed.wait()
 
     def of(self, kind: type[_M], *, node_id: int | None = None) -> list[_M]:
         """The messages of one kind, in order."""

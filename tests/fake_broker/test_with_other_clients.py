@@ -22,7 +22,7 @@ from tests.fake_broker import (
     ThreadedCluster,
 )
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
 
 
 async def _aiokafka_consume(cluster: FakeCluster, count: int, **options: Any) -> list[bytes]:

@@ -13,6 +13,7 @@ import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
 from typing import Any, Final, NamedTuple, Self
 
 from aiohttp import web
@@ -59,35 +60,36 @@ class Signer:
 
     def __init__(self, key_id: str | None, kind: str = "RSA", algorithm: str | None = None) -> None:
         self.key_id = key_id
-        self._key = _MADE[kind]()
+        self._kind = kind
         self.algorithm = algorithm or {"RSA": "RS256", "EC": "ES256", "OKP": "Ed25519"}[kind]
 
-    @property
+    @cached_property
     def key(self) -> RSAKey | ECKey | OKPKey:
-        return self._key
+        """Made when it is first asked for: that takes long."""
+        return _MADE[self._kind]()
 
     def private_pem(self) -> bytes:
         """PKCS8, as Apache Kafka takes it."""
-        return self._key.as_pem(private=True)
+        return self.key.as_pem(private=True)
 
     def public(self, **more: object) -> dict[str, Any]:
         """The key as a key set has it."""
         named = {} if self.key_id is None else {"kid": self.key_id}
-        return {**self._key.as_dict(private=False), **named, **more}
+        return {**self.key.as_dict(private=False), **named, **more}
 
     def token(self, claims: object = None, **header: Any) -> str:
         """A signed token."""
         named = {} if self.key_id is None else {"kid": self.key_id}
         head = {"alg": self.algorithm, **named, **header}
         message = f"{encoded(head)}.{encoded(claims_of() if claims is None else claims)}"
-        signature = jws.JWSRegistry.algorithms[self.algorithm].sign(message.encode(), self._key)
+        signature = jws.JWSRegistry.algorithms[self.algorithm].sign(message.encode(), self.key)
         return f"{message}.{encoded(signature)}"
 
     def signed_by_hmac(self, algorithm: str = "HS256") -> str:
         """A token whose secret is this key's public half: careless verifiers believe it."""
         message = f"{encoded({'alg': algorithm, 'kid': self.key_id})}.{encoded(claims_of())}"
         hash_name = {"HS256": "sha256", "HS512": "sha512"}[algorithm]
-        secret = self._key.as_pem(private=False)
+        secret = self.key.as_pem(private=False)
         return f"{message}.{encoded(hmac.digest(secret, message.encode(), hash_name))}"
 
 

@@ -7,8 +7,8 @@ or function, else it is of the gate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,6 @@ KINDS = {
     "client": Kind.REAL,
     "deploy/test_image.py": Kind.LONG,
     "deploy/test_running.py": Kind.REAL,
-    "fake_broker": Kind.REAL,  # until the fake cluster is on the simulated network
     "interop": Kind.REAL,
     "interop/confluent/test_ownership.py": Kind.GATE,
     "interop/differential/test_comparing.py": Kind.GATE,
@@ -42,7 +41,6 @@ KINDS = {
     "system/topics/test_account.py": Kind.GATE,
     "system/transactions/test_checker.py": Kind.GATE,
     "system/transactions/test_checker_random.py": Kind.GATE,
-    "unit/client": Kind.REAL,  # until the fake cluster is on the simulated network
 }
 """What these folders and files have; the checkers of real runs are logic."""
 
@@ -75,7 +73,7 @@ def kind_of(item: pytest.Item) -> Kind:
 
 def kind_at(place: str) -> Kind:
     """What the table says of `folder/test_file.py::test`, below tests/."""
-    row = _row_above(place, KINDS)
+    row = _row_above(place, tuple(KINDS))
     return Kind.GATE if row is None else KINDS[row]
 
 
@@ -86,20 +84,32 @@ def is_smoke(place: str) -> bool:
 
 def place_of(item: pytest.Item) -> str:
     """Where a test is, below tests/; its whole path if it is elsewhere."""
-    path = item.path
-    if path.is_relative_to(TESTS):
-        path = path.relative_to(TESTS)
-    return f"{path.as_posix()}::{item.nodeid.partition('::')[2]}"
+    return f"{_file_of(item.path)}::{item.nodeid.partition('::')[2]}"
 
 
-def _row_above(place: str, rows: Iterable[str]) -> str | None:
+@cache
+def _file_of(path: Path) -> str:
+    return (path.relative_to(TESTS) if path.is_relative_to(TESTS) else path).as_posix()
+
+
+def _row_above(place: str, rows: tuple[str, ...]) -> str | None:
     """The longest row that names the place or something above it."""
     path, _, names = place.partition("::")
-    parts = names.partition("[")[0].split("::")
-    above = {
-        place,
-        path,
-        *(str(parent) for parent in Path(path).parents),
-        *("::".join((path, *parts[: count + 1])) for count in range(len(parts))),
-    }
-    return max((row for row in rows if row in above), key=len, default=None)
+    of_file, of_functions = _rows_of(path, rows)
+    if of_functions:
+        parts = names.partition("[")[0].split("::")
+        above = {place, *("::".join((path, *parts[: count + 1])) for count in range(len(parts)))}
+        found = [row for row in of_functions if row in above]
+        if found:
+            return max(found, key=len)
+    return of_file
+
+
+@cache
+def _rows_of(path: str, rows: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """The longest row that names the file or a folder above it; those within the file."""
+    above = {path, *(str(parent) for parent in Path(path).parents)}
+    return (
+        max((row for row in rows if row in above), key=len, default=None),
+        tuple(row for row in rows if row.startswith(path + "::")),
+    )

@@ -101,20 +101,6 @@ class Trials:
     _killers: set[str] = field(default_factory=set)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> None:
-        """Hypothesis draws the same examples in every child, and only looks whether one fails."""
-        from hypothesis import Phase, settings  # pytest must be the first to import it
-
-        settings.register_profile(
-            "mutants",
-            parent=settings.default,
-            database=None,
-            derandomize=True,
-            phases=(Phase.explicit, Phase.generate),
-        )
-        settings.load_profile("mutants")
-
-    @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """The place of the tests' own run."""
         self._items = {item.nodeid: item for item in session.items}

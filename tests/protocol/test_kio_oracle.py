@@ -41,21 +41,29 @@ ABSENT_FROM_KIO: dict[str, list[int]] = {}
 """Messages and versions without a class in kio; metadata and coordinator records come on top."""
 
 
-def _kio_classes() -> dict[tuple[str, int], type[Any]]:
-    found: dict[tuple[str, int], type[Any]] = {}
-    for versions in kio_index.schema_name_map.values():
-        for version, by_kind in versions.items():
-            for path in by_kind.values():
-                module_name, _, class_name = path.partition(":")
-                found[class_name, version] = getattr(import_module(module_name), class_name)
+def _kio_places() -> dict[tuple[str, int], str]:
+    return {
+        (path.partition(":")[2], version): path
+        for versions in kio_index.schema_name_map.values()
+        for version, by_kind in versions.items()
+        for path in by_kind.values()
+    }
+
+
+KIO_PLACES = _kio_places()
+"""Module and name of each class. It is imported when its test runs: all of them take seconds."""
+
+
+def kio_class_of(name: str, version: int) -> type[Any]:
+    module_name, _, class_name = KIO_PLACES[name, version].partition(":")
+    found: type[Any] = getattr(import_module(module_name), class_name)
     return found
 
 
-KIO_CLASSES = _kio_classes()
 COVERED = [
     (message_class, version)
     for message_class, version in all_versions()
-    if (message_class.__name__, version) in KIO_CLASSES
+    if (message_class.__name__, version) in KIO_PLACES
 ]
 
 
@@ -163,7 +171,7 @@ def test_what_kio_lacks_is_known() -> None:
 
 def test_kio_has_nothing_that_we_lack_but_what_is_not_spoken() -> None:
     ours = {(message_class.__name__, version) for message_class, version in all_versions()}
-    assert {name for name, _ in set(KIO_CLASSES) - ours if is_spoken(name)} == set()
+    assert {name for name, _ in set(KIO_PLACES) - ours if is_spoken(name)} == set()
     assert all(is_spoken(name) for name, _ in ours)
 
 
@@ -171,7 +179,7 @@ def test_kio_has_nothing_that_we_lack_but_what_is_not_spoken() -> None:
     ("message_class", "version"), COVERED, ids=lambda part: getattr(part, "__name__", None)
 )
 def test_bytes_are_those_of_kio(message_class: type[Message], version: int) -> None:
-    kio_class = KIO_CLASSES[message_class.__name__, version]
+    kio_class = kio_class_of(message_class.__name__, version)
     write = kio_serial.entity_writer(kio_class)
     read = kio_serial.entity_reader(kio_class)
     seed = zlib.crc32(f"kio {message_class.__name__} {version}".encode())

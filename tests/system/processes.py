@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from moldau.node import foreground
+from moldau.runtime.stop_signals import StopSignals
 from moldau.testing import wait_until
 from tests.kit import Verdict
+from tests.kit.commands import Ended, run_here
 
 END_DEADLINE_S = 120
 
@@ -27,23 +27,6 @@ on: no test here has a node that does not answer at all.
 """
 
 LEADER_ELECTED_JUST_NOW = (KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a process ended."""
-
-    status: int
-    output: str
-    errors: str
-
-    @property
-    def complaint(self) -> str:
-        """The one line that says what is wrong."""
-        assert "Traceback" not in self.errors, self.errors
-        lines = [line for line in self.errors.splitlines() if line.startswith("moldau: ")]
-        assert len(lines) == 1, self.errors
-        return lines[0]
 
 
 def properties(home: Path, **changed: str | None) -> Path:
@@ -63,33 +46,28 @@ def properties(home: Path, **changed: str | None) -> Path:
 
 
 def run_node(config: Path, *arguments: str, format_if_needed: bool = True) -> Ended:
-    """Run a node that is expected to end by itself."""
+    """Run a node in this process that is expected to end by itself."""
     options = ["--announce", *(["--format-if-needed"] if format_if_needed else []), *arguments]
-    return _run([sys.executable, "-m", "moldau.broker", str(config), *options])
+
+    def node() -> NoReturn:
+        sys.exit(foreground.run_node([str(config), *options], StopSignals()))
+
+    return run_here(program=node)
 
 
-def run_cli(*arguments: object, environ: Mapping[str, str] | None = None) -> Ended:
-    """Run the `moldau` command to its end; what it says of a slow node is left out."""
-    strings = [str(argument) for argument in arguments]
-    ended = _run([sys.executable, "-m", "moldau.cli.main", *strings], environ)
-    return replace(ended, errors=without_slow_node(ended.errors))
+def run_cli(
+    *arguments: object,
+    given: bytes = b"",
+    environ: Mapping[str, str] | None = None,
+    **streams: int,
+) -> Ended:
+    """Run the `moldau` command in this process; what it says of a slow node is left out."""
+    ended = run_here(*arguments, given=given, environ=environ, **streams)
+    return ended._replace(errors=without_slow_node(ended.errors))
 
 
 def without_slow_node(errors: str) -> str:
     return SLOW_NODE.sub("", errors)
-
-
-def _run(command: list[str], environ: Mapping[str, str] | None = None) -> Ended:
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=END_DEADLINE_S,
-        check=False,
-        env={**os.environ, **(environ or {})},
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 class Writer:

@@ -29,6 +29,7 @@ class Admin(TopicCalls, PartitionCalls, ClusterCalls, GroupCalls, TransactionCal
         config: a whole configuration, or a mapping of dotted keys; keyword settings win over it.
         settings: keyword settings of `AdminConfig`; with `bootstrap_controllers` and no
             bootstrap servers the controllers are asked directly (KIP-919).
+        ports: clock, network and randomness of a simulation; None for the machine's own.
 
     Raises:
         ConfigurationError: a setting that is unknown or cannot have that value.

@@ -27,6 +27,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import AnyRequest, Request, Response
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
+from moldau.runtime.ports import Ports
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -62,10 +63,11 @@ class AdminCalls(ClusterUser):
         bootstrap_servers: str | Sequence[str] = (),
         *,
         config: ClientConfig | Mapping[str, object] | None = None,
+        ports: Ports | None = None,
         **settings: Unpack[AdminSettings],
     ) -> None:
         resolved = AdminConfig.resolve(bootstrap_servers, config, settings)
-        self._client = ClusterClient(resolved)
+        self._client = ClusterClient(resolved, ports=ports)
         self._client.gives_up_early = "retries" not in resolved.given
         self._coordinators = Coordinators(self._client)
 

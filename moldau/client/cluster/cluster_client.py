@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import warnings
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
@@ -35,11 +35,12 @@ from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.schema import Request, Response
-from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
+from moldau.runtime.ports import Ports
 
 if TYPE_CHECKING:
-    from moldau.protocol.messages import p00_produce
+    from moldau.protocol.messages import p00_produce, p01_fetch
 
 Result = TypeVar("Result")
 #: The lowest and the highest version that can say what a request says.
@@ -81,18 +82,26 @@ class ClusterClient:
 
     Args:
         allow_auto_topic_creation: whether `updates` may create a topic.
+        ports: the machine's own unless a simulation brings others.
     """
 
-    def __init__(self, config: ClientConfig, *, allow_auto_topic_creation: bool = False) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        allow_auto_topic_creation: bool = False,
+        ports: Ports | None = None,
+    ) -> None:
         self.config = config
-        self.clock: Clock = SystemClock()
-        self.random: random.Random = random.Random()
+        ports = ports or Ports.of_machine()
+        self.clock: Clock = ports.clock
+        self.random: random.Random = ports.random
         self.metadata: MetadataCache = MetadataCache()
         self._bootstrap = [parse_address(server) for server in config.addresses]
         security = security_of(config, self.clock, self.random)
         failing, self._unreachable = RecurringWarning(self.clock), RecurringWarning(self.clock)
         self._connections = Connections(
-            config, self.clock, self.random, security, self._lost, failing, self._unreachable
+            config, *ports, security, self._lost, failing, self._unreachable
         )
         #: Whether `retry` ends soon while no broker has ever been reached.
         self.gives_up_early: bool = False
@@ -180,10 +189,10 @@ class ClusterClient:
     def learn_leaders(
         self,
         leaders: Iterable[tuple[str, int, int, int]],
-        node_endpoints: list[p00_produce.NodeEndpoint],
+        node_endpoints: Sequence[p00_produce.NodeEndpoint | p01_fetch.NodeEndpoint],
     ) -> None:
-        """Take over leaders from a Produce response (KIP-951): topic, partition, leader id, leader
-        epoch.
+        """Take over leaders from a Produce or Fetch response (KIP-951): topic, partition, leader
+        id, leader epoch.
         """
         is_news = False
         for leader in leaders:

@@ -40,7 +40,7 @@ from moldau.runtime.authentication import (
 )
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import DEFAULT_MAX_IN_FLIGHT, Connection, NothingHeard
-from moldau.runtime.network import AsyncioNetwork, Network
+from moldau.runtime.network import Network
 
 Purpose: TypeAlias = Literal["data", "fetch", "coordinator"]
 """Each has a socket of its own, so that heartbeats wait neither for fetches nor for joins."""
@@ -69,12 +69,12 @@ class Connections:
 
     _config: ClientConfig
     _clock: Clock
+    _network: Network
     _random: random.Random
     _security: Security
     _on_lost: Callable[[], object]
     _warning: RecurringWarning
     _unreachable: RecurringWarning
-    _network: Network = field(default_factory=AsyncioNetwork)
     _open: dict[tuple[Address, Purpose], Connection] = field(default_factory=dict)
     _attempts: dict[tuple[Address, Purpose], asyncio.Task[Connection]] = field(default_factory=dict)
     _failures: dict[Address, tuple[int, float, str]] = field(default_factory=dict)
@@ -345,16 +345,16 @@ class Connections:
 
     def _forget(self, connection: Connection) -> None:
         address = (connection.host, connection.port)
+        lost = [key for key, known in self._open.items() if known is connection]
         # One answer is that to ApiVersions, which every listener gives to every client.
         if connection.answer_count > 1:
             self._silent.pop(address, None)
-        elif not self.is_closed:
+        elif lost and not self.is_closed:
             self._silent[address] = self._silent.get(address, 0) + 1
-        for key, known in list(self._open.items()):
-            if known is connection:
-                del self._open[key]
-                if not self.is_closed:
-                    self._on_lost()
+        for key in lost:
+            del self._open[key]
+            if not self.is_closed:
+                self._on_lost()
 
     def _watch_idleness(self) -> None:
         limit_ms = self._config.connections_max_idle_ms
@@ -373,7 +373,7 @@ class Connections:
                 connection.last_used_ms = now_ms
             elif now_ms - connection.last_used_ms >= limit_ms:
                 # Out of the table first: a connection that is closed because it is idle is not
-                # lost.
+                # lost, nor was its broker silent.
                 del self._open[key]
                 connection.close()
         self._watch_idleness()

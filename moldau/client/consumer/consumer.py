@@ -59,6 +59,7 @@ from moldau.client.serialization import DeserializerLike, Key, Value
 from moldau.protocol.reusable_memory import ReusableMemory
 from moldau.protocol.types import ZERO_UUID
 from moldau.runtime.clock import Clock
+from moldau.runtime.ports import Ports
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,6 +105,7 @@ class Consumer(ClusterUser, Generic[Key, Value]):
         key_deserializer, value_deserializer: an object with `deserialize(topic, data)`, or a
             function of the bytes; None leaves bytes. Null stays None. What they return is the
             type of the records' keys and values: `Consumer[str, dict]`.
+        ports: clock, network and randomness of a simulation; None for the machine's own.
         settings: the same keys with underscores.
 
     Raises:
@@ -117,12 +119,13 @@ class Consumer(ClusterUser, Generic[Key, Value]):
         config: ConsumerConfig | Mapping[str, object] | None = None,
         key_deserializer: DeserializerLike[Key] | None = None,
         value_deserializer: DeserializerLike[Value] | None = None,
+        ports: Ports | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         config = ConsumerConfig.resolve(bootstrap_servers, config, settings)
         self._config: ConsumerConfig = config
         self._client: ClusterClient = ClusterClient(
-            config, allow_auto_topic_creation=config.allow_auto_create_topics
+            config, allow_auto_topic_creation=config.allow_auto_create_topics, ports=ports
         )
         self._clock: Clock = self._client.clock
         self._read_committed = config.isolation_level == "read_committed"

@@ -131,9 +131,9 @@ class GroupCoordinator:
         self._stop_being_member("the consumer unsubscribed from all topics")
 
     async def close(self, deadline_ms: float, *, commits: bool) -> None:
-        """Commit if that is automatic and `commits` allows it, call listeners, leave the group
-        (static members stay). Ends a poll that is under way. Raises what a listener or a callback
-        raises, at the end.
+        """Commit if that is automatic and `commits` allows it, call listeners, which may still
+        commit as a member, then leave the group (static members stay). Ends a poll that is under
+        way. Raises what a listener or a callback raises, at the end.
         """
         if self._closed:
             return
@@ -147,9 +147,10 @@ class GroupCoordinator:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             await self._automatic.commit_now(left_ms)
             await self.commits.drain(deadline_ms)
-            self._stop_being_member("the consumer is being closed")
+            await self._give_up()
             await self._call_former_listeners()
         finally:
+            self._stop_being_member("the consumer is being closed")
             now_ms = self._clock.monotonic_ms()
             await self._membership.stop(max(deadline_ms, now_ms + FAREWELL_MS))
             await self.commits.close()
@@ -283,6 +284,13 @@ class GroupCoordinator:
         finally:
             self._take_away(partitions)
             self._membership.member.revoked(partitions, self._clock.monotonic_ms())
+
+    async def _give_up(self) -> None:
+        """Tell the listener that all is revoked, or lost if it is, before the group is left."""
+        member = self._membership.member
+        if self._membership.is_subscribed and member.owned:
+            step = member.next_step(self._clock.monotonic_ms())
+            await self._carry_out(step if isinstance(step, Lose) else Revoke(member.owned))
 
     async def _assign(self, step: Assign, partitions: Partitions, added: Partitions) -> None:
         subscription, member = self._subscription, self._membership.member

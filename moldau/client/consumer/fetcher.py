@@ -247,8 +247,8 @@ class Fetcher:
                     each = plan.asked.get(TopicPartition(name, data.partition_index))
                 if each is not None and self._is_current(each):
                     self._take_partition(each.state, data, frame, now_ms, outcome)
-        for leader in outcome.leaders or ():
-            self.client.metadata.learn_leader(*leader, response.node_endpoints)
+        if outcome.leaders:
+            self.client.learn_leaders(outcome.leaders, response.node_endpoints)
         if outcome.is_outdated:
             self.client.updates.request()
         if outcome.leaders or outcome.has_moved:
@@ -322,7 +322,6 @@ class Fetcher:
             if leader.leader_id >= 0 and leader.leader_epoch > state.leader_epoch:
                 outcome.leaders = outcome.leaders or []
                 outcome.leaders.append((topic, partition, leader.leader_id, leader.leader_epoch))
-                state.retry_at_ms = now_ms
         elif code is ErrorCode.CORRUPT_MESSAGE or not (
             code.retriable or code is ErrorCode.UNKNOWN_SERVER_ERROR
         ):

@@ -108,6 +108,9 @@ class Membership:
     def unsubscribe(self, reason: str) -> tuple[Partitions, bool]:
         """Leave in the background. Returns what was owned, and whether it was lost already."""
         self.is_subscribed = False
+        if self._exchange is not None:
+            # A join that has not been written yet would make a new member.
+            self._exchange.cancel()
         outcome = self.group.unsubscribe(reason)
         self._signal.set()
         return outcome

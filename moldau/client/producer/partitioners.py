@@ -87,19 +87,22 @@ class Murmur2Partitioner:
 DEFAULT_NAMES: Final[frozenset[str]] = frozenset({"", "default", "sticky"})
 """Names of the built-in partitioner (KIP-480, KIP-794)."""
 
-NAMED: Final[Mapping[str, Callable[[], Partitioner]]] = MappingProxyType(
+NAMED: Final[Mapping[str, Callable[[random.Random], Partitioner]]] = MappingProxyType(
     {
         "murmur2": Murmur2Partitioner,
         "random": RandomPartitioner,
-        "round_robin": RoundRobinPartitioner,
+        "round_robin": lambda _: RoundRobinPartitioner(),
         # The Java client's name for it.
-        "org.apache.kafka.clients.producer.RoundRobinPartitioner": RoundRobinPartitioner,
+        "org.apache.kafka.clients.producer.RoundRobinPartitioner": lambda _: (
+            RoundRobinPartitioner()
+        ),
     }
 )
 
 
-def partitioner_of(given: str | Partitioner | None) -> Partitioner | None:
-    """The partitioner of a producer's argument or setting; None for the built-in one.
+def partitioner_of(given: str | Partitioner | None, source: random.Random) -> Partitioner | None:
+    """The partitioner of a producer's argument or setting; None for the built-in one. Named ones
+    draw from `source`.
 
     Raises:
         ValueError: a name that names none.
@@ -112,7 +115,7 @@ def partitioner_of(given: str | Partitioner | None) -> Partitioner | None:
         if factory is None:
             known = ", ".join(["default", *NAMED])
             raise ValueError(f"partitioner={given!r}: a function, or one of {known}")
-        return factory()
+        return factory(source)
     if not callable(given):
         raise TypeError(f"partitioner={given!r} cannot be called")
     return given

@@ -50,6 +50,7 @@ from moldau.client.serialization import Key, SerializerLike, Value, serialize_fu
 from moldau.config.backoff import backoff_ms
 from moldau.protocol.records import Codec, RecordHeaders
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.ports import Ports
 
 if TYPE_CHECKING:
     from moldau.client.arrow.sending import ArrowData, ArrowDelivery, ArrowSender
@@ -79,6 +80,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
             them these are bytes already.
         partitioner: a function, or one of "default" (KIP-480, KIP-794), "murmur2", "random" and
             "round_robin"; see `moldau.client.producer.partitioners`.
+        ports: clock, network and randomness of a simulation; None for the machine's own.
         settings: as in `ProducerConfig`; they win over `config`.
 
     Raises:
@@ -93,17 +95,19 @@ class Producer(ClusterUser, Generic[Key, Value]):
         key_serializer: SerializerLike[Key] | None = None,
         value_serializer: SerializerLike[Value] | None = None,
         partitioner: str | Partitioner | None = None,
+        ports: Ports | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
         self.config: ProducerConfig = ProducerConfig.resolve(bootstrap_servers, config, settings)
         try:
             self._key_serializer = serialize_function(key_serializer)
             self._value_serializer = serialize_function(value_serializer)
-            chosen = partitioner_of(partitioner or self.config.partitioner_class)
+            ports = ports or Ports.of_machine()
+            chosen = partitioner_of(partitioner or self.config.partitioner_class, ports.random)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(str(error)) from error
         self._serializes = not (self._key_serializer is None and self._value_serializer is None)
-        self._client = ClusterClient(self.config, allow_auto_topic_creation=True)
+        self._client = ClusterClient(self.config, allow_auto_topic_creation=True, ports=ports)
         self._clock = self._client.clock
         self._now_ms = self._clock.now_ms
         self._parts(chosen)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +27,7 @@ from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools
 from tests.interop.samples import CODECS, Rec, sample_records
 from tests.interop.topics import TopicMaker, wait_decided
+from tests.system.processes import run_cli
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -101,17 +100,6 @@ def fill(bootstrap: str) -> None:
     fill_coordinators(bootstrap)
 
 
-def moldau(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run our command line."""
-    return subprocess.run(
-        [sys.executable, "-m", "moldau.cli.main", *(str(argument) for argument in arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def alike(dump: str) -> list[str]:
     """The lines of a dump that both tools print, in the same words."""
     found = (ALIKE.match(line) for line in dump.splitlines())
@@ -165,9 +153,9 @@ def assert_dumps_agree(java: JavaTools, directory: Path) -> None:
     theirs = java.check(
         "kafka-dump-log", "--deep-iteration", "--files", ",".join(str(path) for path in files)
     )
-    ours = moldau("log", "dump", "--deep", *files)
-    assert ours.returncode == 0, ours.stderr
-    their_parts, our_parts = (split_by_file(text) for text in (theirs.output, ours.stdout))
+    ours = run_cli("log", "dump", "--deep", *files)
+    assert ours.status == 0, ours.errors
+    their_parts, our_parts = (split_by_file(text) for text in (theirs.output, ours.output))
     assert their_parts.keys() == our_parts.keys() == {str(path) for path in files}
     for path in their_parts:
         assert alike(our_parts[path]) == alike(their_parts[path]), path
@@ -262,15 +250,15 @@ def test_both_dumps_say_the_same_of_golden_files(java: JavaTools) -> None:
 
 
 def test_moldau_log_verify_finds_kafkas_files_sound(kafka_directory: Path) -> None:
-    done = moldau("log", "verify", "--deep", kafka_directory)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 damage" in done.stdout
+    done = run_cli("log", "verify", "--deep", kafka_directory)
+    assert done.status == 0, done.output + done.errors
+    assert "0 damage" in done.output
 
 
 def test_moldau_log_verify_finds_our_files_sound(our_directory: Path) -> None:
-    done = moldau("log", "verify", "--deep", our_directory)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 warning, 0 damage" in done.stdout
+    done = run_cli("log", "verify", "--deep", our_directory)
+    assert done.status == 0, done.output + done.errors
+    assert "0 warning, 0 damage" in done.output
 
 
 def values(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes | None]:

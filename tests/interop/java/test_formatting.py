@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.interop.java.tools import JavaTools
+from tests.system.processes import run_cli
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 DIRECTORY_ID = "JEXY6aqzQY-32P5TStzaFg"
@@ -42,15 +41,9 @@ def config_of(home: Path, node_id: int, roles: str) -> Path:
 
 
 def moldau(*arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "moldau.cli.main", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    done = run_cli(*arguments)
+    assert done.status == 0, done.errors
+    return done.output
 
 
 def meta_properties(home: Path) -> dict[str, str]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
@@ -14,6 +11,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+
+from tests.system.processes import run_cli
 
 pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(180)]
 
@@ -45,20 +44,14 @@ class Commands:
 
     def __init__(self, bootstrap: str, registry_url: str) -> None:
         self._bootstrap = bootstrap
-        self._environment = {**os.environ, "MOLDAU_SCHEMA_REGISTRY": registry_url}
+        self._environment = {"MOLDAU_SCHEMA_REGISTRY": registry_url}
 
     def run(self, command: str, *arguments: str, given: str = "", status: int = 0) -> str:
         """What the command prints; what it complains of when it is to fail."""
-        done = subprocess.run(
-            [sys.executable, "-m", "moldau", command, *arguments, "-b", self._bootstrap],
-            input=given.encode(),
-            capture_output=True,
-            env=self._environment,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == status, done.stderr.decode()
-        return (done.stderr if status else done.stdout).decode()
+        where = ("-b", self._bootstrap)
+        done = run_cli(command, *arguments, *where, given=given.encode(), environ=self._environment)
+        assert done.status == status, done.errors
+        return done.errors if status else done.output
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@
 What is production code here: runtime's Server and Connection, the whole of `moldau.raft` with its
 files, the controller with its core, the controller listener with router and APIs, controller
 registration, the broker's lifecycle, its channel to the controller and its metadata loader. What is
-simulated: event loop and time (`virtual_loop`), network (`network`, `transport`), disks (`disk`, on
+simulated: event loop, time and network (`tests.virtual`), disks (`disk`, on
 the storage tests' file system), and who uses the cluster: brokers' leadership duties, clients, the
 operator of the quorum. `ledger` and `image_checks` hold the promises, `security_ledger` and
 `security_checks` those of access control, SCRAM credentials and client quotas, which

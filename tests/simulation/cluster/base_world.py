@@ -20,9 +20,8 @@ from moldau.raft import VoterSet
 from tests.kit.seeds import Violation
 from tests.simulation.cluster.ledger import Ledger
 from tests.simulation.cluster.logs import PORT, dynamic_quorum, host_of, static_quorum
-from tests.simulation.cluster.network import Fabric
 from tests.simulation.cluster.node import ControllerNode
-from tests.simulation.cluster.virtual_loop import (
+from tests.virtual.loop import (
     Deadlock,
     EndlessLoop,
     Process,
@@ -31,7 +30,8 @@ from tests.simulation.cluster.virtual_loop import (
     VirtualLoop,
     current_process,
 )
-from tests.simulation.cluster.wall_clocks import WallClocks
+from tests.virtual.network import Fabric
+from tests.virtual.wall_clocks import WallClocks
 
 POLL_MS = 50.0
 

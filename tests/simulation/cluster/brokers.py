@@ -32,11 +32,11 @@ from tests.kit.seeds import Violation
 from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
 from tests.simulation.cluster.link import ControllerLink
 from tests.simulation.cluster.logs import CLUSTER_ID, broker_config
-from tests.simulation.cluster.network import SimulatedNetwork
 from tests.simulation.cluster.observers import Observer
 from tests.simulation.cluster.security_checks import CLOSING_QUESTIONS, SecurityChecks
-from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 from tests.storage.simulated_disk import DirectoryNode
+from tests.virtual.loop import Process, VirtualClock
+from tests.virtual.network import SimulatedNetwork
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World

@@ -23,7 +23,7 @@ from moldau.protocol.messages.p37_create_partitions import (
 from moldau.protocol.schema import Message
 from tests.kit.seeds import Violation
 from tests.simulation.cluster.link import ControllerLink
-from tests.simulation.cluster.virtual_loop import Process
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World

@@ -16,9 +16,9 @@ from enum import Enum
 from random import Random
 from typing import Any
 
-from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 from tests.storage.simulated_disk import DirectoryNode, FileNode
 from tests.storage.simulated_filesystem import Fault, SimulatedCrash, SimulatedFilesystem
+from tests.virtual.loop import Process, VirtualClock
 
 WITHOUT_DISK = frozenset({"check_fetched", "match_slice"})
 """Offloaded because it computes: a disk that stalls does not hold it up."""

@@ -18,8 +18,8 @@ from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
 from moldau.runtime.connection import Connection
-from tests.simulation.cluster.network import SimulatedNetwork
-from tests.simulation.cluster.virtual_loop import VirtualClock, VirtualLoop
+from tests.virtual.loop import VirtualClock, VirtualLoop
+from tests.virtual.network import SimulatedNetwork
 
 CONNECT_TIMEOUT_MS = 1_000
 REQUEST_TIMEOUT_MS = 2_000.0

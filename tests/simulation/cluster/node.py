@@ -56,11 +56,11 @@ from tests.simulation.cluster.logs import (
     open_metadata_log,
     voter_of,
 )
-from tests.simulation.cluster.network import SimulatedNetwork
 from tests.simulation.cluster.security_checks import SecurityChecks, check_mutation_quotas
-from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 from tests.storage.simulated_disk import DirectoryNode
 from tests.storage.simulated_filesystem import SimulatedFilesystem
+from tests.virtual.loop import Process, VirtualClock
+from tests.virtual.network import SimulatedNetwork
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.base_world import BaseWorld

@@ -25,7 +25,7 @@ from tests.simulation.cluster.logs import (
     directory_of,
     open_metadata_log,
 )
-from tests.simulation.cluster.virtual_loop import Process, VirtualClock
+from tests.virtual.loop import Process, VirtualClock
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.base_world import BaseWorld

@@ -20,7 +20,7 @@ from tests.simulation.cluster.disk import Death
 from tests.simulation.cluster.link import ControllerLink
 from tests.simulation.cluster.logs import CLUSTER_ID
 from tests.simulation.cluster.node import ControllerNode
-from tests.simulation.cluster.virtual_loop import Process
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World

@@ -13,8 +13,8 @@ from tests.kit.seeds import Choice, Simulation, Violation
 from tests.simulation.cluster.base_world import BaseWorld, print_logs
 from tests.simulation.cluster.injected_bugs import BUGS
 from tests.simulation.cluster.nemesis import Nemesis
-from tests.simulation.cluster.virtual_loop import UnhandledFailure
 from tests.simulation.cluster.world import World
+from tests.virtual.loop import UnhandledFailure
 
 FAILURES = (Violation, UnhandledFailure)
 

@@ -24,7 +24,7 @@ from moldau.protocol.schema import Message
 from tests.kit.seeds import Violation
 from tests.simulation.cluster.link import ControllerLink, Undecided
 from tests.simulation.cluster.security_ledger import Condition, Entity, SecurityState, does_match
-from tests.simulation.cluster.virtual_loop import Process
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World

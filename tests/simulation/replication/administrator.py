@@ -1,8 +1,8 @@
 """A simulated administrator: topics, reassignments, elections, deletions, configuration.
 
-Owns: what was asked for. Must not: wait for reassignments to end.
+Owns: what was asked for, with the product's admin client. Must not: wait for reassignments to end.
 Invariants: the topics of a run exist before other clients act; a topic that is deleted is created
-again before anything else is done.
+again before anything else is done; what a call says is done is committed.
 """
 
 from __future__ import annotations
@@ -13,32 +13,51 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
+from moldau.client import (
+    Admin,
+    ConfigChange,
+    ConfigResource,
+    ConfigResourceType,
+    ElectionType,
+    NewTopic,
+)
+from moldau.client.errors import (
+    BrokerError,
+    KafkaError,
+    NoBrokerAvailable,
+    RequestTimeout,
+    TopicAlreadyExists,
+)
+from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages import p19_create_topics as create
 from moldau.protocol.messages import p20_delete_topics as delete_topics
-from moldau.protocol.messages import p21_delete_records as delete
-from moldau.protocol.messages import p43_elect_leaders as elect
-from moldau.protocol.messages import p44_incremental_alter_configs as configs
-from moldau.protocol.messages import p45_alter_partition_reassignments as reassign
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest
+from moldau.protocol.types import TopicPartition
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.link import ControllerLink
-from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink
+from tests.simulation.clients import ClientHost
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import ReplicationWorld
 
-TOPIC_RESOURCE = 2
-BROKER_RESOURCE = 4
 CLUSTER_DEFAULT = ""
-SET = 0
-UNCLEAN = 1
 HIGH_WATERMARK = -1
 RESCUE_TRIES = 50
 RESCUE_PAUSE_MS = 500.0
-UNEXPECTED = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR})
+LAWFUL = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+        ErrorCode.REASSIGNMENT_IN_PROGRESS,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.ELECTION_NOT_NEEDED,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+    }
+)
+"""Answers that say why not, beside those that ask for another try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +76,46 @@ class TopicPlan:
     is_recreated: bool = False
 
 
-class Administrator:
-    """One client that does one thing after the other."""
+class Administrator(ClientHost):
+    """One client that does one thing after the other; it is not killed."""
 
     def __init__(self, world: ReplicationWorld, random: Random) -> None:
+        super().__init__(world, "administrator", random)
         self.world = world
-        self.random = random
-        self.host = "administrator"
-        self.process = Process(world.loop, self.host)
-        network = world.fabric.port_of(self.process, self.host)
-        self._controllers = ControllerLink(
-            world.loop, network, random, world.controller_addresses, self.host
-        )
-        self._brokers = ClusterLink(
-            world.loop, self.process, network, random, world.broker_addresses
-        )
         self.pause_ms = random.choice((500.0, 2_000.0, 6_000.0))
         self.is_busy = False
+        self._may_begin = False
+        self.start()
+
+    def start(self) -> None:
+        super().start()
+        settings: dict[str, Any] = {
+            "request_timeout_ms": self.random.choice((1_000, 2_000)),
+            "default_api_timeout_ms": self.random.choice((1_500, 5_000)),
+            "socket_connection_setup_timeout_ms": 1_000,
+            "reconnect_backoff_max_ms": self.random.choice((100, 1_000)),
+            "retry_backoff_max_ms": self.random.choice((200, 1_000)),
+        }
+        if self.random.random() < 0.5:
+            settings["retries"] = 2**31 - 1
+        self.brokers = self.made(Admin(self.servers, ports=self.ports(), **settings))
+        """Asks brokers, which forward what is the controller's."""
+        self.controllers = self.brokers
+        if self.random.random() < 0.5:
+            addresses = [f"{host}:{port}" for host, port in self.world.controller_addresses]
+            self.controllers = self.made(
+                Admin(bootstrap_controllers=addresses, ports=self.ports(), **settings)
+            )
+
+    async def live(self) -> None:
+        """Act from `begin` on, while the world allows it."""
+        while True:
+            await self.world.loop.elapse(self.random.expovariate(1 / self.pause_ms))
+            if not self._may_begin or not self.world.administrator_may_act:
+                continue
+            self.is_busy = True
+            await self.attempt(self.random.choice(self.actions())())
+            self.is_busy = False
 
     async def create_topics(self, plans: list[TopicPlan]) -> None:
         """Create the topics of the run, however long it takes."""
@@ -83,19 +125,7 @@ class Administrator:
 
     def begin(self) -> None:
         """Act from now on, while the world allows it."""
-        self.process.spawn(self._run())
-
-    async def _run(self) -> None:
-        while True:
-            await self.world.loop.elapse(self.random.expovariate(1 / self.pause_ms))
-            if not self.world.administrator_may_act:
-                continue
-            self.is_busy = True
-            try:
-                await self.random.choice(self.actions())()
-            except (ControllerUnavailable, *NO_ANSWER):
-                self.world.counts["undecided"] += 1
-            self.is_busy = False
+        self._may_begin = True
 
     def actions(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """What it may do."""
@@ -106,8 +136,36 @@ class Administrator:
         """Whether minimums change in this world."""
         return self._alter in self.actions()
 
-    async def _ask(self, request: Message) -> Any:
-        return await self._controllers.send_once(request)
+    async def attempt(self, call: Awaitable[Any]) -> Any:
+        """What a call returns; None, when it fails as faults or its arguments make it fail."""
+        try:
+            return await call
+        except KafkaError as error:
+            self.world.counts["undecided"] += 1
+            self.world.guard(self._judge, error)
+            return None
+
+    def _judge(self, error: KafkaError) -> None:
+        if isinstance(error, RequestTimeout | NoBrokerAvailable):
+            return
+        is_passing = isinstance(error, BrokerError) and error.code.retriable
+        if not is_passing and error.code not in LAWFUL:
+            raise Violation("unexpected-error", f"{self.host}: {error!r}")
+
+    async def _ask(self, request: AnyRequest) -> Any:
+        """One attempt with a request for which the admin client has no call. Raises OSError,
+        TimeoutError.
+        """
+        try:
+            response = await self.controllers._client.ask_controller(request)
+        except KafkaError as error:
+            raise TimeoutError(str(error)) from error
+        if has_error(response, ErrorCode.NOT_CONTROLLER):
+            self.controllers._client.metadata.controller_id = -1
+            raise TimeoutError("not the active controller, or not any more")
+        return response
+
+    # -- topics ----------------------------------------------------------------------------------
 
     async def _create(self, plan: TopicPlan) -> bool:
         settings = {
@@ -117,29 +175,102 @@ class Administrator:
         }
         if plan.min_insync_replicas is not None:
             settings["min.insync.replicas"] = str(plan.min_insync_replicas)
-        request = create.CreateTopicsRequest(
-            topics=[
-                create.CreatableTopic(
-                    name=plan.name,
-                    num_partitions=plan.partitions,
-                    replication_factor=plan.replication_factor,
-                    configs=[
-                        create.CreatableTopicConfig(name=name, value=value)
-                        for name, value in settings.items()
-                    ],
-                )
-            ],
+        topic = NewTopic(plan.name, plan.partitions, plan.replication_factor, settings)
+        created = await self.attempt(self._unless_it_exists(topic))
+        if created:
+            self.world.guard(self._check_created, plan, created, settings)
+        return created is not None and plan.name in self.world.ledger.image.topics.topics_by_name
+
+    async def _unless_it_exists(self, topic: NewTopic) -> dict[str, UUID]:
+        """The topic's id by its name; nothing when an earlier try has made it, which was not
+        answered.
+        """
+        try:
+            return await self.controllers.create_topics([topic])
+        except TopicAlreadyExists:
+            return {}
+
+    def _check_created(
+        self, plan: TopicPlan, created: dict[str, UUID], settings: dict[str, str]
+    ) -> None:
+        ledger = self.world.ledger
+        ledger.acknowledged_create(plan.name, created[plan.name], plan.partitions)
+        for name, value in settings.items():
+            ledger.acknowledged_config(plan.name, name, value)
+        topic = ledger.image.topics.topics_by_id.get(created[plan.name])
+        for partition in () if topic is None else topic.partitions.values():
+            if len(partition.replicas) < plan.replication_factor:
+                raise Violation("created-otherwise", f"{plan}: {topic}")
+
+    async def recreate(self) -> None:
+        """Delete a topic and create another of its name."""
+        plans = [plan for plan in self.world.topics if plan.is_recreated]
+        if not plans:
+            return
+        plan = self.random.choice(plans)
+        topic_id = self.world.ledger.image.topics.topics_by_name[plan.name].topic_id
+        self.world.ledger.deletions_asked.add(plan.name)
+        self.world.note(f"{plan.name} is deleted: {topic_id}")
+        while not await self._delete_topic(topic_id):
+            await self.world.loop.elapse(100.0)
+        await self.world.loop.elapse(self.random.choice((0.0, 0.0, 50.0, 1_000.0)))
+        while not await self._create(plan):
+            await self.world.loop.elapse(100.0)
+        self.world.note(f"{plan.name} is created again")
+        self.world.counts["topics_recreated"] += 1
+
+    async def _delete_topic(self, topic_id: UUID) -> bool:
+        """By its id, which the admin client does not offer: an earlier copy of the request that
+        comes late does not hit the next topic.
+        """
+        request = delete_topics.DeleteTopicsRequest(
+            topics=[delete_topics.DeleteTopicState(name=None, topic_id=topic_id)],
             timeout_ms=2_000,
         )
         try:
-            result = (await self._ask(request)).topics[0]
-        except ControllerUnavailable:
+            result = (await self._ask(request)).responses[0]
+        except (OSError, TimeoutError):
             return False
-        done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-        retried = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.REQUEST_TIMED_OUT)
-        if result.error_code not in (*done, *retried):
-            raise Violation("topic-refused", f"{plan}: {result}")
-        return result.error_code in done
+        self._expect(result.error_code)
+        if result.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID):
+            if result.error_code == ErrorCode.NONE:
+                self.world.guard(self.world.ledger.acknowledged_delete, topic_id)
+            # A broker that lags does not know the topic yet.
+            return topic_id in self.world.ledger.topics_deleted
+        return False
+
+    def _expect(self, error_code: int) -> None:
+        if error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            raise Violation("unexpected-error", f"{self.host}: {ErrorCode.of(error_code).name}")
+
+    async def _alter(self) -> None:
+        plan, _index = self._some_place()
+        await self.set_minimum(plan, str(self.random.randint(1, 2)))
+
+    async def set_minimum(self, plan: TopicPlan, value: str) -> None:
+        """`min.insync.replicas`, of a topic or the default of the cluster, now, beside what else it
+        does, whether it succeeds or not.
+        """
+        if plan.replication_factor < 2:
+            return
+        resource = ConfigResource(ConfigResourceType.TOPIC, plan.name)
+        if plan.min_insync_replicas is None:
+            resource = ConfigResource(ConfigResourceType.BROKER, CLUSTER_DEFAULT)
+        change = ConfigChange("min.insync.replicas", value)
+        call = self._done(self.controllers.alter_configs({resource: [change]}))
+        if await self.attempt(call):
+            where = resource.name or "the cluster"
+            self.world.note(f"min.insync.replicas of {where} is {value}")
+            self.world.guard(
+                self.world.ledger.acknowledged_config, resource.name, change.name, value
+            )
+
+    @staticmethod
+    async def _done(call: Awaitable[object]) -> bool:
+        await call
+        return True
+
+    # -- partitions ------------------------------------------------------------------------------
 
     def _some_place(self) -> tuple[TopicPlan, int]:
         plan = self.random.choice(self.world.topics)
@@ -151,38 +282,30 @@ class Administrator:
         replicas: list[int] | None = self.random.sample(broker_ids, plan.replication_factor)
         if self.random.random() < 0.2:
             replicas = None
-        response = await self._ask(
-            reassign.AlterPartitionReassignmentsRequest(
-                topics=[
-                    reassign.ReassignableTopic(
-                        name=plan.name,
-                        partitions=[
-                            reassign.ReassignablePartition(partition_index=index, replicas=replicas)
-                        ],
-                    )
-                ],
-                timeout_ms=1_500,
-            )
-        )
-        self._expect(response.error_code)
-        for topic in response.responses:
-            for partition in topic.partitions:
-                self._expect(partition.error_code)
-                if partition.error_code == ErrorCode.NONE:
-                    self.world.note(f"reassigned {plan.name}-{index} to {replicas}")
-                    self.world.counts["reassignments"] += 1
+        place = TopicPartition(plan.name, index)
+        call = self.controllers.alter_partition_reassignments({place: replicas})
+        if await self.attempt(self._done(call)):
+            self.world.note(f"reassigned {place} to {replicas}")
+            self.world.counts["reassignments"] += 1
+            if replicas is not None:
+                self.world.guard(self._check_reassigned, place, tuple(replicas))
+
+    def _check_reassigned(self, place: TopicPartition, replicas: tuple[int, ...]) -> None:
+        """Some time it had these replicas, or was on its way to them."""
+        truths = self.world.data.partitions.values()
+        name = f"{place.topic}-{place.partition}"
+        if not any(replicas in each.targets for each in truths if each.name == name):
+            raise Violation("acknowledged-lost", f"the move of {place} to {replicas}")
 
     async def _elect(self) -> None:
         plan, index = self._some_place()
-        response = await self._ask(
-            elect.ElectLeadersRequest(
-                election_type=0,
-                topic_partitions=[elect.TopicPartitions(topic=plan.name, partitions=[index])],
-                timeout_ms=1_500,
-            )
-        )
-        self._expect(response.error_code)
-        self.world.counts["preferred_elections"] += 1
+        place = TopicPartition(plan.name, index)
+        call = self.controllers.elect_leaders(ElectionType.PREFERRED, [place])
+        outcome = await self.attempt(call)
+        if outcome is not None:
+            self.world.counts["preferred_elections"] += 1
+            if outcome[place] is not None:
+                self.world.guard(self._judge, outcome[place])
 
     async def rescue(self, places: list[tuple[str, int]]) -> None:
         """Where nobody is left who was in sync, and the last leader has no disk any more, only an
@@ -212,20 +335,14 @@ class Administrator:
 
     async def _elect_unclean(self, name: str, index: int) -> ErrorCode | None:
         """The partition's error; None when no controller answers."""
-        request = elect.ElectLeadersRequest(
-            election_type=UNCLEAN,
-            topic_partitions=[elect.TopicPartitions(topic=name, partitions=[index])],
-            timeout_ms=1_500,
-        )
+        place = TopicPartition(name, index)
         for _ in range(RESCUE_TRIES):
-            try:
-                response = await self._ask(request)
-            except ControllerUnavailable:
-                await self.world.loop.elapse(RESCUE_PAUSE_MS)
-                continue
-            self._expect(response.error_code)
-            for result in response.replica_election_results:
-                return ErrorCode.of(result.partition_result[0].error_code)
+            call = self.controllers.elect_leaders(ElectionType.UNCLEAN, [place])
+            outcome = await self.attempt(call)
+            if outcome is not None:
+                problem = outcome[place]
+                return ErrorCode.NONE if problem is None else problem.code
+            await self.world.loop.elapse(RESCUE_PAUSE_MS)
         return None
 
     async def _make_directory(self, name: str, index: int) -> None:
@@ -247,104 +364,25 @@ class Administrator:
                 return
             await self.world.loop.elapse(RESCUE_PAUSE_MS)
 
-    async def _alter(self) -> None:
-        plan, _index = self._some_place()
-        await self._set_minimum(plan, str(self.random.randint(1, 2)))
-
-    async def set_minimum(self, plan: TopicPlan, value: str) -> None:
-        """As `_alter`, now, beside what else it does, whether it succeeds or not."""
-        try:
-            await self._set_minimum(plan, value)
-        except (ControllerUnavailable, *NO_ANSWER):
-            self.world.counts["undecided"] += 1
-
-    async def _set_minimum(self, plan: TopicPlan, value: str) -> None:
-        """`min.insync.replicas`, of a topic or the default of the cluster."""
-        if plan.replication_factor < 2:
-            return
-        resource = (TOPIC_RESOURCE, plan.name)
-        if plan.min_insync_replicas is None:
-            resource = (BROKER_RESOURCE, CLUSTER_DEFAULT)
-        response = await self._ask(
-            configs.IncrementalAlterConfigsRequest(
-                resources=[
-                    configs.AlterConfigsResource(
-                        resource_type=resource[0],
-                        resource_name=resource[1],
-                        configs=[
-                            configs.AlterableConfig(
-                                name="min.insync.replicas", config_operation=SET, value=value
-                            )
-                        ],
-                    )
-                ]
-            )
-        )
-        self._expect(response.responses[0].error_code)
-        self.world.note(f"min.insync.replicas of {resource[1] or 'the cluster'} is {value}")
-
-    async def recreate(self) -> None:
-        """Delete a topic and create another of its name."""
-        plans = [plan for plan in self.world.topics if plan.is_recreated]
-        if not plans:
-            return
-        plan = self.random.choice(plans)
-        topic_id = self.world.ledger.image.topics.topics_by_name[plan.name].topic_id
-        self.world.ledger.deletions_asked.add(plan.name)
-        self.world.note(f"{plan.name} is deleted: {topic_id}")
-        while not await self._delete_topic(topic_id):
-            await self.world.loop.elapse(100.0)
-        await self.world.loop.elapse(self.random.choice((0.0, 0.0, 50.0, 1_000.0)))
-        while not await self._create(plan):
-            await self.world.loop.elapse(100.0)
-        self.world.note(f"{plan.name} is created again")
-        self.world.counts["topics_recreated"] += 1
-
-    async def _delete_topic(self, topic_id: UUID) -> bool:
-        """By its id: an earlier copy of the request that comes late does not hit the next topic."""
-        request = delete_topics.DeleteTopicsRequest(
-            topics=[delete_topics.DeleteTopicState(name=None, topic_id=topic_id)],
-            timeout_ms=2_000,
-        )
-        try:
-            result = (await self._ask(request)).responses[0]
-        except ControllerUnavailable:
-            return False
-        self._expect(result.error_code)
-        return result.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID)
-
     async def _delete(self) -> None:
         plan, index = self._some_place()
-        view = await self._brokers.leader(plan.name, index)
         topic = self.world.ledger.image.topics.topics_by_name.get(plan.name)
-        if view is None or topic is None:
+        if topic is None:
             return
         truth = self.world.data.truth((topic.topic_id, index))
         end_offset = truth.committed.end_offset
         if end_offset <= truth.deleted_to:
             return
         offset = self.random.choice((HIGH_WATERMARK, (truth.deleted_to + end_offset) // 2))
-        response = await self._brokers.ask(
-            view.leader_id,
-            delete.DeleteRecordsRequest(
-                topics=[
-                    delete.DeleteRecordsTopic(
-                        name=plan.name,
-                        partitions=[
-                            delete.DeleteRecordsPartition(partition_index=index, offset=offset)
-                        ],
-                    )
-                ],
-                timeout_ms=1_500,
-            ),
-        )
-        result = response.topics[0].partitions[0]
-        self._expect(result.error_code)
-        if result.error_code == ErrorCode.NONE:
+        place = TopicPartition(plan.name, index)
+        told = await self.attempt(self.brokers.delete_records({place: offset}))
+        if told is not None:
             self.world.counts["records_deleted"] += 1
-        else:
-            await self._brokers.refresh(plan.name)
+            is_exempt = truth.lost or truth.allows_unclean
+            if not is_exempt and not max(offset, 0) <= told[place] <= truth.deleted_to:
+                detail = f"{truth.name} to {offset}: {told}, it is {truth.deleted_to}"
+                self.world.guard(self._not_deleted, detail)
 
-    def _expect(self, error_code: int) -> None:
-        if error_code in UNEXPECTED:
-            raise Violation("unexpected-error", f"{self.host}: {ErrorCode.of(error_code).name}")
+    @staticmethod
+    def _not_deleted(detail: str) -> None:
+        raise Violation("deleted-otherwise", detail)

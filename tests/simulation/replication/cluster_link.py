@@ -17,8 +17,8 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.schema import Message
 from moldau.runtime.connection import Connection
-from tests.simulation.cluster.network import SimulatedNetwork
-from tests.simulation.cluster.virtual_loop import Process, VirtualClock, VirtualLoop
+from tests.virtual.loop import Process, VirtualClock, VirtualLoop
+from tests.virtual.network import SimulatedNetwork
 
 CONNECT_TIMEOUT_MS = 800
 REQUEST_TIMEOUT_MS = 2_500.0

@@ -1,57 +1,80 @@
-"""Simulated consumers: they read from leaders and from followers, and compare with the ledger.
+"""The product's consumers: they read from leaders and followers, seek, pause, and ask for offsets.
 
-Owns: a position per partition and what it rests on. Must not: commit offsets.
-Invariant: a consumer moves on only by what it was shown, batch by batch without a gap; after a
-change of leader it asks where its epoch ends before it reads on (KIP-320).
+Owns: what is read, when, and with which settings; where each reading stands. Must not: know how
+brokers or the consumer work, or commit offsets. Invariants: a consumer is shown every committed
+record behind its position, in order, once; the position moves otherwise only where records were
+deleted or lawfully lost, or the topic is another one of its name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages import p01_fetch as fetch
-from moldau.protocol.messages import p02_list_offsets as listing
-from moldau.protocol.messages import p23_offset_for_leader_epoch as epochs
-from moldau.protocol.types import ZERO_UUID
+from moldau.client import Consumer
+from moldau.client.errors import (
+    BrokerError,
+    KafkaError,
+    LogTruncated,
+    NoBrokerAvailable,
+    NoOffsetForPartition,
+    OffsetOutOfRange,
+    RequestTimeout,
+)
+from moldau.protocol.types import TopicPartition
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink, PartitionView
-from tests.simulation.replication.mirror import Batch, batches_in
+from tests.simulation.clients import ClientHost
 
 if TYPE_CHECKING:
+    from moldau.client.records import ConsumerRecord
     from tests.simulation.replication.ledger import PartitionTruth
     from tests.simulation.replication.world import ReplicationWorld
 
-EARLIEST = -2
-CONSUMER = -1
-MAX_WAIT_MS = 300
-UNEXPECTED = frozenset(
-    {ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_REQUEST, ErrorCode.CORRUPT_MESSAGE}
-)
+RESETS = ("earliest", "earliest", "latest", "none", "by_duration:PT1S")
+LIFE_MS = (1_500.0, 30_000.0)
+READ_ALL_S = 20.0
+
+Found = Mapping[TopicPartition, "list[ConsumerRecord[bytes, bytes]]"]
 
 
-class Cursor:
-    """Where a consumer stands in one partition."""
+def choose_settings(random: Random) -> dict[str, Any]:
+    """Of one consumer."""
+    return {
+        "auto_offset_reset": random.choice(RESETS),
+        "isolation_level": random.choice(("read_uncommitted", "read_committed")),
+        "client_rack": random.choice(("", "rack-1", "rack-2", "rack-3")),
+        "fetch_max_bytes": random.choice((1, 2_000, 1_000_000)),
+        "max_partition_fetch_bytes": random.choice((1, 1_000, 1_048_576)),
+        "fetch_min_bytes": random.choice((1, 1, 2_000)),
+        "fetch_max_wait_ms": random.choice((10, 300, 500)),
+        "max_poll_records": random.choice((1, 7, 500)),
+        "request_timeout_ms": random.choice((600, 1_500, 3_000)),
+        "default_api_timeout_ms": random.choice((600, 3_000, 8_000)),
+        "metadata_max_age_ms": random.choice((300, 2_000, 300_000)),
+        "retry_backoff_ms": random.choice((10, 100)),
+        "retry_backoff_max_ms": random.choice((200, 1_000)),
+        "reconnect_backoff_max_ms": random.choice((100, 1_000)),
+        "socket_connection_setup_timeout_ms": random.choice((500, 2_000)),
+        "connections_max_idle_ms": random.choice((500, 540_000, 540_000)),
+    }
 
-    def __init__(self, topic: str, index: int) -> None:
-        self.topic = topic
-        self.index = index
-        self.topic_id: UUID | None = None
-        """The topic that was read, which another of its name may have replaced since."""
-        self.position = 0
-        self.read_epoch = -1
-        """The leader epoch of the last batch that was read."""
-        self.validated_epoch = -1
-        """The current leader epoch for which the position has been validated."""
-        self.replica_id = -1
-        """Whom to read from instead of the leader."""
+
+@dataclass(slots=True)
+class Reading:
+    """Where a consumer stands in a partition of the topic `topic_id`: behind what it was shown, or
+    where it went. `position` None: not known yet.
+    """
+
+    topic_id: UUID | None = None
+    position: int | None = None
+    is_paused: bool = False
 
 
-class SimulatedConsumer:
-    """One client that reads a few partitions."""
+class ConsumerClient(ClientHost):
+    """A machine with one consumer after the other, for some partitions."""
 
     def __init__(
         self,
@@ -59,234 +82,298 @@ class SimulatedConsumer:
         number: int,
         random: Random,
         places: list[tuple[str, int]],
+        **settings: Any,
     ) -> None:
+        """`settings` are fixed, whatever is drawn."""
+        super().__init__(world, f"consumer-{number}", random)
         self.world = world
-        self.random = random
-        self.host = f"consumer-{number}"
-        self.process = Process(world.loop, self.host)
-        self.rack = f"rack-{random.randint(1, 3)}"
-        self.follower_share = random.choice((0.0, 0.3, 0.8))
-        self.link = ClusterLink(
-            world.loop,
-            self.process,
-            world.fabric.port_of(self.process, self.host),
-            random,
-            world.broker_addresses,
-        )
-        for topic, index in places:
-            self.process.spawn(self._run(Cursor(topic, index)))
+        self.settings = settings
+        self.places = [TopicPartition(*place) for place in places]
+        self.pause_ms = random.choice((10.0, 50.0, 200.0))
+        self.readings: dict[TopicPartition, Reading] = {}
+        self.start()
 
-    async def _run(self, cursor: Cursor) -> None:
+    async def live(self) -> None:
         while True:
-            await self.world.loop.elapse(self.random.uniform(5.0, 200.0))
-            if self.random.random() < 0.02:
-                # Once more from the beginning: nothing may have changed.
-                cursor.position, cursor.read_epoch = 0, -1
-            try:
-                await self._step(cursor)
-            except NO_ANSWER:
-                await self._look_again(cursor)
+            await self._use_one()
 
-    async def read_all(self, topic: str, index: int) -> list[Batch]:
-        """Everything from the beginning to the high watermark of now. Raises Violation."""
+    async def _use_one(self) -> None:
+        world, random = self.world, self.random
+        settings = {**choose_settings(random), **self.settings}
+        world.note(f"{self.process.name} {settings}")
+        world.counts["consumers"] += 1
+        consumer: Consumer[bytes, bytes] = self.made(
+            Consumer(self.servers, ports=self.ports(), **settings)
+        )
+        self.readings = {place: Reading() for place in self.places}
+        consumer.assign(self.places)
+        until = world.loop.time() + random.uniform(*LIFE_MS) / 1000
+        actions = (
+            *(self._poll,) * 30,
+            *(
+                self._poll_cut_short,
+                self._poll_one,
+                self._seek,
+                self._go_to_an_end,
+                self._pause,
+                self._resume,
+            ),
+            *(self._ask_position, self._ask_for_ends, self._ask_for_times, self._assign),
+        )
+        while world.loop.time() < until:
+            await world.loop.elapse(random.expovariate(1 / self.pause_ms))
+            try:
+                await random.choice(actions)(consumer)
+            except KafkaError as error:
+                world.guard(self._judge, error)
+                if isinstance(error, NoOffsetForPartition | OffsetOutOfRange | LogTruncated):
+                    self._begin_again(consumer)
+        await consumer.close(random.choice((None, 0.0, 500.0)))
+        world.counts["consumers_closed"] += 1
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    async def _poll(self, consumer: Consumer[bytes, bytes]) -> None:
+        limit = self.random.choice((None, None, 1, 5))
+        found = await consumer.getmany(limit, self.random.choice((0, 0, 100, 400)))
+        self.world.guard(self._take, consumer, found)
+
+    async def _poll_cut_short(self, consumer: Consumer[bytes, bytes]) -> None:
+        """What it was about to return, the next poll does."""
+        await self.cut_short(self._poll(consumer), self.random.uniform(0.0, 200.0))
+
+    async def _poll_one(self, consumer: Consumer[bytes, bytes]) -> None:
+        """It waits as long as it takes, unless it is cancelled."""
+        await self.cut_short(self._one(consumer), self.random.uniform(50.0, 500.0))
+
+    async def _one(self, consumer: Consumer[bytes, bytes]) -> None:
+        record = await consumer.getone()
+        self.world.guard(self._take, consumer, {record.topic_partition: [record]})
+
+    def _take(self, consumer: Consumer[bytes, bytes], found: Found) -> None:
+        positions = consumer.positions()
+        for place, records in found.items():
+            reading, after = self.readings[place], positions.get(place)
+            if reading.is_paused:
+                raise Violation("read-while-paused", f"{self.host}: {place}")
+            # None: behind these records the position was out of range, and is looked up now.
+            topic_id = reading.topic_id if after is None else after.topic_id
+            if topic_id is None:
+                reading.position = None
+                continue
+            if topic_id != reading.topic_id:
+                is_first = reading.topic_id is None
+                reading.topic_id = topic_id
+                reading.position = reading.position if is_first else None
+            key = (topic_id, place.partition)
+            truth = self.world.data.truth(key)
+            self._advance(truth, place, reading, records)
+            if after is None:
+                continue
+            if self._between(truth, key, reading.position, after.offset):
+                raise Violation("position-ahead", f"{self.host}: {place} is at {after}: {reading}")
+            reading.position = after.offset
+            self._check_lag(consumer, place, truth, after.offset)
+
+    def _advance(
+        self,
+        truth: PartitionTruth,
+        place: TopicPartition,
+        reading: Reading,
+        records: list[ConsumerRecord[bytes, bytes]],
+    ) -> None:
+        assert reading.topic_id is not None
+        key = (reading.topic_id, place.partition)
+        for record in records:
+            if (record.topic, record.partition) != place:
+                raise Violation("read-elsewhere", f"{self.host}: {record} of {place}")
+            self.world.data.records.on_read(self.host, key, record)
+            position = reading.position
+            if position is not None and not self._may_jump(truth, position):
+                what = f"{self.host}: {record.offset} of {truth.name} at {position}"
+                if record.offset < position:
+                    raise Violation("read-twice", what)
+                missed = self._between(truth, key, position, record.offset)
+                if missed:
+                    raise Violation("consumer-gap", f"{what}, not {missed[:3]}")
+            reading.position = record.offset + 1
+
+    def _between(
+        self, truth: PartitionTruth, key: tuple[UUID, int], start: int | None, end: int
+    ) -> list[int]:
+        """Records that a reading would leave out; none where it may."""
+        if start is None or self._may_jump(truth, start):
+            return []
+        return self.world.data.records.offsets_in(truth, key, start, end)
+
+    def _may_jump(self, truth: PartitionTruth, position: int) -> bool:
+        """Whether a position may be given up: records were lawfully lost, or those behind it have
+        been deleted. Where a topic was created again, leaders may have been asked by its name for
+        offsets of the other one, as by Kafka's consumer.
+        """
+        is_passing = truth.name.rpartition("-")[0] in self.world.ledger.deletions_asked
+        return bool(truth.lost or truth.allows_unclean or position < truth.deleted_to or is_passing)
+
+    def _check_lag(
+        self,
+        consumer: Consumer[bytes, bytes],
+        place: TopicPartition,
+        truth: PartitionTruth,
+        position: int,
+    ) -> None:
+        lag = consumer.lag(place)
+        if lag is None or truth.lost or truth.allows_unclean:
+            return
+        if lag and position + lag > max(truth.committed.end_offset, truth.deleted_to):
+            raise Violation(
+                "lag-ahead",
+                f"{self.host}: {lag} at {position} of {truth.name}, committed up to "
+                f"{truth.committed.end_offset}",
+            )
+
+    # -- moving ----------------------------------------------------------------------------------
+
+    def _some_place(self) -> TopicPartition:
+        return self.random.choice(list(self.readings))
+
+    def _truth_of(self, place: TopicPartition) -> PartitionTruth | None:
+        topic = self.world.ledger.image.topics.topics_by_name.get(place.topic)
+        return None if topic is None else self.world.data.truth((topic.topic_id, place.partition))
+
+    async def _seek(self, consumer: Consumer[bytes, bytes]) -> None:
+        place = self._some_place()
+        truth = self._truth_of(place)
+        if truth is not None:
+            end = max(truth.committed.end_offset, truth.deleted_to)
+            offset = self.random.randint(truth.deleted_to, end)
+            consumer.seek(place, offset)
+            self.readings[place].position = offset
+
+    async def _go_to_an_end(self, consumer: Consumer[bytes, bytes]) -> None:
+        place = self._some_place()
+        self.readings[place].position = None
+        if self.random.random() < 0.5:
+            await consumer.seek_to_beginning(place)
+        else:
+            await consumer.seek_to_end(place)
+
+    async def _pause(self, consumer: Consumer[bytes, bytes]) -> None:
+        place = self._some_place()
+        consumer.pause(place)
+        self.readings[place].is_paused = True
+
+    async def _resume(self, consumer: Consumer[bytes, bytes]) -> None:
+        for place in sorted(consumer.paused()):
+            consumer.resume(place)
+            self.readings[place].is_paused = False
+
+    async def _assign(self, consumer: Consumer[bytes, bytes]) -> None:
+        """Other partitions; those that stay keep their position, and stay paused."""
+        chosen = self.random.sample(self.places, self.random.randint(1, len(self.places)))
+        consumer.assign(chosen)
+        known = self.readings
+        self.readings = {place: known.get(place) or Reading() for place in chosen}
+
+    def _begin_again(self, consumer: Consumer[bytes, bytes]) -> None:
+        """Without `auto.offset.reset` the application says where reading goes on."""
+        for place, reading in self.readings.items():
+            truth = self._truth_of(place)
+            reading.position = 0 if truth is None else truth.deleted_to
+            consumer.seek(place, reading.position)
+
+    def _judge(self, error: KafkaError) -> None:
+        """What may be raised: what faults lead to, and lost positions where that is lawful."""
+        self.world.counts[f"consumer {type(error).__name__} {error.code.name}"] += 1
+        lost: dict[TopicPartition, int] = getattr(error, "positions", {})
+        if isinstance(error, LogTruncated):
+            lost = {error.topic_partition: error.position}
+        for place, position in lost.items():
+            reading = self.readings.get(place)
+            truth = None
+            if reading is not None and reading.topic_id is not None:
+                truth = self.world.data.truth((reading.topic_id, place.partition))
+            # What was deleted and then lost with the unflushed tail leaves no trace of its epoch.
+            if truth is None or position == truth.deleted_to or self._may_jump(truth, position):
+                continue
+            kind = "consumer-truncated" if isinstance(error, LogTruncated) else "offset-lost"
+            raise Violation(kind, f"{self.host}, {place} {reading}: {error}")
+        if lost or isinstance(error, NoOffsetForPartition | RequestTimeout | NoBrokerAvailable):
+            return
+        if not (isinstance(error, BrokerError) and error.code.retriable):
+            raise Violation("unexpected-error", f"{self.host}: {error!r}")
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    async def _ask_position(self, consumer: Consumer[bytes, bytes]) -> None:
+        place = self._some_place()
+        told = await consumer.position(place)
+        self.world.guard(self._check_position, place, told)
+
+    def _check_position(self, place: TopicPartition, told: int) -> None:
+        reading = self.readings[place]
+        topic_id, position = reading.topic_id, reading.position
+        if topic_id is None or position is None:
+            return
+        key = (topic_id, place.partition)
+        truth = self.world.data.truth(key)
+        is_back = told < position and not self._may_jump(truth, position)
+        if is_back or self._between(truth, key, position, told):
+            raise Violation("position-moved", f"{self.host}: {place} is at {told}, not {reading}")
+
+    async def _ask_for_ends(self, consumer: Consumer[bytes, bytes]) -> None:
+        place = self._some_place()
+        truth = self._truth_of(place)
+        first = (await consumer.beginning_offsets([place]))[place]
+        end = (await consumer.end_offsets([place]))[place]
+        if truth is None or truth.lost or truth.allows_unclean or self._may_jump(truth, END):
+            return
+        self.world.counts["ends_asked"] += 1
+        if first > truth.deleted_to or end > max(truth.committed.end_offset, truth.deleted_to):
+            detail = f"{self.host}: {first} to {end} of {truth.name}, not {truth.committed}"
+            self.world.guard(_raise, "ends-ahead", detail)
+
+    async def _ask_for_times(self, consumer: Consumer[bytes, bytes]) -> None:
+        place = self._some_place()
+        truth = self._truth_of(place)
+        time_ms = self.world.clock.now_ms() - self.random.randrange(5_000)
+        found = (await consumer.offsets_for_times({place: time_ms}))[place]
+        if truth is not None and found is not None and not self._may_jump(truth, END):
+            self.world.counts["times_asked"] += 1
+            if found.timestamp_ms < time_ms or found.offset >= truth.committed.end_offset:
+                self.world.guard(_raise, "found-early", f"{found} of {truth.name} at {time_ms}")
+
+    # -- at the end ------------------------------------------------------------------------------
+
+    async def read_all(self, topic: str, index: int) -> tuple[set[int], int]:
+        """The offsets of everything from the beginning to the high watermark of now, read by a
+        consumer that begins with it, and the high watermark. Raises Violation.
+        """
+        place = TopicPartition(topic, index)
         topic_id = self.world.ledger.image.topics.topics_by_name[topic].topic_id
         truth = self.world.data.truth((topic_id, index))
-        cursor = Cursor(topic, index)
-        read: list[Batch] = []
         wanted = truth.committed.end_offset
-        deadline = self.world.loop.time() + 20
-        while cursor.position < wanted:
+        deadline = self.world.loop.time() + READ_ALL_S
+        read: set[int] = set()
+        settings = {**choose_settings(self.random), "auto_offset_reset": "earliest"}
+        settings.update(client_rack="", fetch_min_bytes=1, isolation_level="read_uncommitted")
+        consumer: Consumer[bytes, bytes] = self.made(
+            Consumer(self.servers, ports=self.ports(), **settings)
+        )
+        reading, position = Reading(topic_id), 0
+        consumer.assign([place])
+        while position < wanted:
             if self.world.loop.time() > deadline:
-                raise Violation(
-                    "unreadable", f"{truth.name} ends at {cursor.position}, not at {wanted}"
-                )
-            try:
-                read.extend(await self._step(cursor, may_follow=False))
-            except NO_ANSWER:
-                await self._look_again(cursor)
-        return read
+                raise Violation("unreadable", f"{truth.name} ends at {position}, not at {wanted}")
+            records = (await consumer.getmany(None, 300)).get(place, [])
+            self.world.guard(self._advance, truth, place, reading, records)
+            read.update(record.offset for record in records)
+            position = await consumer.position(place)
+        await consumer.close()
+        return read, wanted
 
-    async def _step(self, cursor: Cursor, *, may_follow: bool = True) -> list[Batch]:
-        """One fetch. Raises OSError, TimeoutError."""
-        view = await self.link.leader(cursor.topic, cursor.index)
-        if view is None or cursor.topic not in self.link.topic_ids:
-            await self._look_again(cursor)
-            return []
-        if cursor.topic_id != self.link.topic_ids[cursor.topic]:
-            cursor.topic_id = self.link.topic_ids[cursor.topic]
-            cursor.position, cursor.read_epoch, cursor.validated_epoch = 0, -1, -1
-        if not await self._validate(cursor, view):
-            await self._look_again(cursor)
-            return []
-        source = self._source(cursor, view) if may_follow else view.leader_id
-        response = await self.link.ask(
-            source, self._request(cursor, view, self.rack if may_follow else "")
-        )
-        if response.error_code != ErrorCode.NONE or not response.responses:
-            await self._look_again(cursor)
-            return []
-        return await self._take(cursor, source, view, response.responses[0].partitions[0])
 
-    def _source(self, cursor: Cursor, view: PartitionView) -> int:
-        """A follower that the leader named, or some follower, or the leader."""
-        if cursor.replica_id >= 0:
-            named, cursor.replica_id = cursor.replica_id, -1
-            return named
-        if self.random.random() < self.follower_share:
-            return self.random.choice(sorted(view.replicas))
-        return view.leader_id
+END = 2**62
 
-    def _request(self, cursor: Cursor, view: PartitionView, rack: str) -> fetch.FetchRequest:
-        return fetch.FetchRequest(
-            max_wait_ms=MAX_WAIT_MS,
-            min_bytes=1,
-            max_bytes=self.random.choice((1, 2_000, 1_000_000)),
-            isolation_level=self.random.choice((0, 1)),
-            session_epoch=-1,
-            topics=[
-                fetch.FetchTopic(
-                    topic=cursor.topic,
-                    topic_id=cursor.topic_id or ZERO_UUID,
-                    partitions=[
-                        fetch.FetchPartition(
-                            partition=cursor.index,
-                            current_leader_epoch=view.leader_epoch,
-                            fetch_offset=cursor.position,
-                            partition_max_bytes=100_000,
-                        )
-                    ],
-                )
-            ],
-            rack_id=rack,
-        )
 
-    async def _take(
-        self, cursor: Cursor, source: int, view: PartitionView, data: Any
-    ) -> list[Batch]:
-        error = ErrorCode.of(data.error_code)
-        if error is ErrorCode.OFFSET_OUT_OF_RANGE and source == view.leader_id:
-            await self._out_of_range(cursor, view)
-            return []
-        if error is not ErrorCode.NONE:
-            self._expect(error)
-            await self._look_again(cursor)
-            return []
-        if data.preferred_read_replica >= 0:
-            self.world.counts["preferred_replicas"] += 1
-            cursor.replica_id = data.preferred_read_replica
-            return []
-        if source != view.leader_id and data.records:
-            self.world.counts["reads_from_followers"] += 1
-        return self._read(cursor, source, data.records or b"")
-
-    def _read(self, cursor: Cursor, source: int, records: Any) -> list[Batch]:
-        read = []
-        who = f"{self.host} from broker {source}"
-        assert cursor.topic_id is not None, "fetched"
-        key = (cursor.topic_id, cursor.index)
-        for batch in batches_in(records, check=True):
-            self.world.guard(self.world.data.consumed, key, batch, who)
-            first = batch.base_offset <= cursor.position <= batch.last_offset
-            if not first and batch.base_offset != cursor.position:
-                raise Violation(
-                    "consumer-gap", f"{who}: {batch} at {cursor.position} of {cursor.topic}"
-                )
-            cursor.position = batch.last_offset + 1
-            cursor.read_epoch = batch.leader_epoch
-            read.append(batch)
-        return read
-
-    async def _validate(self, cursor: Cursor, view: PartitionView) -> bool:
-        """Whether the leader of a new epoch has what was read. Raises OSError, TimeoutError."""
-        if cursor.read_epoch < 0 or cursor.validated_epoch == view.leader_epoch:
-            return True
-        knew = self.world.topic_id_at(view.leader_id, cursor.topic)
-        response = await self.link.ask(
-            view.leader_id,
-            epochs.OffsetForLeaderEpochRequest(
-                replica_id=CONSUMER,
-                topics=[
-                    epochs.OffsetForLeaderTopic(
-                        topic=cursor.topic,
-                        partitions=[
-                            epochs.OffsetForLeaderPartition(
-                                partition=cursor.index,
-                                current_leader_epoch=view.leader_epoch,
-                                leader_epoch=cursor.read_epoch,
-                            )
-                        ],
-                    )
-                ],
-            ),
-        )
-        result = response.topics[0].partitions[0]
-        error = ErrorCode.of(result.error_code)
-        if error is not ErrorCode.NONE:
-            self._expect(error)
-            return False
-        if {knew, self.world.topic_id_at(view.leader_id, cursor.topic)} != {cursor.topic_id}:
-            return False  # asked by name: it may have spoken of another topic
-        cursor.validated_epoch = view.leader_epoch
-        if 0 <= result.end_offset < cursor.position:
-            truth = self._truth(cursor)
-            # What was deleted and then lost with the unflushed tail leaves no trace of its epoch.
-            is_deleted = cursor.position <= truth.deleted_to
-            if not (truth.lost or truth.allows_unclean or is_deleted):
-                raise Violation(
-                    "consumer-truncated",
-                    f"{self.host} has read {truth.name} up to {cursor.position} of epoch "
-                    f"{cursor.read_epoch}, broker {view.leader_id} of epoch {view.leader_epoch} "
-                    f"ends it at {result.end_offset}",
-                )
-            cursor.position, cursor.read_epoch = result.end_offset, -1
-        return True
-
-    async def _out_of_range(self, cursor: Cursor, view: PartitionView) -> None:
-        """The leader has nothing at the position: deleted, lawfully lost, or a broken promise."""
-        truth = self._truth(cursor)
-        lawful = truth.lost or truth.allows_unclean or cursor.position < truth.deleted_to
-        if not lawful:
-            raise Violation(
-                "offset-lost",
-                f"{self.host}: {cursor.position} of {truth.name} is out of the range of broker "
-                f"{view.leader_id}, epoch {view.leader_epoch}",
-            )
-        knew = self.world.topic_id_at(view.leader_id, cursor.topic)
-        response = await self.link.ask(
-            view.leader_id,
-            listing.ListOffsetsRequest(
-                replica_id=CONSUMER,
-                topics=[
-                    listing.ListOffsetsTopic(
-                        name=cursor.topic,
-                        partitions=[
-                            listing.ListOffsetsPartition(
-                                partition_index=cursor.index,
-                                current_leader_epoch=view.leader_epoch,
-                                timestamp=EARLIEST,
-                            )
-                        ],
-                    )
-                ],
-            ),
-        )
-        result = response.topics[0].partitions[0]
-        self._expect(ErrorCode.of(result.error_code))
-        if {knew, self.world.topic_id_at(view.leader_id, cursor.topic)} != {cursor.topic_id}:
-            return
-        if result.error_code == ErrorCode.NONE:
-            cursor.position, cursor.read_epoch = max(result.offset, 0), -1
-
-    def _truth(self, cursor: Cursor) -> PartitionTruth:
-        assert cursor.topic_id is not None, "read"
-        return self.world.data.truth((cursor.topic_id, cursor.index))
-
-    def _expect(self, error: ErrorCode) -> None:
-        if error in UNEXPECTED:
-            raise Violation("unexpected-error", f"{self.host}: {error.name}")
-        if error is not ErrorCode.NONE:
-            self.world.counts[f"fetch {error.name}"] += 1
-
-    async def _look_again(self, cursor: Cursor) -> None:
-        await self.link.pause()
-        await self.link.refresh(cursor.topic)
+def _raise(kind: str, detail: str) -> None:
+    raise Violation(kind, detail)

@@ -30,12 +30,12 @@ from tests.kit.seeds import Violation
 from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
 from tests.simulation.cluster.logs import CLUSTER_ID
 from tests.simulation.cluster.observers import Observer
-from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 from tests.simulation.replication.broker_directories import BrokerDirectories
 from tests.simulation.replication.late_requests import LANES, LateLink
 from tests.simulation.replication.mirror import Batch, Mirror, read_bytes
 from tests.storage.simulated_disk import DirectoryNode
 from tests.storage.simulated_filesystem import SimulatedFilesystem
+from tests.virtual.loop import Process, VirtualClock
 
 if TYPE_CHECKING:
     from tests.simulation.replication.ledger import Key

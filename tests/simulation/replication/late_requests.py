@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.protocol.schema import Message
 from moldau.runtime.connection import Connection, ConnectionLost
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress
-from tests.simulation.cluster.virtual_loop import Process, VirtualClock
+from tests.virtual.loop import Process, VirtualClock
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import ReplicationWorld

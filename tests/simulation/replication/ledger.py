@@ -22,6 +22,7 @@ from moldau.metadata.image.values import LOST_DIRECTORY, RECOVERING
 from moldau.protocol.records import increment_sequence
 from tests.kit.seeds import Violation
 from tests.simulation.replication.mirror import Batch, Mirror
+from tests.simulation.replication.record_ledger import RecordLedger
 
 Key = tuple[UUID, int]
 
@@ -47,6 +48,8 @@ class PartitionTruth:
     """Replicas whose log failed, until it is opened again."""
     unclean: set[int] = field(default_factory=set)
     """Who has told, or is telling, of an unclean start, and has not been in sync since."""
+    targets: set[tuple[int, ...]] = field(default_factory=set)
+    """The replicas that it had, or was to have."""
     losses: dict[int, int] = field(default_factory=dict)
     """By broker: the last leader epoch there was when it lost something."""
     impaired: set[int] = field(default_factory=set)
@@ -78,7 +81,7 @@ class PartitionTruth:
 
 
 class DataLedger:
-    """See the module. Taps report by `on_*`, clients by `consumed` and `acknowledged`."""
+    """See the module. Taps report by `on_*`, clients to `records`."""
 
     metadata: Any
 
@@ -86,6 +89,7 @@ class DataLedger:
         self.counts = counts
         self.note = note
         self.partitions: dict[Key, PartitionTruth] = {}
+        self.records = RecordLedger(self, counts)
         self.incarnation_of: dict[int, UUID] = {}
         self.lost_tail: set[int] = set()
         """Brokers whose last death cost them something, until they are registered again."""
@@ -117,6 +121,7 @@ class DataLedger:
         truth = self.truth((topic_id, index))
         truth.isr_sizes[new.partition_epoch] = len(new.isr)
         truth.assigned = frozenset(new.replicas)
+        truth.targets.add(tuple(each for each in new.replicas if each not in new.removing_replicas))
         truth.last_isr[new.leader_epoch] = frozenset(new.isr)
         if new.leader >= 0:
             truth.leaders[new.leader_epoch] = new.leader
@@ -270,7 +275,8 @@ class DataLedger:
         truth.replicas[broker_id] = found
 
     def on_contents(self, key: Key, batches: list[Batch], records: Any) -> None:
-        """What a leader is writing: this ledger has no use for more than the headers."""
+        """What a leader has written."""
+        self.records.on_written(key, self.truth(key).name, records)
 
     def on_leader_append(
         self, broker_id: int, key: Key, leader_epoch: int, batches: list[Batch]
@@ -466,6 +472,7 @@ class DataLedger:
         self._check_eligible(truth, key, who, leader_epoch, new)
         for batch in new:
             self._check_sequence(truth, batch)
+            self.records.on_committed(truth, key, batch)
             truth.committed.append(batch)
             truth.in_sync[batch] = (leader_epoch, in_sync)
         self.counts["committed_batches"] += len(new)
@@ -497,6 +504,9 @@ class DataLedger:
         expected = 0
         if known is not None and known[0] == batch.producer_epoch:
             expected = increment_sequence(known[1], 1)
+        if known is None and truth.name.rpartition("-")[0] in self.metadata.deletions_asked:
+            # A producer goes on counting when its topic is created again, as Kafka's does.
+            expected = batch.base_sequence
         if batch.base_sequence != expected and not truth.lost:
             what = "duplicate" if batch.base_sequence < expected else "reordered"
             raise Violation(what, f"{batch} in {truth.name} after {known}")
@@ -511,38 +521,6 @@ class DataLedger:
             raise Violation(
                 "high-watermark-ahead",
                 f"{who} takes {truth.name} for committed up to {high_watermark}, it is up to "
-                f"{truth.committed.end_offset}",
-            )
-
-    # -- clients ---------------------------------------------------------------------------------
-
-    def acknowledged(self, key: Key, base_offset: int, crc: int, who: str) -> None:
-        """A producer was told that its batch is on all replicas in sync."""
-        truth = self.truth(key)
-        self.counts["acknowledged"] += 1
-        if truth.allows_unclean:
-            return
-        batch = truth.committed.at(base_offset)
-        if batch is not None and batch.crc == crc and batch.base_offset == base_offset:
-            truth.acknowledged.add(batch)
-        elif base_offset >= truth.deleted_to and not any(each.crc == crc for each in truth.lost):
-            raise Violation(
-                "acknowledged-not-committed",
-                f"{who}: {base_offset} of {truth.name} is {batch}, committed up to "
-                f"{truth.committed.end_offset}",
-            )
-
-    def consumed(self, key: Key, batch: Batch, who: str) -> None:
-        """A consumer was shown a batch."""
-        truth = self.truth(key)
-        self.counts["consumed"] += 1
-        if truth.allows_unclean or batch in truth.lost:
-            return
-        known = truth.committed.at(batch.base_offset)
-        if known != batch:
-            raise Violation(
-                "read-uncommitted",
-                f"{who} reads {batch} of {truth.name}, committed is {known}, up to "
                 f"{truth.committed.end_offset}",
             )
 

@@ -6,6 +6,7 @@ promised. Invariant: every fault it begins ends before the run's last phase, and
 
 from __future__ import annotations
 
+from tests.simulation.clients import ClientHost
 from tests.simulation.cluster.base_nemesis import DEATHS, Act
 from tests.simulation.cluster.disk import Death
 from tests.simulation.replication.data_broker import DataBroker
@@ -33,6 +34,9 @@ SCENARIOS = (
     ("raise_minimum", "unsettle", "broker_leaves"),
     ("lag_metadata", "cut_replication", "kill_broker"),
     ("jump_clock", "kill_broker", "broker_leaves", "lose_power"),
+    ("kill_client", "pause_client", "slow_client"),
+    ("pause_client", "kill_broker", "reset"),
+    ("slow_client", "broker_leaves", "slow_network", "partition"),
 )
 """What belongs together: half of the seeds keep to one of these."""
 
@@ -60,6 +64,9 @@ class ReplicationNemesis(DirectoryNemesis, IsrNemesis):
             (0.6, self._fail_broker_disk),
             *self.directory_acts(),
             *self.isr_acts(),
+            (2, self._kill_client),
+            (2, self._pause_client),
+            (1, self._slow_client),
             (1, self._kill_controller),
             (1, self._stop_controller),
             (1, self._resign),
@@ -74,7 +81,36 @@ class ReplicationNemesis(DirectoryNemesis, IsrNemesis):
         nodes = [node.host for node in world.controllers]
         nodes += [broker.host for broker in world.brokers]
         nodes += [producer.host for producer in world.producers]
-        return nodes + [consumer.host for consumer in world.consumers]
+        nodes += [consumer.host for consumer in world.consumers]
+        return list(dict.fromkeys(nodes + [client.host for client in world.clients]))
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    def _some_client(self) -> ClientHost | None:
+        clients = [each for each in self.world.clients if each is not self.world.administrator]
+        alive = [client for client in clients if client.process.is_alive]
+        return self.random.choice(alive) if alive else None
+
+    def _kill_client(self) -> None:
+        client = self._some_client()
+        if client is not None:
+            self.world.fault_injected("client kill", client.host)
+            client.kill()
+            self._later(self.random.uniform(1.0, 1_500.0), client.recover)
+
+    def _pause_client(self) -> None:
+        client = self._some_client()
+        if client is not None:
+            duration_ms = self.random.choice((80.0, 1_000.0, 9_000.0)) * self.random.random()
+            self.world.fault_injected("client paused", f"{client.host} {duration_ms:.0f}")
+            client.pause(duration_ms)
+
+    def _slow_client(self) -> None:
+        client = self._some_client()
+        if client is not None:
+            duration_ms = self.random.uniform(500, 8_000)
+            self.world.fault_injected("client slow", f"{client.host} {duration_ms:.0f}")
+            client.slow_down(duration_ms)
 
     # -- brokers ---------------------------------------------------------------------------------
 
@@ -217,6 +253,8 @@ class ReplicationNemesis(DirectoryNemesis, IsrNemesis):
     def repair_others(self) -> None:
         """Everybody is started, with room and a disk that answers."""
         self.repair_directories()
+        for client in self.world.clients:
+            client.recover()
         for broker in self.world.brokers:
             broker.free_disk()
             broker.is_mute_until = 0.0

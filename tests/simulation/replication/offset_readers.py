@@ -1,120 +1,116 @@
 """Clients that ask where partitions begin and end, across changes of leader, topic and directory.
 
-Owns: the questions (ListOffsets at both isolation levels), and what each answer must agree with:
-the ledger, and what was told before. Must not: retry within a question. Invariants: what is told is
-committed; the latest offset never goes back, whichever leader of the same or a later epoch tells it
-(KIP-207). `tests/simulation/transactions/offset_readers.py` asks where transactions are open.
+Owns: the questions (the admin client's, at both isolation levels), and what each answer must agree
+with: the ledger, and what was told before. Must not: ask again within a question. Invariants: what
+is told is committed; the latest offset never goes back, whichever leader of the same or a later
+epoch tells it (KIP-207). `tests/simulation/transactions/offset_readers.py` asks where transactions
+are open.
 """
 
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages import p02_list_offsets as listing
+from moldau.client import Admin, OffsetSpec, PartitionOffset
+from moldau.client.errors import BrokerError, KafkaError, NoBrokerAvailable, RequestTimeout
+from moldau.protocol.types import TopicPartition
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink
+from tests.simulation.clients import ClientHost
 
 if TYPE_CHECKING:
     from tests.simulation.replication.ledger import PartitionTruth
     from tests.simulation.replication.world import ReplicationWorld
 
-CONSUMER = -1
-LATEST, EARLIEST = -1, -2
-ISOLATION_LEVELS = (0, 1)
+LATEST, EARLIEST = OffsetSpec.LATEST, OffsetSpec.EARLIEST
 ANSWER_LIMIT_S = 20.0
-UNEXPECTED = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_REQUEST})
 
 Place = tuple[str, int]
 
 
-class OffsetReader:
-    """One client that looks at its partitions again and again."""
+class OffsetClient(ClientHost):
+    """A machine that looks at its partitions again and again."""
 
     def __init__(
         self, world: ReplicationWorld, number: int, random: Random, places: list[Place]
     ) -> None:
+        super().__init__(world, f"offset-reader-{number}", random)
         self.world = world
-        self.random = random
-        self.host = f"offset-reader-{number}"
-        self.process = Process(world.loop, self.host)
-        network = world.fabric.port_of(self.process, self.host)
-        self.link = ClusterLink(world.loop, self.process, network, random, world.broker_addresses)
+        self.places = places
         self._told: dict[tuple[UUID, int], tuple[int, int]] = {}
         """By partition: the latest offset that was told, and the leader epoch it was told under."""
-        for place in places:
-            self.process.spawn(self._run(place))
+        self.start()
 
-    async def _run(self, place: Place) -> None:
+    def start(self) -> None:
+        super().start()
+        random = self.random
+        self._admin = self.made(
+            Admin(
+                self.servers,
+                ports=self.ports(),
+                request_timeout_ms=random.choice((600, 2_500)),
+                default_api_timeout_ms=random.choice((800, 4_000)),
+                socket_connection_setup_timeout_ms=800,
+                retries=2**31 - 1,
+            )
+        )
+
+    async def live(self) -> None:
+        for place in self.places:
+            self.process.spawn(self._look_again_and_again(place))
+
+    async def _look_again_and_again(self, place: Place) -> None:
         while True:
             await self.world.loop.elapse(self.random.uniform(50.0, 800.0))
             timestamp = self.random.choice(
                 (LATEST, LATEST, EARLIEST, self.world.clock.now_ms() - self.random.randrange(5_000))
             )
-            if not await self._look(place, timestamp, self.random.choice(ISOLATION_LEVELS)):
-                await self._look_again(place)
+            await self._look(place, timestamp, self.random.random() < 0.5)
 
     async def name_both_ends(self, place: Place) -> None:
         """When nothing is wrong any more every question has its answer. Raises Violation."""
         deadline = self.world.loop.time() + ANSWER_LIMIT_S
         for timestamp in (EARLIEST, LATEST, self.world.clock.now_ms() - 5_000):
-            for isolation_level in ISOLATION_LEVELS:
-                while not await self._look(place, timestamp, isolation_level):
+            for read_committed in (False, True):
+                while not await self._look(place, timestamp, read_committed):
                     if self.world.loop.time() > deadline:
-                        raise Violation("unlistable", f"{place} at {timestamp}, {isolation_level}")
-                    await self._look_again(place)
+                        raise Violation("unlistable", f"{place} at {timestamp}, {read_committed}")
 
-    async def _look_again(self, place: Place) -> None:
-        await self.link.pause()
-        await self.link.refresh(place[0])
-
-    async def _look(self, place: Place, timestamp: int, isolation_level: int) -> bool:
+    async def _look(self, place: Place, timestamp: int, read_committed: bool) -> bool:
         """One question; whether it was answered. Raises Violation."""
         topic, index = place
-        view = await self.link.leader(topic, index)
-        topic_id = self.link.topic_ids.get(topic)
-        if view is None or topic_id is None:
+        known = self.world.ledger.image.topics.topics_by_name.get(topic)
+        if known is None:
             return False
-        before = self._told.get((topic_id, index), (0, -1))
-        knew = self.world.topic_id_at(view.leader_id, topic)
-        request = listing.ListOffsetsRequest(
-            replica_id=CONSUMER,
-            isolation_level=isolation_level,
-            topics=[
-                listing.ListOffsetsTopic(
-                    name=topic,
-                    partitions=[
-                        listing.ListOffsetsPartition(
-                            partition_index=index,
-                            current_leader_epoch=view.leader_epoch,
-                            timestamp=timestamp,
-                        )
-                    ],
-                )
-            ],
-        )
+        key = (known.topic_id, index)
+        before = self._told.get(key, (0, -1))
+        knew = self.world.topic_ids_at_brokers(topic)
         try:
-            response = await self.link.ask(view.leader_id, request)
-        except NO_ANSWER:
+            found = await self._admin.list_offsets(
+                {TopicPartition(*place): timestamp}, read_committed=read_committed
+            )
+        except KafkaError as error:
+            self.world.counts[f"list {error.code.name}"] += 1
+            self.world.guard(self._judge, error)
             return False
-        answer = response.topics[0].partitions[0]
-        error = ErrorCode.of(answer.error_code)
-        if error is not ErrorCode.NONE:
-            self.world.counts[f"list {error.name}"] += 1
-            if error in UNEXPECTED:
-                raise Violation("unexpected-error", f"{self.host}: {error.name}")
-            return False
-        if {knew, self.world.topic_id_at(view.leader_id, topic)} != {topic_id}:
+        if knew | self.world.topic_ids_at_brokers(topic) != {known.topic_id}:
             return False  # asked by name: it may have spoken of another topic
         self.world.counts["offsets_listed"] += 1
-        self.world.guard(self._check, (topic_id, index), timestamp, answer, before)
+        self.world.guard(self._check, key, timestamp, found[TopicPartition(*place)], before)
         return True
 
+    def _judge(self, error: KafkaError) -> None:
+        is_passing = isinstance(error, BrokerError) and error.code.retriable
+        if not is_passing and not isinstance(error, RequestTimeout | NoBrokerAvailable):
+            raise Violation("unexpected-error", f"{self.host}: {error!r}")
+
     def _check(
-        self, key: tuple[UUID, int], timestamp: int, answer: Any, before: tuple[int, int]
+        self,
+        key: tuple[UUID, int],
+        timestamp: int,
+        answer: PartitionOffset,
+        before: tuple[int, int],
     ) -> None:
         truth = self.world.data.truth(key)
         if truth.lost or truth.allows_unclean:
@@ -132,11 +128,28 @@ class OffsetReader:
             )
         if timestamp == LATEST:
             self._check_progress(key, truth, answer, before)
-        elif 0 <= answer.timestamp < timestamp:
-            raise Violation("found-early", f"{self.host}: {answer} of {truth.name} at {timestamp}")
+        elif answer.offset >= 0:
+            self._check_time(key, truth, timestamp, answer)
+
+    def _check_time(
+        self, key: tuple[UUID, int], truth: PartitionTruth, timestamp: int, answer: PartitionOffset
+    ) -> None:
+        """The answer is a record of that time or later, and has the record's timestamp."""
+        record = self.world.data.records.record_at(truth, key, answer.offset)
+        is_gone = answer.offset < truth.deleted_to
+        if answer.timestamp_ms < timestamp or (
+            not is_gone and (record is None or record.timestamp_ms != answer.timestamp_ms)
+        ):
+            raise Violation(
+                "found-early", f"{self.host}: {answer} of {truth.name} at {timestamp}: {record}"
+            )
 
     def _check_progress(
-        self, key: tuple[UUID, int], truth: PartitionTruth, answer: Any, before: tuple[int, int]
+        self,
+        key: tuple[UUID, int],
+        truth: PartitionTruth,
+        answer: PartitionOffset,
+        before: tuple[int, int],
     ) -> None:
         """A leader of an older epoch may still tell what it knew."""
         offset, leader_epoch = before

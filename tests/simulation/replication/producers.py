@@ -1,286 +1,360 @@
-"""Simulated producers: idempotent and not, with every kind of acknowledgement.
+"""The product's producers: one configuration after the other, everything they report is compared.
 
-Owns: what was sent, in which order, and what was acknowledged. Must not: know how brokers work.
-Invariant: a value names its producer, its partition and its place in the order; an idempotent
-producer keeps the order of its batches through every retry. When another topic has the name, what
-was not acknowledged goes to it under a fresh producer id.
+Owns: what is sent, when, and with which settings. Must not: know how brokers or the producer work.
+Invariants: a value names its record; every record that was handed over is decided when its producer
+is closed; a producer that knows of no record that its leader has is told so by the ledger.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from dataclasses import dataclass
+from contextlib import suppress
+from functools import partial
 from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
+from moldau.client import Producer
+from moldau.client.errors import BufferFull, KafkaError, RequestTimeout
+from moldau.client.records import RecordMetadata
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p00_produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
-from moldau.protocol.records import Record, encode_batch, increment_sequence, read_batch_header
-from moldau.protocol.types import ZERO_UUID
+from moldau.protocol.records import decode_records
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink
+from tests.simulation.clients import ClientHost
+from tests.simulation.replication.record_ledger import Sent, Writer
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import ReplicationWorld
 
-ALL = -1
-PRODUCE_TIMEOUT_MS = 1_500
-KEYS = 3
-RETRIED = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-    }
-)
+KEYS = (None, b"key-0", b"key-1", b"", b"key-3")
+BURSTS = (1, 1, 1, 2, 3, 6, 15)
+CODECS = ("none", "none", "none", "gzip", "snappy", "lz4", "zstd")
+UNLIMITED = None
+CALM = {
+    "delivery_timeout_ms": 20_000,
+    "request_timeout_ms": 3_000,
+    "max_block_ms": 20_000,
+    "buffer_memory": 33_554_432,
+    "retries": 2**31 - 1,
+    "max_request_size": 1_048_576,
+}
+"""With these a producer has room, time and tries enough."""
+CALM_ROUNDS = 8
+
+LIFE_MS = (1_500.0, 20_000.0)
 UNKNOWN_SEQUENCE = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
 )
 
 
-@dataclass(slots=True, eq=False)
-class Outgoing:
-    """A batch until it is acknowledged or given up."""
+def choose_settings(random: Random) -> dict[str, Any]:
+    """Of one producer; half of them are as idempotent as by default."""
+    request_ms = random.choice((600, 1_500, 1_500, 3_000))
+    linger_ms = random.choice((0, 0, 5, 5, 60, 400))
+    settings: dict[str, Any] = {
+        "linger_ms": linger_ms,
+        "batch_size": random.choice((1, 300, 1_000, 16_384)),
+        "buffer_memory": random.choice((4_000, 40_000, 33_554_432)),
+        "max_request_size": random.choice((3_000, 1_048_576)),
+        "compression_type": random.choice(CODECS),
+        "max_in_flight_requests_per_connection": random.choice((1, 3, 5, 5)),
+        "request_timeout_ms": request_ms,
+        "delivery_timeout_ms": linger_ms + request_ms + random.choice((0, 500, 3_000, 12_000)),
+        "max_block_ms": random.choice((200, 2_000, 6_000)),
+        "metadata_max_age_ms": random.choice((300, 2_000, 300_000)),
+        "retry_backoff_ms": random.choice((10, 100)),
+        "retry_backoff_max_ms": random.choice((200, 1_000)),
+        "reconnect_backoff_max_ms": random.choice((100, 1_000)),
+        "socket_connection_setup_timeout_ms": random.choice((500, 2_000)),
+        "connections_max_idle_ms": random.choice((500, 540_000, 540_000)),
+        "partitioner_ignore_keys": random.random() < 0.2,
+        "partitioner_adaptive_partitioning_enable": random.random() < 0.7,
+        "partitioner_availability_timeout_ms": random.choice((0, 0, 300)),
+        "metadata_recovery_rebootstrap_trigger_ms": random.choice((800, 300_000)),
+    }
+    if random.random() < 0.4:
+        settings["enable_idempotence"] = False
+        settings["acks"] = random.choice((0, 1, "all", "all"))
+        settings["retries"] = random.choice((0, 2, 2**31 - 1))
+    return settings
 
-    first_number: int
-    count: int
-    data: bytes = b""
-    crc: int = 0
 
+class ProducerClient(ClientHost):
+    """A machine with one producer after the other, for some partitions."""
 
-class Line:
-    """One producer's way to one partition: numbers, sequences, and what is not acknowledged."""
-
-    def __init__(self, topic: str, index: int) -> None:
-        self.topic = topic
-        self.index = index
-        self.topic_id: UUID | None = None
-        """The topic that the window's batches are sent to."""
-        self.next_number = 0
-        self.window: deque[Outgoing] = deque()
-        self.producer_id = -1
-        self.producer_epoch = -1
-        self.next_sequence = 0
-
-
-class SimulatedProducer:
-    """One client that writes to a few partitions."""
+    world: ReplicationWorld
 
     def __init__(
-        self,
-        world: ReplicationWorld,
-        number: int,
-        random: Random,
-        places: list[tuple[str, int]],
+        self, world: ReplicationWorld, number: int, random: Random, places: list[tuple[str, int]]
     ) -> None:
+        super().__init__(world, f"producer-{number}", random)
         self.world = world
-        self.random = random
-        self.host = f"producer-{number}"
-        self.process = Process(world.loop, self.host)
-        self.is_idempotent = random.random() < 0.6
-        self.acks = ALL if self.is_idempotent else random.choice((0, 1, ALL, ALL))
-        self.in_flight = random.choice((1, 3, 5)) if self.is_idempotent else 1
+        self.records = world.data.records
+        self.places = places
         self.pause_ms = random.choice((40.0, 120.0, 300.0))
-        self.link = ClusterLink(
-            world.loop,
-            self.process,
-            world.fabric.port_of(self.process, self.host),
-            random,
-            world.broker_addresses,
-        )
-        self.lines = [Line(topic, index) for topic, index in places]
-        for line in self.lines:
-            self.process.spawn(self._run(line))
+        self.writer: Writer | None = None
+        self.start()
 
     def __repr__(self) -> str:
-        kind = "idempotent" if self.is_idempotent else f"acks={self.acks}"
-        waiting = {f"{each.topic}-{each.index}": len(each.window) for each in self.lines}
-        return f"{self.host}({kind}, {waiting})"
+        return f"{self.host}({self.writer})"
 
     @property
     def is_drained(self) -> bool:
         """Whether everything has been acknowledged or given up."""
-        return not any(line.window for line in self.lines)
+        return self.writer is None or not self.writer.undecided
 
-    async def _run(self, line: Line) -> None:
+    def forget(self) -> None:
+        super().forget()
+        if self.writer is not None:
+            self.records.abandoned(self.writer)
+            self.writer = None
+
+    async def live(self) -> None:
+        """Until it is killed; when nothing is to be sent any more it closes what it has."""
+        number = 0
         while True:
+            if self.world.producers_may_act:
+                number += 1
+                await self._use_one(f"{self.process.name}.{number}")
             await self.world.loop.elapse(self.random.expovariate(1 / self.pause_ms))
-            if self.is_idempotent and line.producer_id < 0 and not await self._identify(line):
-                await self.link.pause()
-                continue
-            self._fill(line)
-            if line.window:
-                await self._send(line)
 
-    async def _identify(self, line: Line) -> bool:
-        """A fresh producer id, and the window's batches under it."""
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000)
-        try:
-            response = await self.link.ask(self.link.some_broker(), request)
-        except NO_ANSWER:
-            return False
-        if response.error_code != ErrorCode.NONE:
-            return False
-        line.producer_id, line.producer_epoch = response.producer_id, response.producer_epoch
-        line.next_sequence = 0
-        for outgoing in line.window:
-            self._encode(line, outgoing)
-        return True
-
-    def _fill(self, line: Line) -> None:
-        if not self.world.producers_may_act:
-            return
-        while len(line.window) < self.in_flight and (not line.window or self.random.random() < 0.6):
-            outgoing = Outgoing(line.next_number, self.random.choice((1, 1, 2, 5)))
-            line.next_number += outgoing.count
-            self._encode(line, outgoing)
-            line.window.append(outgoing)
-
-    def _encode(self, line: Line, outgoing: Outgoing) -> None:
-        now_ms = self.world.clock.now_ms()
-        numbers = range(outgoing.first_number, outgoing.first_number + outgoing.count)
-        padding = b"." * self.random.choice((0, 0, 0, 500))
-        records = [
-            Record(
-                0,
-                now_ms,
-                b"key-%d" % (number % KEYS),
-                f"{self.host} {line.topic}-{line.index} {number}".encode() + padding,
-            )
-            for number in numbers
-        ]
-        sequence = line.next_sequence if self.is_idempotent else -1
-        outgoing.data = bytes(
-            encode_batch(
-                records,
-                producer_id=line.producer_id,
-                producer_epoch=line.producer_epoch,
-                base_sequence=sequence,
-            )
+    async def _use_one(self, name: str) -> None:
+        world, random = self.world, self.random
+        settings = choose_settings(random)
+        partitioner = random.choice((None, None, None, "murmur2", "random", "round_robin"))
+        producer: Producer[bytes, bytes] = self.made(
+            Producer(self.servers, ports=self.ports(), partitioner=partitioner, **settings)
         )
-        outgoing.crc = read_batch_header(outgoing.data).crc
-        if self.is_idempotent:
-            line.next_sequence = increment_sequence(line.next_sequence, outgoing.count)
-
-    async def _send(self, line: Line) -> None:
-        """The whole window, pipelined; then its answers in order."""
-        view = await self.link.leader(line.topic, line.index)
-        if view is None or line.topic not in self.link.topic_ids:
-            await self._look_again(line)
-            return
-        topic_id = self.link.topic_ids[line.topic]
-        if topic_id != line.topic_id:
-            is_first, line.topic_id = line.topic_id is None, topic_id
-            if not is_first and self.is_idempotent:
-                line.producer_id = -1
-                return
-        waiting = list(line.window)
-        futures: list[asyncio.Future[Any]] = []
-        retried = False
-        try:
-            connection = await self.link.connection(view.leader_id)
-            for outgoing in waiting:
-                request = self._request(line, outgoing)
-                if self.acks:
-                    futures.append(connection.submit(request))
-                else:
-                    connection.send_and_forget(request)
-                    line.window.remove(outgoing)
-        except NO_ANSWER:
-            retried = True
-        answers = await asyncio.gather(*futures, return_exceptions=True)
-        for outgoing, answer in zip(waiting, answers, strict=False):
-            if isinstance(answer, NO_ANSWER):
-                retried = True
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                result = answer.responses[0].partition_responses[0]
-                retried |= self._take(line, outgoing, ErrorCode.of(result.error_code), result)
-        if any(isinstance(answer, NO_ANSWER) for answer in answers):
-            self.link.drop(view.leader_id)
-            self.world.counts["produce_unanswered"] += 1
-        if retried:
-            await self._look_again(line)
-
-    def _request(self, line: Line, outgoing: Outgoing) -> ProduceRequest:
-        return ProduceRequest(
-            transactional_id=None,
-            acks=self.acks,
-            timeout_ms=PRODUCE_TIMEOUT_MS,
-            topic_data=[
-                TopicProduceData(
-                    name=line.topic,
-                    topic_id=line.topic_id or ZERO_UUID,
-                    partition_data=[PartitionProduceData(index=line.index, records=outgoing.data)],
-                )
-            ],
+        config = producer.config
+        self.writer = writer = Writer(
+            name,
+            config.required_acks,
+            config.enable_idempotence,
+            config.retries if "retries" in settings and config.retries < 3 else UNLIMITED,
         )
+        self.records.writers.append(writer)
+        world.note(f"{writer} {settings} {partitioner}")
+        world.counts["producers"] += 1
+        self._watch(producer, writer)
+        until = world.loop.time() + random.uniform(*LIFE_MS) / 1000
+        while world.producers_may_act and world.loop.time() < until:
+            await world.loop.elapse(random.expovariate(1 / self.pause_ms))
+            await self._act(producer, writer)
+        timeout_ms = random.choice((None, None, 0.0, 300.0))
+        await producer.close(timeout_ms)
+        await world.loop.elapse(1.0)  # for those who await a single record
+        world.guard(self.records.ended, writer, f"close({timeout_ms})")
+        world.counts["producers_closed"] += 1
+        self.writer = None
 
-    def _take(self, line: Line, outgoing: Outgoing, error: ErrorCode, result: Any) -> bool:
-        """What an answer means for its batch; whether it has to be sent again."""
-        if error is ErrorCode.NONE or error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            # One before it may have been appended and not told in time: it is sent again.
-            line.window.remove(outgoing)
-            if self.acks == ALL and result.base_offset >= 0:
-                assert line.topic_id is not None, "sent"
-                key = (line.topic_id, line.index)
-                data = self.world.data
-                self.world.guard(
-                    data.acknowledged, key, result.base_offset, outgoing.crc, self.host
-                )
-            return False
-        is_head = line.window[0] is outgoing
-        if error in UNKNOWN_SEQUENCE and self.is_idempotent:
-            if is_head:
-                self._lost_sequence(line, error)
-            return True
-        if error not in RETRIED:
-            raise Violation("unexpected-error", f"{self.host}: {error.name} {result.error_message}")
-        self.world.counts[f"produce {error.name}"] += 1
-        if not self.is_idempotent and self.random.random() < 0.3:
-            line.window.remove(outgoing)
-            return False
-        return True
+    async def _act(self, producer: Producer[bytes, bytes], writer: Writer) -> None:
+        dice = self.random.random()
+        if dice < 0.04:
+            await self._flush(producer, writer)
+        elif dice < 0.06:
+            await self.cut_short(self._flush(producer, writer), self.random.uniform(1.0, 300.0))
+        elif dice < 0.08:
+            with suppress(BufferFull):
+                await producer.wait_for_room()
+        elif self.world.producers_may_act:
+            topic, index = self.random.choice(self.places)
+            for _ in range(self.random.choice(BURSTS)):
+                if self.random.random() < 0.2:
+                    topic, index = self.random.choice(self.places)
+                self._send(producer, writer, topic, index)
 
-    def _lost_sequence(self, line: Line, error: ErrorCode) -> None:
+    async def _flush(self, producer: Producer[bytes, bytes], writer: Writer) -> None:
+        before = [each for each in writer.undecided if not each.is_awaited]
+        timeout_ms = self.random.choice((None, None, 20.0, 500.0))
+        try:
+            await producer.flush(timeout_ms)
+        except RequestTimeout:
+            assert timeout_ms is not None, "only a flush with a time limit runs out of time"
+            return
+        left = [each for each in before if not each.is_decided]
+        if left:
+            detail = f"{writer} after flush({timeout_ms}): {left[:3]}"
+            self.world.guard(_raise, "undecided", detail)
+
+    def _record(
+        self, producer: Producer[bytes, bytes], writer: Writer, topic: str, index: int
+    ) -> tuple[Sent, dict[str, Any]]:
+        """The next record, and the arguments of the call that sends it."""
+        random, number = self.random, len(writer.sent)
+        padding = b"." * random.choice((0, 0, 0, 0, 500))
+        timestamp_ms = producer._clock.now_ms()
+        sent = Sent(
+            writer,
+            number,
+            topic,
+            None if random.random() < 0.3 else index,
+            random.choice(KEYS),
+            f"{writer.name} {number}".encode() + padding,
+            random.choice(((), (), (("h", b"1"), ("h", None), ("é", b"")))),
+            timestamp_ms if random.random() < 0.8 else random.randrange(timestamp_ms),
+        )
+        self.records.handed_over(sent)
+        arguments: dict[str, Any] = {
+            "key": sent.key,
+            "headers": sent.headers,
+            "partition": sent.partition,
+            "timestamp_ms": sent.timestamp_ms,
+        }
+        return sent, arguments
+
+    def _send(
+        self, producer: Producer[bytes, bytes], writer: Writer, topic: str, index: int
+    ) -> None:
+        """Without waiting, or by a task that waits and is perhaps cancelled."""
+        if self.random.random() < 0.2:
+            self.process.spawn(self._send_and_wait(producer, writer, topic, index))
+            return
+        sent, arguments = self._record(producer, writer, topic, index)
+        decided = partial(self._decided, sent)
+        try:
+            producer.send_nowait(topic, sent.value, on_delivery=decided, **arguments)
+        except BufferFull as error:
+            self.world.guard(self.records.refused, sent, error)
+
+    async def _send_and_wait(
+        self, producer: Producer[bytes, bytes], writer: Writer, topic: str, index: int
+    ) -> None:
+        """A cancelled call says nothing about its record; nobody else asks for it."""
+        call = self._sent(producer, writer, topic, index)
+        if self.random.random() < 0.7:
+            await call
+        else:
+            await self.cut_short(call, self.random.uniform(0.0, 400.0))
+
+    async def _sent(
+        self, producer: Producer[bytes, bytes], writer: Writer, topic: str, index: int
+    ) -> None:
+        if not self.world.producers_may_act or self.writer is not writer:
+            return
+        sent, arguments = self._record(producer, writer, topic, index)
+        sent.is_awaited = True
+        try:
+            metadata = await producer.send(topic, sent.value, **arguments)
+        except BufferFull as error:
+            self.world.guard(self.records.refused, sent, error)
+        except KafkaError as error:
+            self._decided(sent, None, error)
+        except asyncio.CancelledError:
+            sent.is_decided = True
+            raise
+        else:
+            self._decided(sent, metadata, None)
+
+    def _decided(
+        self, sent: Sent, metadata: RecordMetadata | None, error: Exception | None
+    ) -> None:
+        if metadata is not None:
+            self.world.guard(self.records.acknowledged, sent, metadata)
+        else:
+            assert error is not None
+            self.world.guard(self.records.failed, sent, error)
+
+    async def deliver(self) -> None:
+        """When nothing is wrong any more, everything that is sent is acknowledged, whatever else a
+        producer is configured with. Raises Violation.
+        """
+        settings = choose_settings(self.random)
+        settings.update(CALM)
+        producer: Producer[bytes, bytes] = self.made(
+            Producer(self.servers, ports=self.ports(), **settings)
+        )
+        config = producer.config
+        name = f"{self.process.name}.calm"
+        self.writer = writer = Writer(name, config.required_acks, config.enable_idempotence, None)
+        self.records.writers.append(writer)
+        self.world.note(f"{writer} {settings}")
+        self._watch(producer, writer)
+        for topic, index in self.places * CALM_ROUNDS:
+            sent, arguments = self._record(producer, writer, topic, index)
+            producer.send_nowait(
+                topic, sent.value, on_delivery=partial(self._delivered, sent), **arguments
+            )
+        await producer.flush()
+        self.world.guard(self.records.ended, writer, "flush()")
+        await producer.close()
+        self.writer = None
+
+    def _delivered(
+        self, sent: Sent, metadata: RecordMetadata | None, error: Exception | None
+    ) -> None:
+        self._decided(sent, metadata, error)
+        if error is not None:
+            self.world.guard(_raise, "undelivered", f"{sent}: {error!r}")
+
+    # -- what the producer does ------------------------------------------------------------------
+
+    def _watch(self, producer: Producer[bytes, bytes], writer: Writer) -> None:
+        """Look at every batch that goes out, and at every refusal before the producer does."""
+        results, accumulator = producer._sender.results, producer._accumulator
+        original, drain = results.refused, accumulator.drain
+        epochs: dict[tuple[Any, int], int] = {}
+
+        def drained(*arguments: Any) -> list[Any]:
+            batches = drain(*arguments)
+            for batch in batches:
+                self.world.guard(self._check_leader, producer, epochs, batch)
+            return batches
+
+        accumulator.drain = drained  # type: ignore[method-assign]
+
+        def refused(batch: Any, code: ErrorCode, message: Any, now_ms: float, **more: Any) -> None:
+            self.world.counts[f"produce {code.name}"] += 1
+            if code in UNKNOWN_SEQUENCE and writer.is_idempotent:
+                queue = producer._accumulator.queue_of(batch)
+                if queue.outstanding[0] is batch and not queue.is_broken:
+                    self.world.guard(self._lost_sequence, batch, queue, code)
+            original(batch, code, message, now_ms, **more)
+
+        results.refused = refused  # type: ignore[method-assign]
+
+    def _check_leader(
+        self, producer: Producer[bytes, bytes], epochs: dict[tuple[Any, int], int], batch: Any
+    ) -> None:
+        """A batch goes to the newest leader that the producer has heard of (KIP-320, KIP-951)."""
+        topic = producer._client.metadata.topics.get(batch.topic)
+        known = None if topic is None else topic.partitions.get(batch.partition)
+        if topic is None or known is None:
+            return
+        place, epoch = (topic.topic_id, batch.partition), batch.sent_leader_epoch
+        what = f"{self.writer}: {batch.topic}-{batch.partition} in epoch {epoch}"
+        if epoch < known.leader_epoch:
+            raise Violation("sent-to-former-leader", f"{what}, known is {known}")
+        if epoch < epochs.get(place, -1):
+            raise Violation("leader-epoch-back", f"{what} after {epochs[place]}")
+        epochs[place] = epoch
+
+    def _lost_sequence(self, batch: Any, queue: Any, code: ErrorCode) -> None:
         """The leader does not know what it has acknowledged: lawful only after a loss, or when the
         batch is there, or was until records were deleted. Kafka's snapshots of producers hold the
         last batch of each: who starts from one does not know older batches of a window again, and
-        may only refuse them.
+        may only refuse them. They are sent again under another epoch, as by Kafka's producer.
         """
-        assert line.topic_id is not None, "sent"
-        truth = self.world.data.truth((line.topic_id, line.index))
-        sequence = read_batch_header(line.window[0].data).base_sequence
-        deleted = (
-            batch for batch, _ in truth.written.values() if batch.last_offset < truth.deleted_to
-        )
-        kept = (batch for mirror in truth.replicas.values() for batch in mirror.batches)
+        data = self.world.data
+        name = f"{batch.topic}-{batch.partition}"
+        truths = [each for each in data.partitions.values() if each.name == name]
+        producer_id, sequence = batch.pair.producer_id, batch.base_sequence
         is_there = any(
-            (batch.producer_id, batch.base_sequence) == (line.producer_id, sequence)
-            for batch in chain(kept, deleted)
+            (each.producer_id, each.base_sequence) == (producer_id, sequence)
+            for truth in truths
+            for each in chain(
+                (each for mirror in truth.replicas.values() for each in mirror.batches),
+                (each for each, _ in truth.written.values() if each.last_offset < truth.deleted_to),
+            )
         )
         if is_there:
             self.world.counts["window_forgotten"] += 1
-        elif not truth.lost and not truth.allows_unclean:
-            raise Violation("sequence-lost", f"{self.host}, {truth.name}: {error.name}")
-        line.producer_id = -1
+            for each in queue.outstanding:
+                self.records.resent(record.value or b"" for record in decode_records(each.encoded))
+        elif queue.confirmed_sequence != sequence:
+            self.world.counts["behind_what_was_given_up"] += 1
+        elif not any(truth.lost or truth.allows_unclean for truth in truths):
+            raise Violation("sequence-lost", f"{self.writer}, {name}: {code.name}")
 
-    async def _look_again(self, line: Line) -> None:
-        await self.link.pause()
-        await self.link.refresh(line.topic)
+
+def _raise(kind: str, detail: str) -> None:
+    raise Violation(kind, detail)

@@ -8,11 +8,11 @@ import pytest
 
 from moldau.storage.checkpoints import PARTITION_METADATA
 from tests.simulation.cluster.disk import DiskSettings, NodeDisk
-from tests.simulation.cluster.virtual_loop import Process, VirtualClock, VirtualLoop
-from tests.simulation.cluster.wall_clocks import ClockSettings, WallClocks
 from tests.simulation.replication.taps import taps
 from tests.storage.simulated_disk import DirectoryNode
 from tests.storage.storage_fixtures import format_directory, make_manager, topic_id, tp
+from tests.virtual.loop import Process, VirtualClock, VirtualLoop
+from tests.virtual.wall_clocks import ClockSettings, WallClocks
 
 
 class Recorder:

@@ -13,17 +13,18 @@ from random import Random
 from typing import Any
 
 from tests.kit.seeds import Violation
+from tests.simulation.clients import ClientHost
 from tests.simulation.cluster.base_world import POLL_MS, BaseWorld
-from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.replication.administrator import Administrator, TopicPlan
-from tests.simulation.replication.consumers import SimulatedConsumer
+from tests.simulation.replication.consumers import ConsumerClient
 from tests.simulation.replication.data_broker import NO_ROOM, PORT, DataBroker
 from tests.simulation.replication.late_requests import LateRequests
 from tests.simulation.replication.ledger import DataLedger, Key, PartitionTruth
 from tests.simulation.replication.metadata_ledger import MetadataLedger
 from tests.simulation.replication.mirror import read_mirror
-from tests.simulation.replication.offset_readers import OffsetReader
-from tests.simulation.replication.producers import SimulatedProducer
+from tests.simulation.replication.offset_readers import OffsetClient
+from tests.simulation.replication.producers import ProducerClient
+from tests.virtual.loop import Process
 
 START_LIMIT_MS = 60_000.0
 CONVERGENCE_LIMIT_MS = 90_000.0
@@ -78,9 +79,10 @@ class ReplicationWorld(BaseWorld):
         ]
         self.broker_addresses = [(each.broker_id, each.host, PORT) for each in self.brokers]
         self.late_requests = LateRequests(self, self._new_random())
-        self.producers: list[SimulatedProducer] = []
-        self.consumers: list[SimulatedConsumer] = []
-        self.listers: list[OffsetReader] = []
+        self.clients: list[ClientHost] = []
+        self.producers: list[ProducerClient] = []
+        self.consumers: list[ConsumerClient] = []
+        self.listers: list[OffsetClient] = []
         self.administrator = self._make_administrator()
 
     def _make_data_ledger(self) -> DataLedger:
@@ -117,6 +119,8 @@ class ReplicationWorld(BaseWorld):
             "log.flush.offset.checkpoint.interval.ms": str(random.choice((500, 60_000))),
             "log.flush.interval.messages": random.choice(("1", "9223372036854775807")),
             "controller.socket.timeout.ms": "2000",
+            # The administrator alone makes topics, as they are planned.
+            "auto.create.topics.enable": "false",
             # Clients' clocks are right, brokers' may be hours behind.
             "log.message.timestamp.after.max.ms": "9223372036854775807",
         }
@@ -152,6 +156,10 @@ class ReplicationWorld(BaseWorld):
         """What a broker takes for the topic of that name now, None for none."""
         return self.brokers[broker_id - 1].topic_id_of(topic)
 
+    def topic_ids_at_brokers(self, topic: str) -> set[Any]:
+        """What the brokers that run take for the topic of that name now."""
+        return {broker.topic_id_of(topic) for broker in self.brokers if broker.is_alive}
+
     def _places(self) -> list[tuple[str, int]]:
         return [(plan.name, index) for plan in self.topics for index in range(plan.partitions)]
 
@@ -165,6 +173,13 @@ class ReplicationWorld(BaseWorld):
             super().process_failed(process, reason)
 
     # -- running ---------------------------------------------------------------------------------
+
+    def run(self, chaos: Callable[[], Any] | None) -> None:
+        try:
+            super().run(chaos)
+        finally:
+            for client in self.clients:
+                client.forget()
 
     async def _phases(self, chaos: Callable[[], Any] | None) -> None:
         self._start_controllers()
@@ -187,10 +202,10 @@ class ReplicationWorld(BaseWorld):
     async def _make_clients(self) -> None:
         places = self._places()
         for number in range(1, 1 + self.random.choice((1, 2, 2, 3))):
-            self.producers.append(SimulatedProducer(self, number, self._new_random(), places))
+            self.producers.append(ProducerClient(self, number, self._new_random(), places))
         for number in range(1, 1 + self.random.choice((1, 2))):
-            self.consumers.append(SimulatedConsumer(self, number, self._new_random(), places))
-        self.listers.append(OffsetReader(self, 1, self._new_random(), places))
+            self.consumers.append(ConsumerClient(self, number, self._new_random(), places))
+        self.listers.append(OffsetClient(self, 1, self._new_random(), places))
 
     async def _converge(self) -> None:
         """After faults stop: all replicas in sync, all producers answered, equal logs, all read."""
@@ -209,10 +224,17 @@ class ReplicationWorld(BaseWorld):
         await self.loop.elapse(300)
         self.producers_may_act = False
         await self._until(self._is_drained, "not drained", CONVERGENCE_LIMIT_MS)
+        await self._deliver()
         await self._until(self._is_level, "not level", CONVERGENCE_LIMIT_MS)
         for key in self._keys():
             self._compare(key)
         await self._read_everything()
+
+    async def _deliver(self) -> None:
+        """A producer delivers everything now."""
+        await self._until(self._is_whole, "not whole any more", CONVERGENCE_LIMIT_MS)
+        producer = self.random.choice(self.producers)
+        await producer.process.spawn(producer.deliver())
 
     async def _settle(self) -> None:
         """What clients need of a whole cluster before they are asked to end."""
@@ -251,16 +273,17 @@ class ReplicationWorld(BaseWorld):
                 await reader.process.spawn(reader.name_both_ends((topic, index)))
 
     async def _read(self, topic: str, index: int) -> None:
-        """Every acknowledged record can be read."""
+        """Everything that is committed can be read, every acknowledged record for one."""
         consumer = self.consumers[0]
-        read = await consumer.process.spawn(consumer.read_all(topic, index))
-        truth = self.data.truth((self.ledger.image.topics.topics_by_name[topic].topic_id, index))
-        there = set(read)
-        for batch in truth.acknowledged:
-            if batch in truth.lost or batch.last_offset < truth.deleted_to:
-                continue
-            if batch not in there:
-                raise Violation("acknowledged-unreadable", f"{batch} of {truth.name}")
+        there, end = await consumer.process.spawn(consumer.read_all(topic, index))
+        key = (self.ledger.image.topics.topics_by_name[topic].topic_id, index)
+        truth = self.data.truth(key)
+        wanted = self.data.records.offsets_in(truth, key, 0, end)
+        missing = [offset for offset in wanted if offset not in there]
+        if missing:
+            what = f"{truth.committed.at(missing[0])} of {truth.name}"
+            is_told = truth.committed.at(missing[0]) in truth.acknowledged
+            raise Violation("acknowledged-unreadable" if is_told else "committed-unreadable", what)
 
     def _compare(self, key: Key) -> None:
         """What is in the files of all replicas is the same, undamaged, and what the ledger has."""

@@ -7,26 +7,21 @@ was changed can be changed back.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
+from moldau.client import FeatureUpdate, NewPartitions, UpgradeType
+from moldau.client.cluster.coordinators import Coordinators, KeyType
+from moldau.client.errors import KafkaError, NoBrokerAvailable, RequestTimeout
 from moldau.metadata.features import GROUP_VERSION, TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p37_create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
-from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.kit.seeds import Violation
 from tests.simulation.replication.administrator import Administrator
-from tests.simulation.replication.cluster_link import NO_ANSWER
-from tests.simulation.transactions.coordinator_link import GROUP, TRANSACTION, CoordinatorLink
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
 
-UPGRADE, SAFE_DOWNGRADE = 1, 2
 RETRY_MS = 200.0
 
 
@@ -56,15 +51,9 @@ class TransactionAdministrator(Administrator):
 
     async def make_internal_topics(self) -> None:
         """As clients do: by asking for coordinators until there are some."""
-        link = CoordinatorLink(
-            self.world.loop,
-            self.process,
-            self.world.fabric.port_of(self.process, self.host),
-            self.random,
-            self.world.broker_addresses,
-        )
-        for kind in (GROUP, TRANSACTION):
-            while await link.find(kind, "any") is None:
+        coordinators = Coordinators(self.brokers._client)
+        for kind in KeyType:
+            while isinstance((await coordinators.find(kind, ["any"]))["any"], KafkaError):
                 await self.world.loop.elapse(100.0)
 
     # -- upheavals -------------------------------------------------------------------------------
@@ -87,45 +76,40 @@ class TransactionAdministrator(Administrator):
         self.world.note_partitions()
 
     async def _grow(self, topic: str) -> ErrorCode | None:
-        """Ask once; None without an answer."""
-        count = self.world.partition_count(topic) + 1
-        request = CreatePartitionsRequest(
-            topics=[CreatePartitionsTopic(name=topic, count=count, assignments=None)],
-            timeout_ms=1_500,
-        )
-        try:
-            result = (await self._ask(request)).results[0]
-        except (ControllerUnavailable, *NO_ANSWER):
-            self.world.counts["undecided"] += 1
-            return None
-        self._expect(result.error_code)
-        error = ErrorCode.of(result.error_code)
-        self.world.counts[f"grow {error.name}"] += 1
+        """Ask for one partition more; None when it may have been granted or not."""
+        before = self.world.partition_count(topic)
+        asked = NewPartitions(before + 1)
+        error = await self._outcome(self.brokers.create_partitions({topic: asked}))
+        if error is not None:
+            self.world.counts[f"grow {error.name}"] += 1
+        if error is ErrorCode.NONE and 0 < self.world.partition_count(topic) <= before:
+            raise Violation("answered-uncommitted", f"{topic} has {before} partitions still")
         return error
 
+    async def _outcome(self, call: Awaitable[None]) -> ErrorCode | None:
+        """Of a call; None when it may have been granted or not."""
+        try:
+            await call
+        except (RequestTimeout, NoBrokerAvailable):
+            self.world.counts["undecided"] += 1
+            return None
+        except KafkaError as error:
+            self._expect(error.code)
+            return error.code
+        return ErrorCode.NONE
+
     async def change_level(self, feature: str, level: int) -> bool:
-        """Ask once for a level of a feature; whether the answer says that it is finalized."""
+        """Ask for a level of a feature; whether the answer says that it is finalized."""
         current = self.world.level_of(feature)
         if level == current:
             return True
-        update = FeatureUpdateKey(
-            feature=feature,
-            max_version_level=level,
-            upgrade_type=UPGRADE if level > current else SAFE_DOWNGRADE,
-        )
-        try:
-            response = await self._ask(
-                UpdateFeaturesRequest(timeout_ms=1_500, feature_updates=[update])
-            )
-        except (ControllerUnavailable, *NO_ANSWER):
-            self.world.counts["undecided"] += 1
-            return False
-        self._expect(response.error_code)
-        error = ErrorCode.of(response.error_code)
+        kind = UpgradeType.UPGRADE if level > current else UpgradeType.SAFE_DOWNGRADE
+        update = FeatureUpdate(level, kind)
+        error = await self._outcome(self.brokers.update_features({feature: update}))
         if error is ErrorCode.NONE:
             self.world.note(f"{feature} is at level {level}")
             self.world.counts["level_changes"] += 1
-        elif error is not ErrorCode.INVALID_UPDATE_VERSION:  # which another change is ahead of
+        elif error not in (None, ErrorCode.INVALID_UPDATE_VERSION):  # another change is ahead
             self.world.counts[f"level {error.name}"] += 1
         return error is ErrorCode.NONE
 

@@ -14,6 +14,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p08_offset_commit as committing
 from moldau.protocol.messages import p11_join_group as joining
 from moldau.protocol.messages import p14_sync_group as syncing
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription, encode_payload
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.p24_add_partitions_to_txn import (
@@ -21,7 +22,6 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
 )
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.transactions.coordinator_link import (
     ELSEWHERE,
     GROUP,
@@ -29,7 +29,7 @@ from tests.simulation.transactions.coordinator_link import (
     CoordinatorLink,
 )
 from tests.simulation.transactions.group_applications import GroupPlan
-from tests.simulation.transactions.members import subscription
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
@@ -118,7 +118,7 @@ class FaultyMember(FaultyClient):
 
     def _unreadable(self) -> list[joining.JoinGroupRequestProtocol]:
         """The group's own protocols are not the first, and only the first can be read."""
-        good = subscription(self.world.input_topics, [], -1)
+        good = encode_payload(ConsumerProtocolSubscription(topics=self.world.input_topics), 2)
         names = ["range", "cooperative-sticky"]
         if self.random.random() < 0.3:
             names.append(self.random.choice(names))  # twice

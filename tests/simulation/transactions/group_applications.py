@@ -10,25 +10,26 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.transactions.consumer_members import ConsumerMembership
-from tests.simulation.transactions.cooperative_members import CooperativeMembership
-from tests.simulation.transactions.coordinator_link import CoordinatorLink
-from tests.simulation.transactions.members import ClassicMembership, Membership, Place
-from tests.simulation.transactions.readers import read_committed
-from tests.simulation.transactions.transactional_client import (
+from tests.simulation.transactions.group_watch import Place
+from tests.simulation.transactions.members import CONSUMER, GroupMember, MustEnd
+from tests.simulation.transactions.transactional_producer import (
     Fenced,
     MustAbort,
-    TransactionalClient,
+    TransactionalProducer,
     gathered,
 )
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
 
 OUTPUT = "output"
-HEARTBEAT_MS = 300.0
+SIDE = "side"
+POLL_MS = 300.0
 DAWDLES = 0.05
+LOOKS_UP = 0.05
+PAUSES = 0.4
+"""Of dawdling processes so many do nothing at all, as stopped ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,17 @@ class GroupPlan:
     """A group of the run. `version`: of its transactions; 0 for plain commits of offsets.
 
     `protocols`: those that its members may have; of several each process chooses one.
+    `is_automatic`: whether offsets are committed automatically.
     """
 
     name: str
     members: int
     version: int
     static: bool
-    protocols: tuple[type[Membership], ...]
+    protocols: tuple[str, ...]
+    is_automatic: bool = False
     topics: tuple[str, ...] = ()
-    """That it reads, naming them by their ids; without any, those that all read."""
+    """That it reads; without any, those that all read."""
 
     @property
     def is_changing(self) -> bool:
@@ -55,21 +58,25 @@ class GroupPlan:
 def plan_group(random: Random, name: str, version: int) -> GroupPlan:
     """One by chance."""
     protocols = random.choice(PROTOCOLS)
+    version = random.choice((0, version, version))
     return GroupPlan(
         name,
         members=random.choice((1, 2, 3)) + (len(protocols) > 1),
-        version=random.choice((0, version, version)),
+        version=version,
         static=random.random() < 0.3,
         protocols=protocols,
+        is_automatic=not version and random.random() < 0.5,
     )
 
 
-PROTOCOLS: tuple[tuple[type[Membership], ...], ...] = (
-    (ClassicMembership,),
-    (CooperativeMembership,),
-    (ConsumerMembership,),
-    *((ClassicMembership, ConsumerMembership),) * 2,
-    *((CooperativeMembership, ConsumerMembership),) * 3,
+PROTOCOLS: tuple[tuple[str, ...], ...] = (
+    ("range",),
+    ("roundrobin",),
+    ("sticky",),
+    ("cooperative-sticky",),
+    (CONSUMER,),
+    *(("range", CONSUMER),) * 2,
+    *(("cooperative-sticky", CONSUMER),) * 3,
 )
 
 
@@ -92,7 +99,7 @@ class GroupApplication:
         self.instance_id = host if plan.static else None
         self.starts = 0
         self.worker: Worker | None = None
-        self.next_protocol: type[Membership] | None = None
+        self.next_protocol: str | None = None
         self.back_ms: float | None = None
         self.is_away = False
         """Whether it stays away when it has gone."""
@@ -126,11 +133,9 @@ class GroupApplication:
                 back_ms = self.random.uniform(1.0, 3_000.0)
             self.world.loop.call_outside(back_ms, self.start)
 
-    def change_to(
-        self, protocol: type[Membership], *, leaves: bool, back_ms: float | None = None
-    ) -> None:
+    def change_to(self, protocol: str, *, leaves: bool, back_ms: float | None = None) -> None:
         """Its process ends, in good order or not, and the next one has this protocol."""
-        if self.member is not None and not isinstance(self.member, protocol):
+        if self.member is not None and self.member.protocol != protocol:
             self.next_protocol = protocol
             self.world.counts["changes_of_protocol"] += 1
             self.go(leaves=leaves, back_ms=back_ms)
@@ -141,50 +146,43 @@ class GroupApplication:
         if worker is None or worker.is_over:
             return
         self.back_ms = back_ms
-        if leaves and worker.member.is_member:
-            worker.process.spawn(worker.leave())
+        if leaves:
+            worker.must_leave = True
         else:
             worker.die()
 
     @property
-    def member(self) -> Membership | None:
-        """The membership of the process that runs."""
+    def member(self) -> GroupMember | None:
+        """That of the process that runs."""
         return None if self.worker is None or self.worker.is_over else self.worker.member
 
 
 class Worker:
     """One process."""
 
-    def __init__(
-        self, application: GroupApplication, number: int, protocol: type[Membership]
-    ) -> None:
+    def __init__(self, application: GroupApplication, number: int, protocol: str) -> None:
         self.application = application
         self.plan = plan = application.plan
         self.world = world = application.world
         self.random = random = Random(application.random.getrandbits(64))
         self.process = Process(world.loop, f"{application.host}#{number}")
         self.is_idle = False
-        network = world.fabric.port_of(self.process, application.host)
-        self.link = CoordinatorLink(
-            world.loop, self.process, network, random, world.broker_addresses
+        self.must_leave = False
+        self.member = GroupMember(
+            *(world, self.process, application.host, random, plan.name, protocol),
+            instance_id=application.instance_id,
+            topics=list(plan.topics) or world.input_topics,
+            commits_automatically=plan.is_automatic,
         )
-        self.member = protocol(
-            world,
-            self.link,
-            plan.name,
-            application.instance_id,
-            list(plan.topics) or world.input_topics,
-            has_topic_ids=bool(plan.topics),
-        )
-        self.client: TransactionalClient | None = None
+        self.client: TransactionalProducer | None = None
         if plan.version:
-            self.client = TransactionalClient(
-                world, self.link, f"txn-{application.host}", str(number), plan.version, 4_000
+            self.client = TransactionalProducer(
+                *(world, self.process, application.host, random, f"txn-{application.host}"),
+                plan.version,
+                transaction_timeout_ms=4_000,
             )
-        self.positions: dict[Place, int] = {}
-        self._read_ids: dict[Place, Any] = {}
-        """Of which topic a position is, where others of its name may follow."""
-        self._commits = 0
+        self._has_side = False
+        self._must_go_back = False
         self.process.spawn(self._run())
 
     def __repr__(self) -> str:
@@ -199,117 +197,86 @@ class Worker:
         """Its process is killed."""
         self.world.note(f"{self.process.name} dies")
         self.world.counts["member_crashes"] += 1
-        self.member.drop()
         self.application.restart_later()
-        self.process.kill()
+        self._end()
 
-    async def leave(self) -> None:
-        """It leaves its group at once, whatever it has begun, and ends."""
-        await self.member.leave()
-        self.die()
-        await self.world.loop.elapse(1.0)  # which never comes to its end
+    def _end(self) -> None:
+        self.is_idle = True
+        self.member.watch.ended()
+        self.process.kill()
 
     async def _run(self) -> None:
         world = self.world
         try:
             if self.client is not None:
                 await self.client.initialize()
-            while world.members_may_act:
+            self.member.subscribe()
+            while world.members_may_act and not self.must_leave:
                 await self._turn()
-        except Fenced:
-            world.counts["fenced_workers"] += 1
-            self.member.drop()
+        except (Fenced, MustEnd) as error:
+            world.counts[f"ended by {type(error).__name__}"] += 1
+            world.note(f"{self.process.name} ends: {error}")
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """In good order; the next process may follow."""
+        self.world.note(f"{self.process.name} leaves")
+        await self.member.close()
+        self.world.counts["leaves"] += 1
+        if self.world.members_may_act:
             self.application.restart_later()
-        else:
-            self.member.drop()
-        self.is_idle = True
+        self._end()
 
     async def _turn(self) -> None:
-        """Between two heartbeats. Raises Fenced."""
-        member, loop = self.member, self.world.loop
-        if not member.is_member or member.must_join:
-            await member.join()
-            member.has_changed = True
-        member_until = loop.time() + HEARTBEAT_MS / 1000
-        if member.has_changed:
-            member.has_changed = False
-            self.positions = {}
-        missing = [place for place in member.mine if place not in self.positions]
-        if missing:
-            found = await member.positions(missing)
-            if found is not None:
-                self.positions.update(found)
-                self._read_ids.update({place: self._topic_id(place) for place in found})
-        if self.positions and member.is_member and not member.has_changed:
-            await self._work()
-        await self._perhaps_goes()
-        await loop.elapse(max((member_until - loop.time()) * 1000, 5.0))
-        if member.is_member:
-            await member.heartbeat()
-
-    async def _work(self) -> None:
-        """Read a little of what it owns, and commit. Raises Fenced."""
-        places = self.random.sample(sorted(self.positions), min(2, len(self.positions)))
-        read: dict[Place, list[int]] = {}
-        after: dict[Place, int] = {}
-        for place in places:
-            found, position = await read_committed(
-                self.world, self.link, self.random, place, self.positions[place]
-            )
-            if position > self.positions[place]:
-                read[place] = [offset for offset, _value in found]
-                after[place] = position
-        for place in [each for each in self.positions if self._is_replaced(each)]:
-            del self.positions[place]
-            after.pop(place, None)
-        if not after:
-            return
-        if self.client is None:
-            self._commits += 1
-            metadata = f"{self.process.name}:{self._commits}"
+        """One poll, and what becomes of it. Raises Fenced, MustEnd."""
+        member = self.member
+        if self._must_go_back:
+            self._must_go_back = not await member.go_back()
+        found = {} if self._must_go_back else await member.getmany(POLL_MS)
+        if self._must_go_back:
+            await member.poll_nothing(POLL_MS)
+        self._process(found)
+        if found and self.client is not None:
+            self._must_go_back = not await self._transform(self.client, found)
+        elif found and not self.plan.is_automatic:
             await self._dawdle()
-            if await self.member.commit(after, metadata):
-                self.positions.update(after)
-            else:
-                self.positions = {}
-            return
-        if await self._transform(self.client, read, after):
-            self.positions.update(after)
-        else:
-            self.positions = {}
+            await member.commit()
+        if self.random.random() < LOOKS_UP:
+            await member.look_up()
+        await self._perhaps_goes()
+        await self.world.loop.elapse(self.random.uniform(1.0, 200.0))
 
-    def _topic_id(self, place: Place) -> Any:
-        return self.link.topic_ids.get(place[0]) if self.plan.topics else None
-
-    def _is_replaced(self, place: Place) -> bool:
-        return bool(self._read_ids.get(place) != self._topic_id(place))
+    def _process(self, found: dict[Place, dict[int, Any]]) -> None:
+        for place, records in found.items():
+            key = (self.plan.name, *place)
+            self.world.data.processed.setdefault(key, set()).update(records)
 
     async def _transform(
-        self, client: TransactionalClient, read: dict[Place, list[int]], after: dict[Place, int]
+        self, client: TransactionalProducer, found: dict[Place, dict[int, Any]]
     ) -> bool:
         """One transaction; whether it was committed. Raises Fenced."""
-        await client.adopt_level()
+        consumer = self.member.consumer
+        standing, identity = consumer.positions(), consumer.group_metadata()
         transaction = client.begin()
         group = self.plan.name
         count = self.world.partition_count(OUTPUT)
         outputs: dict[int, list[bytes]] = {}
-        for (topic, index), read_offsets in read.items():
+        for (topic, index), read_offsets in found.items():
             for offset in read_offsets:
                 place = offset % count
                 value = f"{transaction.name} {OUTPUT}-{place} {group}|{topic}|{index}|{offset}"
                 outputs.setdefault(place, []).append(value.encode())
         try:
-            if outputs:
-                await client.add(transaction, [(OUTPUT, place) for place in sorted(outputs)])
-                await gathered(
-                    *(
-                        client.send(transaction, OUTPUT, place, values)
-                        for place, values in sorted(outputs.items())
-                    )
+            await gathered(
+                *(
+                    client.send(transaction, OUTPUT, place, values)
+                    for place, values in sorted(outputs.items())
                 )
+            )
             await self._dawdle()
-            self.member.signs(transaction.name)
-            await client.commit_offsets(transaction, group, self.member.identity, after)
+            self.member.signs(transaction.name, identity)
+            after = {tuple(place): each.offset for place, each in standing.items()}
+            await client.send_offsets(transaction, identity, after)
             await self._dawdle()
             if self.random.random() < 0.9:
                 await client.end(transaction, is_commit=True)
@@ -317,8 +284,6 @@ class Worker:
         except MustAbort:
             self.world.counts["must_abort"] += 1
         await client.end(transaction, is_commit=False)
-        if self.member.is_member:
-            await self.member.heartbeat()
         return False
 
     @property
@@ -329,16 +294,39 @@ class Worker:
         """Now and then long enough for its group to go on without it."""
         if self.random.random() < DAWDLES and self._may_go:
             self.world.counts["dawdles"] += 1
-            await self.world.loop.elapse(self.random.uniform(3_500.0, 6_000.0))
+            duration_ms = self.random.uniform(3_500.0, 6_000.0)
+            if self.random.random() < PAUSES:
+                self.process.stop_for(duration_ms)
+            await self.world.loop.elapse(duration_ms)
 
     async def _perhaps_goes(self) -> None:
-        """Die, or leave in good order and come back."""
+        """Die, leave in good order, or read other topics as well."""
         chance = self.random.random()
+        if self._is_to_rebalance():
+            self._change_subscription()
         if not self._may_go:
             return
         if chance < 0.02:
             self.die()
             await self.world.loop.elapse(1.0)  # which never comes to its end
-        if chance < 0.04 and self.member.is_member and not self.plan.static:
-            await self.member.leave()
-            await self.world.loop.elapse(self.random.uniform(1.0, 1_000.0))
+        if chance < 0.04:
+            self.must_leave = not self.plan.static
+        elif chance < 0.06 and not self.plan.topics:
+            self._change_subscription()
+
+    def _change_subscription(self) -> None:
+        self.world.counts["changed_subscriptions"] += 1
+        self._has_side = not self._has_side
+        self.member.subscribe(*((SIDE,) if self._has_side else ()))
+
+    def _is_to_rebalance(self) -> bool:
+        """Whether a partition has no owner because the member that gave it up was replaced before
+        it joined again. In the run's last phase an application changes its subscription then:
+        nothing else begins a rebalance.
+        """
+        world, log = self.world, self.world.data.group_log
+        return not world.members_may_go and any(
+            log.is_left_over(self.plan.name, (topic, index))
+            for topic in self.member.topics
+            for index in range(world.partition_count(topic))
+        )

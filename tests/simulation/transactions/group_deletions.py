@@ -1,79 +1,82 @@
-"""A client that deletes groups and offsets, whoever uses them.
+"""A client that deletes groups and offsets, whether they are used or not: the product's admin.
 
-Owns: one DeleteGroups or OffsetDelete after the other. Must not: wait for a group to be empty.
-Invariants: what is told to be deleted is gone from the log, but for what was written since; what a
-group uses is refused.
+Owns: one `delete_groups` or `delete_group_offsets` after the other. Must not: wait for a group to
+be empty. Invariants: what is said to be deleted is gone from the log, but for what was written
+since; what a group uses is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from moldau.client import Admin
+from moldau.client.errors import KafkaError
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
-from moldau.protocol.messages.p47_offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
+from moldau.protocol.types import TopicPartition
+from moldau.runtime.ports import Ports
 from tests.kit.seeds import Violation
-from tests.simulation.transactions.coordinator_link import GROUP
-from tests.simulation.transactions.faulty_clients import PASSING, TRIES, FaultyClient
+from tests.simulation.transactions.faulty_clients import HOST, PASSING
+from tests.simulation.transactions.transactional_producer import keep_open
+from tests.virtual.loop import Process, VirtualClock
+
+if TYPE_CHECKING:
+    from tests.simulation.transactions.world import TransactionWorld
 
 REFUSED = frozenset(
     {
         ErrorCode.NON_EMPTY_GROUP,
         ErrorCode.GROUP_ID_NOT_FOUND,
         ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        ErrorCode.NETWORK_EXCEPTION,
     }
 )
 
 
-class Deleter(FaultyClient):
+class Deleter:
     """See the module."""
 
+    def __init__(self, world: TransactionWorld, random: Random, number: int) -> None:
+        self.world = world
+        self.process = Process(world.loop, f"{HOST}#{number}")
+        self._admin = Admin(
+            ",".join(f"{host}:{port}" for _, host, port in world.broker_addresses),
+            ports=Ports(VirtualClock(world.loop), world.fabric.port_of(self.process, HOST), random),
+            request_timeout_ms=1_500,
+            default_api_timeout_ms=random.choice((2_000, 6_000)),
+            reconnect_backoff_max_ms=300,
+            socket_connection_setup_timeout_ms=800,
+            retries=2**31 - 1,
+        )
+        keep_open(self._admin)
+
     async def delete_group(self, group: str) -> None:
-        """Until it is deleted, or refused. Raises Violation."""
-        request = DeleteGroupsRequest(groups_names=[group])
-        for _ in range(TRIES):
-            asked_at = self.world.loop.time()
-            _error, response = await self.ask(GROUP, group, request, 2)
-            if response is not None:
-                error = self._judge(response.results[0].error_code, group, "delete group")
-                if error is ErrorCode.NONE:
-                    self.world.note(f"{group} is deleted")
-                    self.world.guard(self.world.data.group_deleted, group, asked_at)
-                if error not in PASSING:
-                    return
-            await self.link.pause()
+        """Once. Raises Violation."""
+        asked_at = self.world.loop.time()
+        if await self._is_done(lambda: self._admin.delete_groups([group]), group, "delete group"):
+            self.world.note(f"{group} is deleted")
+            self.world.guard(self.world.data.group_deleted, group, asked_at)
 
     async def delete_offset(self, group: str, topic: str, index: int) -> None:
-        """Until it is deleted, or refused. Raises Violation."""
-        request = OffsetDeleteRequest(
-            group_id=group,
-            topics=[
-                OffsetDeleteRequestTopic(
-                    name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=index)]
-                )
-            ],
-        )
-        for _ in range(TRIES):
-            asked_at = self.world.loop.time()
-            error, response = await self.ask(GROUP, group, request, 0)
-            if response is not None:
-                self._judge(error, group, "delete offset")
-                if error is ErrorCode.NONE and response.topics:
-                    code = response.topics[0].partitions[0].error_code
-                    error = self._judge(code, group, "delete offset")
-                    if error is ErrorCode.NONE:
-                        key = (group, topic, index)
-                        self.world.guard(self.world.data.offset_deleted, key, asked_at)
-                if error not in PASSING:
-                    return
-            await self.link.pause()
+        """Once. Raises Violation."""
+        asked_at, place = self.world.loop.time(), TopicPartition(topic, index)
+        if await self._is_done(
+            lambda: self._admin.delete_group_offsets(group, [place]), place, "delete offset"
+        ):
+            self.world.guard(self.world.data.offset_deleted, (group, topic, index), asked_at)
 
-    def _judge(self, code: int, group: str, what: str) -> ErrorCode:
-        error = self.judge(ErrorCode.of(code), GROUP, group)
-        if error not in PASSING | REFUSED | {ErrorCode.NONE}:
-            raise Violation("unexpected-error", f"{self}: {what}: {group}: {error.name}")
-        if error is not ErrorCode.NONE:
-            self.world.counts[f"{what} {error.name}"] += 1
-        return error
+    async def _is_done(self, call: Callable[[], Awaitable[Any]], what: Any, name: str) -> bool:
+        try:
+            error = (await call())[what]
+        except KafkaError as raised:
+            error = raised
+        if error is None:
+            return True
+        self.world.counts[f"{name} {error.code.name}"] += 1
+        if error.code not in PASSING | REFUSED:
+            self.world.guard(self._fail, f"{name}: {what}: {error!r}")
+        return False
+
+    def _fail(self, details: str) -> None:
+        raise Violation("unexpected-error", f"{self.process.name}: {details}")

@@ -410,6 +410,11 @@ def marked(metadata: str, topic_id: Any) -> str:
     return f"{metadata}@{topic_id}"
 
 
+def commit_number(metadata: str) -> int:
+    """Which of its process's commits has these metadata, counted in the order of the calls."""
+    return int(metadata.partition("@")[0].rpartition(":")[2])
+
+
 def topic_mark(metadata: str) -> str | None:
     """The id of the topic that an offset is of, when its metadata say so."""
     return metadata.rpartition("@")[2] if "@" in metadata else None

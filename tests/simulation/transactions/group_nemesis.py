@@ -12,10 +12,8 @@ from typing import Any, TypeVar
 from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from tests.simulation.cluster.base_nemesis import Act
-from tests.simulation.cluster.wall_clocks import HOUR_MS
 from tests.simulation.replication.data_broker import DataBroker
 from tests.simulation.replication.nemesis import ReplicationNemesis
-from tests.simulation.transactions.consumer_members import ConsumerMembership
 from tests.simulation.transactions.faulty_clients import (
     FaultyClient,
     FaultyMember,
@@ -23,14 +21,16 @@ from tests.simulation.transactions.faulty_clients import (
     Impostor,
 )
 from tests.simulation.transactions.group_applications import OUTPUT, GroupApplication, GroupPlan
-from tests.simulation.transactions.members import Membership
+from tests.simulation.transactions.group_deletions import Deleter
+from tests.simulation.transactions.members import CONSUMER
 from tests.simulation.transactions.world import (
     INPUT,
     INTERNAL_PARTITIONS,
     TransactionWorld,
 )
+from tests.virtual.wall_clocks import HOUR_MS
 
-ClientT = TypeVar("ClientT", bound=FaultyClient)
+ClientT = TypeVar("ClientT", bound=FaultyClient | Deleter)
 
 LARGE_MESSAGE_BYTES = 100_000
 
@@ -94,12 +94,12 @@ class GroupNemesis(ReplicationNemesis):
         if plan is None:
             return
         protocol = self.random.choice(plan.protocols)
-        self.world.fault_injected("members change over", f"{plan.name} to {protocol.__name__}")
+        self.world.fault_injected("members change over", f"{plan.name} to {protocol}")
         for member in self._members_of(plan):
             if self.random.random() < 0.7:
                 self._later(self.random.uniform(0, 3_000), self._change, member, protocol)
 
-    def _change(self, member: GroupApplication, protocol: type[Membership]) -> None:
+    def _change(self, member: GroupApplication, protocol: str) -> None:
         if not self.is_over:
             member.change_to(protocol, leaves=self.random.random() < 0.6)
 
@@ -114,7 +114,7 @@ class GroupNemesis(ReplicationNemesis):
         if plan is None or now < self._stories.get(plan.name, 0.0):
             return None
         members = [each for each in self._members_of(plan) if each.member is not None]
-        newer = [each for each in members if isinstance(each.member, ConsumerMembership)]
+        newer = [each for each in members if each.member.protocol == CONSUMER]
         older = [each for each in members if each not in newer]
         if not members:
             return None

@@ -30,7 +30,9 @@ from moldau.storage.log import Log
 from moldau.storage.producer_entry import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
 from tests.kit.injected_bugs import InjectedBug, Patch, table
+from tests.simulation.transactions.injected_client_bugs import CLIENT_BUGS
 from tests.simulation.transactions.injected_group_bugs import GROUP_BUGS
+from tests.simulation.transactions.injected_member_bugs import MEMBER_BUGS
 from tests.simulation.transactions.injected_upheaval_bugs import UPHEAVAL_BUGS
 
 # -- partitions ------------------------------------------------------------------------------------
@@ -337,6 +339,8 @@ BUGS = table(
     InjectedBug(revocation_not_awaited, 58),
     InjectedBug(member_epoch_not_checked, 17),
     InjectedBug(assignments_stop_with_the_clock, 20, ("lose_an_hour",)),
+    *CLIENT_BUGS,
+    *MEMBER_BUGS,
     *GROUP_BUGS,
     *UPHEAVAL_BUGS,
 )

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from moldau.client.producer.delivery import Delivery
+from moldau.client.records import RecordMetadata
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tests.kit.seeds import Violation
 from tests.simulation.replication.ledger import DataLedger, Key, PartitionTruth
@@ -29,12 +31,18 @@ from tests.simulation.transactions.contents import Content, contents_of
 from tests.simulation.transactions.group_log import (
     EPOCH,
     GROUP,
+    Commit,
     GroupLog,
     OffsetKey,
+    commit_number,
     topic_mark,
 )
 from tests.simulation.transactions.streams import Placed, Stream
-from tests.simulation.transactions.transaction_log import EPOCH_BUMP_VERSION, TransactionLog
+from tests.simulation.transactions.transaction_log import (
+    EPOCH_BUMP_VERSION,
+    ONGOING,
+    TransactionLog,
+)
 
 SEPARATOR = b" "
 COMPACTED = (CONSUMER_OFFSETS.topic, TRANSACTION_STATE.topic)
@@ -54,6 +62,7 @@ class ClientTransaction:
     asked: set[bool] = field(default_factory=set)
     told: bool | None = None
     acknowledged: dict[str, set[bytes]] = field(default_factory=dict)
+    deliveries: list[Delivery] = field(default_factory=list)
     offsets: dict[OffsetKey, int] = field(default_factory=dict)
     outcomes: dict[str, bool] = field(default_factory=dict)
     is_two_phase: bool = False
@@ -88,6 +97,7 @@ class TransactionLedger(DataLedger):
         topic_id_of: Callable[[str], Any],
     ) -> None:
         super().__init__(counts, note)
+        self.records.names_writers = False
         self.now = now
         self.topic_id_of = topic_id_of
         self.recreated: set[str] = set()
@@ -109,6 +119,8 @@ class TransactionLedger(DataLedger):
         self.group_of_id: dict[str, str] = {}
         """For ids that commit a group's offsets."""
         self.owners: dict[tuple[str, str, int], Ownership] = {}
+        self.processed: dict[OffsetKey, set[int]] = {}
+        """Offsets of records that the members of a group have handed out."""
         self.challengers: dict[tuple[str, str], dict[str, bool]] = {}
         """By group and instance id: processes that have joined with it, in the classic protocol?"""
         self.challenges: dict[tuple[str, str], dict[str, float]] = {}
@@ -165,6 +177,7 @@ class TransactionLedger(DataLedger):
 
     def on_contents(self, key: Key, batches: list[Batch], records: Any) -> None:
         """As a leader writes it; a marker's outcome must be settled before."""
+        super().on_contents(key, batches, records)
         name = self.truth(key).name
         for content in contents_of(records, self.now()):
             self._contents[(name, content.base_offset, content.leader_epoch)] = content
@@ -409,13 +422,6 @@ class TransactionLedger(DataLedger):
                 if before is None or before[0] < epoch:
                     self.fences[known] = (epoch, self.now())
 
-    def continued(self, name: str, before: tuple[int, int], after: tuple[int, int]) -> None:
-        """EndTxn has told a producer its next pair (KIP-890)."""
-        self.id_of_producer[after[0]] = name
-        self.given.add(after)
-        if after == before or (after[0] == before[0] and after[1] <= before[1]):
-            raise Violation("epoch-not-bumped", f"{name}: {before}, then {after}")
-
     def begun(self, transaction: ClientTransaction) -> None:
         """A client has begun a transaction."""
         self.transactions[transaction.name] = transaction
@@ -427,31 +433,139 @@ class TransactionLedger(DataLedger):
         if name in self.group_of_id:
             self.group_log.may_go_back.add(self.group_of_id[name])
 
-    def ended(self, transaction: ClientTransaction, *, is_commit: bool) -> None:
-        """EndTxn was answered."""
+    def delivered(
+        self,
+        transaction: ClientTransaction,
+        place: tuple[str, int],
+        value: bytes,
+        metadata: RecordMetadata,
+    ) -> None:
+        """A producer says where a record is."""
+        if self.is_spoilt:
+            return
+        if (metadata.topic, metadata.partition) != place:
+            raise Violation("delivered-elsewhere", f"{transaction}: {metadata}, not {place}")
+        where = self._where(place, value, metadata.offset)
+        if where is not None:
+            transaction.acknowledged.setdefault(where, set()).add(value)
+        elif not self.is_unclean(place[0]):
+            raise Violation("delivered-elsewhere", f"{transaction}: {value!r} not at {metadata}")
+
+    def _where(self, place: tuple[str, int], value: bytes, offset: int) -> str | None:
+        """The partition, of whichever topic of that name, that has the value there; at any offset
+        where the leader only knew that it has it already (-1).
+        """
+        for name, stream in self.streams.items():
+            topic, _, index = name.rpartition("-")
+            if (topic.partition("~")[0], index) != (place[0], str(place[1])):
+                continue
+            found = stream.placed if offset < 0 else stream.between(offset, offset + 1)
+            if any(each.record.value == value for each in found):
+                return name
+        return None
+
+    def is_unclean(self, topic: str) -> bool:
+        """Whether something of a topic of that name was lawfully lost, or deleted with it."""
+        return any(
+            truth.allows_unclean and truth.name.rpartition("-")[0].partition("~")[0] == topic
+            for truth in self.partitions.values()
+        )
+
+    def check_decided(self, transaction: ClientTransaction) -> None:
+        """A transaction or its producer has ended: every record was delivered or has failed."""
+        left = sum(not each.done() for each in transaction.deliveries)
+        if left:
+            raise Violation("undecided-after-end", f"{transaction}: {left} records")
+
+    def check_not_open(self, transaction: ClientTransaction) -> None:
+        """Its producer was closed, and has had the time to abort it."""
+        known = self.transaction_log.last.get(transaction.transactional_id)
+        pair = (transaction.producer_id, transaction.producer_epoch)
+        if self.is_spoilt or transaction.transactional_id in self.excused or known is None:
+            return
+        is_same = (known.producer_id, known.producer_epoch) == pair
+        if is_same and known.transaction_status == ONGOING:
+            raise Violation("closed-and-left-open", f"{transaction}: {known}")
+
+    def was_overtaken(self, name: str, pair: tuple[int, int], what: str) -> None:
+        """A producer was refused because another one has its id, or its transaction had its time,
+        or its id was forgotten.
+        """
+        if self.is_spoilt or name in self.excused:
+            return
+        last = self.transaction_log.last.get(name)
+        if last is None or (last.producer_id, last.producer_epoch) != pair:
+            return
+        if last.next_producer_id < 0:
+            raise Violation("refused-without-reason", f"{name}, {pair}: {what}; {last}")
+
+    def ended(
+        self, transaction: ClientTransaction, following: tuple[int, int], *, is_commit: bool
+    ) -> None:
+        """The call that ends it has returned; the producer is the `following` pair now."""
         self.counts["commits" if is_commit else "aborts"] += 1
         transaction.told = is_commit
-        if self.is_spoilt or transaction.transactional_id in self.excused:
+        self.check_decided(transaction)
+        failed = [each for each in transaction.deliveries if each.exception() is not None]
+        if is_commit and failed:
+            raise Violation("committed-without", f"{transaction}: {failed[0].exception()!r}")
+        if self.is_spoilt:
+            return
+        self._follow(transaction, following)
+        if transaction.transactional_id in self.excused:
             return
         log = self.transaction_log
         # Those of version 1 have the transaction's own epoch, of version 2 the one after it.
         epoch = transaction.producer_epoch + (transaction.version >= EPOCH_BUMP_VERSION)
         known = log.outcomes.get((transaction.producer_id, epoch))
-        if known is not is_commit and (is_commit or transaction.acknowledged):
+        if known is not is_commit and (transaction.acknowledged or transaction.offsets):
             raise Violation("answered-uncommitted", f"{transaction}: the log says {known}")
         for where, outcome in transaction.outcomes.items():
             if outcome is not is_commit:
                 raise Violation("outcome-is-another", f"{transaction} in {where}")
 
-    def offset_answered(self, group: str, topic: str, index: int, metadata: str) -> None:
+    def _follow(self, transaction: ClientTransaction, after: tuple[int, int]) -> None:
+        """The pair of the transaction after this one: its own from version 2 on (KIP-890)."""
+        name, before = (
+            transaction.transactional_id,
+            (
+                transaction.producer_id,
+                transaction.producer_epoch,
+            ),
+        )
+        if after == before:
+            is_known = bool(transaction.acknowledged or transaction.offsets)
+            if transaction.version >= EPOCH_BUMP_VERSION and is_known:
+                raise Violation("epoch-not-bumped", f"{name}: {before}, then {after}")
+        elif after in self.given or (after[0] == before[0] and after < before):
+            raise Violation("pair-given-twice", f"{name}: {before}, then {after}")
+        elif after not in self.transaction_log.pairs.get(name, ()):
+            raise Violation("answered-uncommitted", f"{name} is {after}, which no log has")
+        self.id_of_producer[after[0]] = name
+        self.given.add(after)
+
+    def offset_answered(self, key: OffsetKey, offset: int, metadata: str) -> None:
         """A commit outside of transactions was answered well."""
         self.counts["offset_commits"] += 1
+        if not self.is_spoilt and not any(
+            (each.offset, each.metadata) == (offset, metadata) for each in self._ever(key)
+        ):
+            raise Violation("answered-uncommitted", f"{key}: {offset} {metadata!r}")
+
+    def commit_reported(self, key: OffsetKey, metadata: str) -> None:
+        """A client's commit has returned: it is committed, or a later one of the same client."""
+        self.counts["commits_reported"] += 1
         if self.is_spoilt:
             return
-        key = (group, topic, index)
-        known = [*self.group_log.commits.get(key, ()), *self.group_log.removed.get(key, ())]
-        if not any(each.metadata == metadata for each in known):
-            raise Violation("answered-uncommitted", f"{group}, {topic}-{index}: {metadata}")
+        who, number = metadata.partition(":")[0], commit_number(metadata)
+        known = [each.metadata for each in self._ever(key)]
+        mine = [each for each in known if each.partition(":")[0] == who]
+        if not any(commit_number(each) >= number for each in mine):
+            raise Violation("reported-uncommitted", f"{key}: {metadata}, committed {known[-3:]}")
+
+    def _ever(self, key: OffsetKey) -> list[Commit]:
+        """What has been committed, with what is not there any more."""
+        return [*self.group_log.commits.get(key, ()), *self.group_log.removed.get(key, ())]
 
     def offset_fetched(
         self,
@@ -548,6 +662,11 @@ class TransactionLedger(DataLedger):
         others = self.challenges.get((group, owner.instance_id), {})
         return any(member != owner.member and at >= owner.heard_at for member, at in others.items())
 
+    def is_rivalled(self, group: str, member: str, instance_id: str | None) -> bool:
+        """Whether another process has ever asked for the same instance id."""
+        others = self.challenges.get((group, instance_id or ""), {})
+        return any(other != member for other in others)
+
     def _is_challenged(self, group: str, owner: Ownership) -> bool:
         """Whether another process has asked for the same instance id, and so may have replaced an
         owner if one of the two speaks the classic protocol; members of KIP-848 have to leave first.
@@ -635,6 +754,7 @@ class TransactionLedger(DataLedger):
             name: {each.record.value for each in stream.placed if each.outcome}
             for name, stream in self.streams.items()
         }
+        self._check_once()
         for transaction in self.transactions.values():
             if transaction.transactional_id in self.excused:
                 continue
@@ -653,6 +773,19 @@ class TransactionLedger(DataLedger):
                     for each in self.group_log.commits.get(key, ())
                 ):
                     raise Violation("committed-offset-missing", f"{transaction}: {key}")
+
+    def _check_once(self) -> None:
+        """What a transaction has committed is there once."""
+        for name, stream in self.streams.items():
+            if name.startswith(CONSUMER_OFFSETS.topic):
+                continue
+            found = Counter(each.record.value for each in stream.placed if each.outcome)
+            for value, count in found.items():
+                whose = bytes(value or b"").partition(SEPARATOR)[0].decode()
+                known = self.transactions.get(whose)
+                is_excused = known is None or known.transactional_id in self.excused
+                if count > 1 and not is_excused:
+                    raise Violation("committed-twice", f"{known} in {name}: {value!r}")
 
     def _gone(self) -> set[str]:
         """Partitions of topics that were deleted."""

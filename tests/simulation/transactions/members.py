@@ -1,512 +1,468 @@
-"""Members of groups: the classic protocol with its range assignor on the leader's side.
+"""A member of a group: the product's consumer in a simulated process, watched.
 
-Owns: one membership (id, generation, what is owned) and the offsets of the group. Must not: choose
-what is done with records. Invariants: a member gives up everything before it joins again (eager);
-what it owns is what its last generation gave it.
+Owns: how a consumer is configured for its group, its assignor and its listener, what it hands out
+and commits, and how it is closed. Must not: choose what is done with records, or check what went
+over the wire (`group_watch` does). Invariants: between two positions exactly the committed records
+are handed out, beginning where the group had committed; a call fails only for a reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from struct import Struct
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Set
+from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, Any
 
-from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages import consumer_protocol as assignments
-from moldau.protocol.messages import p08_offset_commit as committing
-from moldau.protocol.messages import p09_offset_fetch as fetching
-from moldau.protocol.messages import p11_join_group as joining
-from moldau.protocol.messages import p13_leave_group as leaving
-from moldau.protocol.messages import p14_sync_group as syncing
-from moldau.protocol.messages.consumer_protocol import (
-    ConsumerProtocolSubscription,
+from moldau.client import Consumer
+from moldau.client.consumer.assignors import (
+    Assignments,
+    ConsumerPartitionAssignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+    Subscription,
+    Topics,
 )
-from moldau.protocol.messages.consumer_protocol import (
-    OwnedTopic as OwnedPartitions,
+from moldau.client.consumer.core.rebalance_steps import Standing
+from moldau.client.consumer.core.subscription_state import RebalanceListener
+from moldau.client.errors import (
+    ClientClosed,
+    CommitFailed,
+    FencedInstanceId,
+    InconsistentGroupProtocol,
+    KafkaError,
+    RebalanceInProgress,
+    UnreleasedInstanceId,
+    UnsupportedByBroker,
 )
-from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
-from moldau.protocol.types import ZERO_UUID
+from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.messages.p08_offset_commit import OffsetCommitRequest
+from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
+from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from moldau.runtime.ports import Ports
 from tests.kit.seeds import Violation
-from tests.simulation.transactions.coordinator_link import ELSEWHERE, GROUP, CoordinatorLink
-from tests.simulation.transactions.group_log import Author, assigned, marked
+from tests.simulation.transactions.group_log import Author, marked
+from tests.simulation.transactions.group_watch import GroupWatch, Place
+from tests.simulation.transactions.reads import check_read
+from tests.simulation.transactions.transactional_producer import keep_open
+from tests.virtual.loop import Process, VirtualClock
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
 
-Place = tuple[str, int]
+CONSUMER = "consumer"
+"""The protocol of KIP-848; all others are assignors of the classic one."""
+
+_ASSIGNORS: Mapping[str, type[ConsumerPartitionAssignor]] = {
+    each.name: each
+    for each in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
+}
 
 LONGEST_THOUGHT_MS = 1_500.0
-"""Less than the rebalance timeout."""
+"""Of a leader that assigns; less than the rebalance timeout."""
 
-VERSION = 2
-FIRST_WITH_TOPIC_IDS = 10
-_VERSION = Struct(">h")
+SESSION_MS = 3_000
+"""Of both protocols, as the brokers are configured for that of KIP-848."""
 
-RETRIED = ELSEWHERE | {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.UNSTABLE_OFFSET_COMMIT,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-}
-OUT = frozenset(
+SLOW_LISTENERS = 0.3
+NOT_WAITED_FOR, ASIDE = 0.25, 0.25
+"""So many commits are not waited for, or by another task."""
+
+CANCELLED = 0.05
+EXPRESSIONS = 0.2
+CLOSING_MS = 4_000.0
+
+PASSING = frozenset(
     {
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.MEMBER_ID_REQUIRED,
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.STALE_MEMBER_EPOCH,
-        ErrorCode.UNRELEASED_INSTANCE_ID,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
+"""What a call may say that has had no answer in time, or is not made again."""
 
 
-class Membership:
-    """What both protocols have in common. `epoch`: the generation, or the member epoch."""
+class MustEnd(Exception):
+    """This consumer can do nothing more."""
 
-    offset_commit_version = 9
-    offset_fetch_version = 9
+
+class GroupMember(RebalanceListener):
+    """One consumer of one process."""
 
     def __init__(
         self,
         world: TransactionWorld,
-        link: CoordinatorLink,
+        process: Process,
+        host: str,
+        random: Random,
         group: str,
+        protocol: str,
+        *,
         instance_id: str | None,
         topics: list[str],
-        *,
-        has_topic_ids: bool = False,
+        commits_automatically: bool,
     ) -> None:
-        """`has_topic_ids`: offsets are committed and fetched by the ids of topics."""
         self.world = world
-        self.link = link
-        self.group = group
-        self.instance_id = instance_id
+        self.process = process
+        self.random = random
+        self.protocol = protocol
         self.topics = topics
-        self.has_topic_ids = has_topic_ids
-        if has_topic_ids:
-            self.offset_commit_version = self.offset_fetch_version = FIRST_WITH_TOPIC_IDS
-        self.member_id = ""
-        self.epoch = -1
-        self.mine: list[Place] = []
-        self.is_member = False
-        self.must_join = False
-        """Whether it has to join again, and keeps what it owns until then."""
-        self.has_changed = False
-        """Whether what it owns has changed since somebody asked."""
-        self._asked_at = 0.0
-        """When its newest request was sent."""
-
-    @property
-    def label(self) -> str:
-        """Who this is, for the ledger."""
-        return self.link.process.name
+        self.commits_automatically = commits_automatically
+        self.commits = 0
+        self._uses_expressions = random.random() < EXPRESSIONS
+        poll_ms = random.choice((2_000, 3_000, 6_000))
+        self.watch = GroupWatch(
+            *(world, process.name, group, instance_id),
+            is_classic=protocol != CONSUMER,
+            limit_ms=min(SESSION_MS, poll_ms),
+        )
+        own = {"group_protocol": CONSUMER}
+        if protocol != CONSUMER:
+            own = {
+                "partition_assignment_strategy": [_thoughtful(_ASSIGNORS[protocol], self)],
+                "session_timeout_ms": SESSION_MS,
+                "heartbeat_interval_ms": 300,
+            }
+        self.consumer: Consumer[bytes, bytes] = Consumer(
+            ",".join(f"{host}:{port}" for _, host, port in world.broker_addresses),
+            ports=Ports(
+                VirtualClock(world.loop),
+                world.fabric.port_of(process, host),
+                Random(random.getrandbits(64)),
+            ),
+            client_id=process.name,
+            group_id=group,
+            group_instance_id=instance_id,
+            max_poll_interval_ms=poll_ms,
+            enable_auto_commit=commits_automatically,
+            auto_commit_interval_ms=random.choice((100, 700)),
+            **(_drawn_settings(random) | own),  # type: ignore[arg-type]
+        )
+        keep_open(self.consumer)
+        membership = self._coordinator._membership
+        polls, clock = membership.watch, self.consumer._clock
+        self.watch.is_overdue = lambda: polls.deadline_ms <= clock.monotonic_ms()
+        self.watch.attach(membership._link)
+        self._positions: dict[Place, int] = {}
+        """Where it stands, in what it has handed out something of since it was assigned."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__} {self.member_id} in {self.epoch} has {self.mine}"
+        return f"{self.protocol} {self.watch}"
 
     @property
-    def identity(self) -> tuple[str, str | None, int]:
-        """For commits of offsets."""
-        return (self.member_id, self.instance_id, self.epoch)
+    def _coordinator(self) -> Any:
+        return self.consumer._group
 
-    def signs(self, metadata: str) -> None:
-        """Commits with these metadata are this member's, of the epoch it is in."""
-        author = Author(self.member_id, self.epoch, self.instance_id)
+    @property
+    def member_id(self) -> str:
+        """By which its coordinator knows it."""
+        return self.watch.member_id
+
+    @property
+    def mine(self) -> list[Place]:
+        """What it reads, as a member."""
+        return self.watch.mine
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is a member, and has not to join again."""
+        return self.watch.is_member and bool(self._coordinator._membership.member.is_settled)
+
+    # -- its listener ----------------------------------------------------------------------------
+
+    def on_partitions_assigned(self, partitions: Set[TopicPartition]) -> None:
+        self.world.guard(self.watch.assigned, [tuple(each) for each in sorted(partitions)])
+
+    async def on_partitions_revoked(self, partitions: Set[TopicPartition]) -> None:
+        if partitions and self.random.random() < SLOW_LISTENERS:
+            self.world.counts["slow_revocations"] += 1
+            await self.world.loop.elapse(self.random.uniform(100.0, 1_200.0))
+        self._gave_up(partitions)
+
+    def on_partitions_lost(self, partitions: Set[TopicPartition]) -> None:
+        self._gave_up(partitions)
+        self.world.counts["partitions_lost"] += len(partitions)
+
+    def _gave_up(self, partitions: Set[TopicPartition]) -> None:
+        places: list[Place] = [tuple(each) for each in sorted(partitions)]
+        for place in places:
+            self._positions.pop(place, None)
+        self.world.guard(self.watch.gave_up, places)
+
+    def thinks(self) -> None:
+        """Some leaders take their time to assign partitions; one of a held group until it is let
+        go, or its time is over. The process does nothing else.
+        """
+        world, group = self.world, self.watch.group
+        if group in world.held_groups:
+            world.thinking[group] = self.process
+            self.process.stop_for(LONGEST_THOUGHT_MS)
+        elif self.random.random() < world.slow_assignments:
+            self.process.stop_for(self.random.uniform(50.0, LONGEST_THOUGHT_MS))
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def subscribe(self, *others: str) -> None:
+        """To its topics and others, by their names or by an expression."""
+        topics = [*self.topics, *others]
+        if self._uses_expressions:
+            pattern = "(" + "|".join(f"{name[:2]}.*" for name in topics) + ")"
+            self.consumer.subscribe(pattern=pattern, listener=self)
+        else:
+            self.consumer.subscribe(topics, listener=self)
+
+    async def getmany(self, timeout_ms: float) -> dict[Place, dict[int, bytes | None]]:
+        """Records by partition and offset; {} when there were none in time. Raises MustEnd."""
+        limit = self.random.choice((None, 1, 5))
+        found = await self.called(
+            lambda: self.consumer.getmany(limit, timeout_ms=timeout_ms), "poll"
+        )
+        if not found:
+            return {}
+        standing = self.consumer.positions()
+        got: dict[Place, dict[int, bytes | None]] = {}
+        for place, records in found.items():
+            got[tuple(place)] = {each.offset: each.value for each in records}
+            self.world.guard(self._took, place, got[tuple(place)], standing[place])
+        return got
+
+    async def poll_nothing(self, timeout_ms: float) -> None:
+        """What polls do about the group, while it has not gone back yet. Raises MustEnd."""
+        self.consumer.pause(*self.consumer.assignment())
+        await self.called(lambda: self.consumer.getmany(timeout_ms=timeout_ms), "poll")
+        self.consumer.resume(*self.consumer.paused())
+
+    def signs(self, metadata: str, identity: ConsumerGroupMetadata) -> None:
+        """Offsets with these metadata are committed by this membership."""
+        author = Author(identity.member_id, identity.generation_id, identity.group_instance_id)
         self.world.data.group_log.authors[metadata] = author
 
-    async def join(self) -> None:
-        """Until it is a member. Raises Violation."""
-        raise NotImplementedError
-
-    async def heartbeat(self) -> None:
-        """Say that it is there; learn what has changed."""
-        raise NotImplementedError
-
-    async def leave(self) -> None:
-        """Leave in good order."""
-        raise NotImplementedError
-
-    def owns(
-        self, places: dict[Place, Any], sent_at: float, limit_ms: float, *, is_classic: bool
+    def _took(
+        self, partition: TopicPartition, got: dict[int, bytes | None], position: OffsetAndMetadata
     ) -> None:
-        """Tell the ledger what it reads from now on. Raises Violation."""
+        place: Place = tuple(partition)
+        data, who = self.world.data, self.process.name
+        if place not in self.watch.reported:
+            raise Violation("read-unassigned", f"{who}: {place}: {list(got)}")
+        if place[0] in data.recreated:
+            self._check_recreated(place, got)
+            return
+        starts = self.watch.committed.get(place, [])
+        if place in self._positions:
+            starts = [self._positions[place]]
+        self._positions[place] = position.offset
+        if not starts and not data.is_spoilt:
+            raise Violation("read-from-anywhere", f"{who}: {place}: {list(got)}")
+        # Of several answers the consumer has used one.
+        start = max((each for each in starts if each <= min(got)), default=starts[-1])
+        check_read(self.world, who, partition, (start, position.offset), got, True)
+
+    def _check_recreated(self, place: Place, got: Mapping[int, bytes | None]) -> None:
+        """What was handed out is committed in one of the topics that have had the name."""
         data = self.world.data
-        self.world.guard(
-            lambda: data.owned(
-                self.group,
-                self.label,
-                places,
-                sent_at,
-                limit_ms,
-                self.instance_id,
-                is_classic=is_classic,
+        streams = [
+            data.stream(truth.name)
+            for (topic_id, index), truth in data.partitions.items()
+            if (data.topic_names.get(topic_id), index) == place
+        ]
+        for offset, value in got.items():
+            if not data.is_spoilt and not any(
+                placed.record.value == value and placed.outcome is not False
+                for stream in streams
+                for placed in stream.between(offset, offset + 1)
+            ):
+                raise Violation("read-nowhere", f"{self.process.name}: {place}: {offset} {value!r}")
+
+    async def look_up(self) -> None:
+        """What is committed, as the consumer reports it, is what its coordinator has told. Raises
+        MustEnd, Violation.
+        """
+        partitions = sorted(self.consumer.assignment())
+        found = await self.called(lambda: self.consumer.committed(partitions), "committed")
+        for partition, each in (found or {}).items():
+            told = self.watch.committed.get(tuple(partition))
+            if told is not None and (0 if each is None else each.offset) not in told:
+                self._fail("reported-otherwise", f"{partition}: {each}, it was told {told}")
+
+    def positions(self, metadata: str | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where it stands; with the metadata of a commit."""
+        standing = self.consumer.positions()
+        if metadata is None:
+            return standing
+        return {
+            partition: replace(
+                each,
+                metadata=marked(metadata, each.topic_id)
+                if partition.topic in self.world.data.recreated
+                else metadata,
             )
-        )
-
-    def drop(self) -> None:
-        """It is a member no more, as far as it knows."""
-        self.is_member = self.must_join = False
-        self.mine = []
-        self.world.data.released(self.group, self.label)
-        self.world.data.may_go(self.group, self.member_id)
-
-    def rebalances(self) -> None:
-        """Its group rebalances: an eager member gives up what it has at once."""
-        self.drop()
-
-    async def ask(self, request: Any, what: str, api_version: int, timeout_ms: float | None = None):
-        """One question to the coordinator; (REQUEST_TIMED_OUT, None) without an answer."""
-        broker_id = await self.link.find(GROUP, self.group)
-        if broker_id is None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
-        self._asked_at = self.world.loop.time()
-        try:
-            response = await self.link.ask(
-                broker_id, request, api_version=api_version, timeout_ms=timeout_ms
-            )
-        except (OSError, TimeoutError):
-            self.link.forget(GROUP, self.group)
-            return ErrorCode.REQUEST_TIMED_OUT, None
-        error = ErrorCode.of(getattr(response, "error_code", 0))
-        return self.judge(error, what), response
-
-    def judge(self, error: ErrorCode, what: str) -> ErrorCode:
-        """Count an error, and do what belongs to it. Raises Violation."""
-        is_refused = (
-            error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            and self.group in self.world.changing_groups
-        )
-        is_refused |= error is ErrorCode.UNKNOWN_TOPIC_ID and self.has_topic_ids
-        is_refused |= error is ErrorCode.UNSUPPORTED_VERSION and self.world.draws.levels
-        if error not in RETRIED | OUT | {ErrorCode.NONE} and not is_refused:
-            raise Violation("unexpected-error", f"{self.label}: {what}: {error.name}")
-        may_refuse = self.world.data.is_spoilt or self.group in self.world.changing_groups
-        may_refuse |= self.world.draws.groups or self.world.draws.levels
-        if error is ErrorCode.GROUP_ID_NOT_FOUND and not may_refuse:
-            # A group without members and offsets is removed: whoever comes late finds none.
-            if not self.world.data.may_be_lost(self.group, self.label, self._asked_at):
-                raise Violation("group-lost", f"{self.label}: {what} in {self.group}")
-            self.world.counts["groups_gone"] += 1
-        if error is not ErrorCode.NONE:
-            self.world.counts[f"{what} {error.name}"] += 1
-        if error in ELSEWHERE:
-            self.link.forget(GROUP, self.group)
-        return error
-
-    # -- offsets ---------------------------------------------------------------------------------
-
-    async def positions(self, places: list[Place]) -> dict[Place, int] | None:
-        """What is committed, stable; None when it is to be asked again. Raises Violation."""
-        topics: dict[str, list[int]] = {}
-        for topic, index in places:
-            topics.setdefault(topic, []).append(index)
-        ids = await self._topic_ids(topics)
-        if ids is None:
-            return None
-        names = {ids[name]: name for name in topics}
-        request = fetching.OffsetFetchRequest(
-            groups=[
-                fetching.OffsetFetchRequestGroup(
-                    group_id=self.group,
-                    topics=[
-                        fetching.OffsetFetchRequestTopics(
-                            name=name, topic_id=ids[name], partition_indexes=indexes
-                        )
-                        for name, indexes in topics.items()
-                    ],
-                )
-            ],
-            require_stable=True,
-        )
-        asked_at = self.world.loop.time()
-        broker_id = await self.link.find(GROUP, self.group)
-        was_leader = self.world.is_coordinator(self.group, broker_id)
-        error, response = await self.ask(request, "offset_fetch", self.offset_fetch_version)
-        if response is None:
-            return None
-        found = response.groups[0]
-        if self.judge(ErrorCode.of(found.error_code), "offset_fetch") is not ErrorCode.NONE:
-            return None
-        is_leader = was_leader and self.world.is_coordinator(self.group, broker_id)
-        result = {}
-        for topic in found.topics:
-            name = names[topic.topic_id] if self.has_topic_ids else topic.name
-            for partition in topic.partitions:
-                error = self.judge(ErrorCode.of(partition.error_code), "offset_fetch")
-                if error is ErrorCode.UNKNOWN_TOPIC_ID:
-                    await self.link.refresh(name)
-                if error is not ErrorCode.NONE:
-                    return None
-                key = (self.group, name, partition.partition_index)
-                self.world.guard(
-                    lambda key=key, partition=partition: self.world.data.offset_fetched(
-                        key,
-                        partition.committed_offset,
-                        partition.metadata or "",
-                        asked_at,
-                        is_leader=is_leader,
-                        topic_id=ids[key[1]] if self.has_topic_ids else None,
-                    )
-                )
-                place = (name, partition.partition_index)
-                result[place] = max(partition.committed_offset, 0)
-        return result
-
-    async def _topic_ids(self, topics: Iterable[str]) -> dict[str, Any] | None:
-        """What this client takes for the topics of those names; None when it has to ask again."""
-        if not self.has_topic_ids:
-            return dict.fromkeys(topics, ZERO_UUID)
-        for name in topics:
-            if name not in self.link.topic_ids:
-                await self.link.refresh(name)
-        ids = {name: self.link.topic_ids.get(name) for name in topics}
-        return None if None in ids.values() else ids
-
-    async def commit(self, positions: dict[Place, int], metadata: str) -> bool:
-        """OffsetCommit of this generation, until its outcome is known; whether it was taken."""
-        ids = await self._topic_ids({topic for topic, _index in positions})
-        if ids is None:
-            return False
-        marks = {
-            topic: marked(metadata, topic_id) if self.has_topic_ids else metadata
-            for topic, topic_id in ids.items()
+            for partition, each in standing.items()
         }
-        for mark in marks.values():
-            self.signs(mark)
-        request = committing.OffsetCommitRequest(
-            group_id=self.group,
-            generation_id_or_member_epoch=self.epoch,
-            member_id=self.member_id,
-            group_instance_id=self.instance_id,
-            topics=[
-                committing.OffsetCommitRequestTopic(
-                    name=topic,
-                    topic_id=ids[topic],
-                    partitions=[
-                        committing.OffsetCommitRequestPartition(
-                            partition_index=index,
-                            committed_offset=offset,
-                            committed_metadata=marks[topic],
-                        )
-                    ],
-                )
-                for (topic, index), offset in positions.items()
-            ],
-        )
-        deadline = self.world.loop.time() + 6
-        while self.world.loop.time() < deadline:
-            _error, response = await self.ask(request, "offset_commit", self.offset_commit_version)
-            found = [ErrorCode.REQUEST_TIMED_OUT]
-            if response is None:
-                for (topic, index), offset in positions.items():
-                    key = (self.group, topic, index)
-                    self.world.data.group_log.asked_again.setdefault(key, set()).add(offset)
-            else:
-                found = [
-                    self.judge(ErrorCode.of(each.error_code), "offset_commit")
-                    for topic in response.topics
-                    for each in topic.partitions
-                ]
-            if all(error is ErrorCode.NONE for error in found):
-                for topic, index in positions:
-                    data = self.world.data
-                    mark = marks[topic]
-                    self.world.guard(data.offset_answered, self.group, topic, index, mark)
-                return True
-            if ErrorCode.UNKNOWN_TOPIC_ID in found:
-                for topic in ids:
-                    await self.link.refresh(topic)
-                return False
-            if OUT.intersection(found):
-                if ErrorCode.REBALANCE_IN_PROGRESS in found:
-                    self.rebalances()
-                elif ErrorCode.STALE_MEMBER_EPOCH not in found:
-                    self.drop()
-                return False
-            await self.link.pause()
+
+    async def commit(self) -> None:
+        """Where it stands, and wait for it, mostly. Raises MustEnd, Violation."""
+        self.commits += 1
+        offsets = self.positions(f"{self.process.name}:{self.commits}")
+        chance = self.random.random()
+        if not offsets:
+            return
+        if chance < NOT_WAITED_FOR:
+            self.consumer.commit_nowait(offsets, self._nowait_ended)
+        elif chance < NOT_WAITED_FOR + ASIDE:
+            self.process.spawn(self._commit_aside(offsets))
+        else:
+            await self._commit(offsets)
+
+    async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        if await self.called(lambda: self.consumer.commit(offsets), "commit"):
+            self._reported(offsets)
+
+    async def _commit_aside(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """In another task, which may have to try again while the first one goes on."""
+        try:
+            await self._commit(offsets)
+        except MustEnd:
+            self.world.counts["ends_seen_aside"] += 1
+
+    def _nowait_ended(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaError | None
+    ) -> None:
+        if error is None:
+            self._reported(offsets)
+        else:
+            self._meaning("commit", error)
+
+    def _reported(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        data = self.world.data
+        for partition, each in offsets.items():
+            if each.topic_id not in (None, data.topic_id_of(partition.topic)):
+                continue  # of a topic that is no more, which is left out
+            key = (self.watch.group, *partition)
+            self.world.guard(data.commit_reported, key, each.metadata)
+
+    async def go_back(self) -> bool:
+        """To what is committed, as after an aborted transaction; whether it is there. Raises
+        MustEnd.
+        """
+        self._positions.clear()
+        self.watch.committed.clear()
+        return bool(await self.called(self.consumer.seek_to_committed, "seek"))
+
+    async def close(self) -> None:
+        """Leave, in good order. Raises Violation."""
+        watch = self.watch
+        uncommitted = self._uncommitted() if self.commits_automatically else {}
+        must_leave = watch.is_member and (watch.instance_id is None or not watch.is_classic)
+        watch.asked.clear()
+        watch.is_closing = True
+        try:
+            await self.called(lambda: self.consumer.close(CLOSING_MS), "close")
+        except MustEnd:
+            self.world.counts["closed_after_an_end"] += 1
+        if uncommitted and OffsetCommitRequest not in watch.asked:
+            self._fail("closed-uncommitted", f"{uncommitted}")
+        kind = LeaveGroupRequest if watch.is_classic else ConsumerGroupHeartbeatRequest
+        if must_leave and kind not in watch.asked:
+            self._fail("closed-and-stayed", f"{watch}")
+        if watch.reported:
+            self._fail("closed-unrevoked", f"{watch}")
+
+    def _uncommitted(self) -> dict[Place, int]:
+        """What was handed out and is not known to be committed, where that can be mended."""
+        if self._coordinator._membership.member.standing() is not Standing.MEMBER:
+            return {}
+        return {
+            tuple(partition): each.offset
+            for partition, each in self.consumer.positions().items()
+            if self._positions.get(tuple(partition)) is not None
+            and each.offset not in self.watch.committed.get(tuple(partition), ())
+        }
+
+    def _fail(self, kind: str, details: str) -> None:
+        """Raises Violation, which ends the run."""
+        violation = Violation(kind, f"{self.process.name}: {details}")
+        self.world.violation = self.world.violation or violation
+        raise violation
+
+    async def called(self, call: Callable[[], Awaitable[Any]], what: str) -> Any:
+        """What a call returns, True for nothing; False when it has failed for a reason, or was
+        cancelled. Raises MustEnd, Violation.
+        """
+        is_cancelled = self.random.random() < CANCELLED and what != "close"
+        limit_s = self.random.uniform(0.001, 0.3) if is_cancelled else None
+        try:
+            async with asyncio.timeout(limit_s):
+                value = await call()
+                return True if value is None else value
+        except RemoteProtocolError as error:
+            # The leader cannot read what a faulty member says.
+            if not self.world.faulty_clients:
+                self._fail("unexpected-error", repr(error))
+            self.world.counts["unreadable_members"] += 1
+        except KafkaError as error:
+            self._meaning(what, error)
+        except TimeoutError:
+            self.world.counts[f"{what}_cancelled"] += 1
         return False
 
-
-class ClassicMembership(Membership):
-    """JoinGroup, SyncGroup, Heartbeat, LeaveGroup; eager."""
-
-    protocol = "range"
-    session_ms = 3_000
-    rebalance_ms = 2_000
-    is_leader = False
-
-    async def join(self) -> None:
-        self.rebalances()
-        while True:
-            request = joining.JoinGroupRequest(
-                group_id=self.group,
-                session_timeout_ms=self.session_ms,
-                rebalance_timeout_ms=self.rebalance_ms,
-                member_id=self.member_id,
-                group_instance_id=self.instance_id,
-                protocol_type="consumer",
-                protocols=[
-                    joining.JoinGroupRequestProtocol(
-                        name=self.protocol,
-                        metadata=subscription(self.topics, self.mine, self.epoch),
-                    )
-                ],
-            )
-            data = self.world.data
-            data.challenged(self.group, self.label, self.instance_id, is_classic=True)
-            shape = self.world.shape(self.topics)
-            error, response = await self.ask(request, "join", 9, self.rebalance_ms + 4_000)
-            if response is not None and error is ErrorCode.NONE:
-                self.member_id, self.epoch = response.member_id, response.generation_id
-                if response.skip_assignment:
-                    # The coordinator has assigned the topics as they are known by now.
-                    self.world.assigned_shapes.setdefault(self.group, shape)
-                if await self._sync(response):
-                    return
-                continue
-            if error is ErrorCode.MEMBER_ID_REQUIRED:
-                self.member_id = response.member_id
-                continue
-            if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
-                self.drop()
-                self.member_id = ""
-            await self.link.pause()
-
-    async def _sync(self, joined: Any) -> bool:
-        given: list[syncing.SyncGroupRequestAssignment] = []
-        self.is_leader = bool(joined.leader == self.member_id)
-        if joined.leader == self.member_id and not joined.skip_assignment:
-            await self._think()
-            self.world.assigned_shapes[self.group] = self.world.shape(self.topics)
-            given = [
-                syncing.SyncGroupRequestAssignment(member_id=member, assignment=assignment(share))
-                for member, share in self.assign(joined.members).items()
-            ]
-        sent_at = self.world.loop.time()
-        # An assignment names topics; one that was created again since then is not meant by it.
-        topic_ids = {topic: self.world.data.topic_id_of(topic) for topic in self.topics}
-        error, response = await self.ask(
-            syncing.SyncGroupRequest(
-                group_id=self.group,
-                generation_id=self.epoch,
-                member_id=self.member_id,
-                group_instance_id=self.instance_id,
-                protocol_type="consumer",
-                protocol_name=self.protocol,
-                assignments=given,
-            ),
-            "sync",
-            5,
-            self.rebalance_ms + 4_000,
-        )
-        if response is None or error is not ErrorCode.NONE:
-            if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
-                self.drop()
-                self.member_id = ""
-            await self.link.pause()
-            return False
-        await self.take(assigned(response.assignment))
-        self.is_member = self.has_changed = True
-        data, limit_ms = self.world.data, min(self.session_ms, self.rebalance_ms)
-        # A static member that comes back has the assignment that it had (KIP-345).
-        who = self.instance_id or self.label
-        self.world.guard(data.claimed, self.group, self.epoch, who, self.mine)
-        ids = {(topic, index): topic_ids.get(topic) for topic, index in self.mine}
-        self.owns(ids, sent_at, limit_ms, is_classic=True)
-        return True
-
-    async def _think(self) -> None:
-        """Some leaders take their time to assign partitions; one of a held group until it is let
-        go, or its time is over.
-        """
-        world, loop = self.world, self.world.loop
-        if self.group in world.held_groups:
-            world.thinking_groups.add(self.group)
-            until = loop.time() + LONGEST_THOUGHT_MS / 1000
-            while self.group in world.held_groups and loop.time() < until:
-                await loop.elapse(20.0)
-            world.thinking_groups.discard(self.group)
-        elif self.link.random.random() < world.slow_assignments:
-            await loop.elapse(self.link.random.uniform(50.0, LONGEST_THOUGHT_MS))
-
-    async def take(self, given: list[Place]) -> None:
-        """Own what its generation gives it."""
-        self.mine = given
-
-    def assign(self, members: list[Any]) -> dict[str, dict[str, list[int]]]:
-        """Kafka's range assignor: of each topic neighbouring partitions to each member."""
-        member_ids = sorted(each.member_id for each in members)
-        shares: dict[str, dict[str, list[int]]] = {member: {} for member in member_ids}
-        for topic in self.topics:
-            count = self.world.partition_count(topic)
-            for index in range(count):
-                member = member_ids[index * len(member_ids) // count]
-                shares[member].setdefault(topic, []).append(index)
-        return shares
-
-    async def heartbeat(self) -> None:
-        if self.is_leader and self._is_outdated():
-            self.world.counts["reassigned_topics"] += 1
-            self.rebalances()
-            return
-        sent_at = self.world.loop.time()
-        request = HeartbeatRequest(
-            group_id=self.group,
-            generation_id=self.epoch,
-            member_id=self.member_id,
-            group_instance_id=self.instance_id,
-        )
-        error, response = await self.ask(request, "heartbeat", 4)
-        if response is not None and error is ErrorCode.NONE:
-            data, limit_ms = self.world.data, min(self.session_ms, self.rebalance_ms)
-            data.heard(self.group, self.label, sent_at)
-            if self.instance_id is None:
-                data.may_stay(self.group, self.member_id, sent_at, limit_ms)
-        elif error is ErrorCode.REBALANCE_IN_PROGRESS:
-            self.rebalances()
-        elif error in OUT:
-            self.drop()
-            self.member_id = ""
-
-    def _is_outdated(self) -> bool:
-        """Whether topics are not what they were when the leader assigned them."""
-        known = self.world.assigned_shapes.get(self.group)
-        return known is not None and known != self.world.shape(self.topics)
-
-    async def leave(self) -> None:
-        self.drop()
-        self.world.data.group_log.left.add((self.group, self.member_id))
-        member = leaving.MemberIdentity(
-            member_id=self.member_id, group_instance_id=self.instance_id
-        )
-        request = leaving.LeaveGroupRequest(group_id=self.group, members=[member])
-        await self.ask(request, "leave", 5)
-        self.member_id = ""
-        self.world.counts["leaves"] += 1
+    def _meaning(self, what: str, error: KafkaError) -> None:
+        """What is to be done about an error. Raises MustEnd, Violation."""
+        world, refusals = self.world, self.watch.refusals
+        world.counts[f"{what} {type(error).__name__} {error.code.name}"] += 1
+        if isinstance(error, CommitFailed):
+            is_lawful = bool(refusals) or not self.watch.is_member
+        elif isinstance(error, RebalanceInProgress):
+            is_lawful = ErrorCode.REBALANCE_IN_PROGRESS in refusals or not self.is_settled
+        elif isinstance(error, FencedInstanceId | UnreleasedInstanceId | InconsistentGroupProtocol):
+            is_lawful = error.code in refusals
+        elif isinstance(error, ClientClosed):
+            is_lawful = self.watch.is_closing
+        elif isinstance(error, UnsupportedByBroker):
+            is_lawful = world.draws.levels
+        else:
+            is_lawful = error.code in PASSING or error.code in refusals
+        if not is_lawful and not world.data.is_spoilt:
+            self._fail("unexpected-error", f"{what}: {error!r}, {refusals}, {self.watch}")
+        if not error.retriable and not isinstance(error, CommitFailed | RebalanceInProgress):
+            raise MustEnd(str(error))
 
 
-def subscription(topics: list[str], owned: list[Place], generation: int) -> bytes:
-    """What a member tells the leader of its group."""
-    message = ConsumerProtocolSubscription(
-        topics=topics,
-        owned_partitions=[
-            OwnedPartitions(topic=topic, partitions=sorted(i for name, i in owned if name == topic))
-            for topic in sorted({name for name, _index in owned})
-        ],
-        generation_id=generation if owned else -1,
-    )
-    return _VERSION.pack(VERSION) + bytes(message.to_bytes(VERSION))
+def _thoughtful(
+    kind: type[ConsumerPartitionAssignor], member: GroupMember
+) -> ConsumerPartitionAssignor:
+    """An assignor that may take its time."""
+
+    class Thoughtful(kind):  # type: ignore[valid-type, misc]
+        def assign(self, topics: Topics, subscriptions: Mapping[str, Subscription]) -> Assignments:
+            member.thinks()
+            return super().assign(topics, subscriptions)
+
+    return Thoughtful()
 
 
-def assignment(share: dict[str, list[int]]) -> bytes:
-    """What a leader gives a member."""
-    message = assignments.ConsumerProtocolAssignment(
-        assigned_partitions=[
-            assignments.TopicPartition(topic=topic, partitions=indexes)
-            for topic, indexes in share.items()
-        ]
-    )
-    return _VERSION.pack(VERSION) + bytes(message.to_bytes(VERSION))
+def _drawn_settings(random: Random) -> dict[str, Any]:
+    return {
+        "isolation_level": "read_committed",
+        "auto_offset_reset": "earliest",
+        "fetch_max_wait_ms": 200,
+        "fetch_max_bytes": random.choice((1, 1_000, 1_000_000)),
+        "max_poll_records": random.choice((1, 5, 500)),
+        "client_rack": random.choice(("", "rack-1", "rack-2")),
+        "request_timeout_ms": random.choice((1_000, 2_500)),
+        "default_api_timeout_ms": 6_000,
+        "retry_backoff_ms": random.choice((10, 100)),
+        "retry_backoff_max_ms": 500,
+        "reconnect_backoff_ms": 20,
+        "reconnect_backoff_max_ms": 300,
+        "socket_connection_setup_timeout_ms": 800,
+        "socket_connection_setup_timeout_max_ms": 1_500,
+        "metadata_max_age_ms": random.choice((500, 2_000)),
+    }

@@ -1,10 +1,11 @@
-"""Clients that ask where partitions begin and end, at both isolation levels, as restores do.
+"""Consumers that ask where partitions begin and end, at both isolation levels, as restores do.
 
-Owns: asking ListOffsets for the earliest and latest offset and by timestamp, and what each answer
-must agree with: the committed records, and what was told before. Must not: retry within a look.
-Invariants: what is told is committed, and for read_committed decided; the latest offset of a
-partition never goes back, whichever leader tells it (KIP-207); a leader that knows that everything
-of the leaders before it is committed names an offset, whatever transactions are open.
+Owns: the consumer's questions for the earliest and latest offset and by timestamp, and what each
+answer must agree with: the committed records, and what was told before. Must not: choose whom a
+consumer asks. Invariants: what is told is committed, and for read_committed decided; the latest
+offset of a partition never goes back, whichever leader tells it (KIP-207); a leader that knows that
+everything of the leaders before it is committed names an offset, whatever transactions are open;
+a consumer reports what the leader has told it.
 """
 
 from __future__ import annotations
@@ -13,22 +14,28 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from moldau.client import Consumer
+from moldau.client.errors import KafkaError
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages import p02_list_offsets as listing
+from moldau.protocol.messages.p02_list_offsets import ListOffsetsRequest
+from moldau.protocol.types import TopicPartition
+from moldau.runtime.ports import Ports
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink, PartitionView
+from tests.simulation.transactions.transactional_producer import keep_open
+from tests.virtual.loop import Process, VirtualClock
 
 if TYPE_CHECKING:
     from tests.simulation.replication.ledger import Key, PartitionTruth
     from tests.simulation.transactions.world import TransactionWorld
 
-CONSUMER = -1
 LATEST, EARLIEST = -1, -2
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 ISOLATION_LEVELS = (READ_COMMITTED, READ_UNCOMMITTED)
 FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
 VERSIONS = (4, 5, 7, 11)
+"""The newest that a reader's consumer may use."""
+
+PATIENCE_MS = 2_000.0
 RETRIED = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -38,6 +45,8 @@ RETRIED = frozenset(
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
     }
 )
 NOT_AVAILABLE = frozenset({ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE})
@@ -56,7 +65,7 @@ class Question:
     """One partition's question, and what was known when it was sent."""
 
     place: tuple[str, int]
-    view: PartitionView
+    leader_epoch: int
     timestamp: int
     isolation_level: int
     who: str
@@ -72,7 +81,10 @@ class Question:
     def __str__(self) -> str:
         level = "committed" if self.isolation_level == READ_COMMITTED else "uncommitted"
         topic, index = self.place
-        return f"{topic}-{index} at {self.timestamp}, read_{level}, from {self.who} in {self.view}"
+        return (
+            f"{topic}-{index} at {self.timestamp}, read_{level}, from {self.who} in epoch "
+            f"{self.leader_epoch}"
+        )
 
 
 class OffsetReader:
@@ -86,11 +98,44 @@ class OffsetReader:
         self.places = places
         self.host = f"offset-reader-{number}"
         self.process = Process(world.loop, self.host)
-        network = world.fabric.port_of(self.process, self.host)
-        self.link = ClusterLink(world.loop, self.process, network, random, world.broker_addresses)
+        self._network = world.fabric.port_of(self.process, self.host)
         self._told: dict[tuple[tuple[str, int], int], Told] = {}
+        self._expected: dict[tuple[tuple[str, int], int], int] = {}
+        self._answers: dict[tuple[tuple[str, int], int], Any] = {}
+        """By place and isolation level: what the leader has told last."""
+        self._consumers = {level: self._consumer(level) for level in ISOLATION_LEVELS}
         for place in places:
             self.process.spawn(self._run(place))
+
+    def _consumer(self, isolation_level: int) -> Consumer[bytes, bytes]:
+        world, random = self.world, self.random
+        consumer: Consumer[bytes, bytes] = Consumer(
+            ",".join(f"{host}:{port}" for _, host, port in world.broker_addresses),
+            ports=Ports(VirtualClock(world.loop), self._network, Random(random.getrandbits(64))),
+            isolation_level=("read_uncommitted", "read_committed")[isolation_level],
+            request_timeout_ms=random.choice((600, 2_500)),
+            retry_backoff_ms=random.choice((10, 100)),
+            reconnect_backoff_max_ms=300,
+            socket_connection_setup_timeout_ms=800,
+            metadata_max_age_ms=2_000,
+        )
+        keep_open(consumer)
+        ask = consumer._client.ask_node
+
+        async def asking(node_id: int, request: Any, **options: Any) -> Any:
+            if not isinstance(request, ListOffsetsRequest):
+                return await ask(node_id, request, **options)
+            questions = self._questions(node_id, request)
+            version = random.choice(VERSIONS)
+            response = await ask(node_id, request, versions=(1, version))
+            for topic in response.topics:
+                for answer in topic.partitions:
+                    question = questions[(topic.name, answer.partition_index)]
+                    world.guard(self._heard, question, answer, version)
+            return response
+
+        consumer._client.ask_node = asking  # type: ignore[method-assign, assignment]
+        return consumer
 
     def told(self, place: tuple[str, int]) -> int:
         """The largest latest offset that it was told of a partition, at either isolation level."""
@@ -100,9 +145,7 @@ class OffsetReader:
     async def _run(self, place: tuple[str, int]) -> None:
         while True:
             await self.world.loop.elapse(self.random.uniform(20.0, 400.0))
-            if not await self._look(place):
-                await self.link.pause()
-                await self.link.refresh(place[0])
+            await self._look(place)
 
     async def _look(self, place: tuple[str, int]) -> bool:
         """Both isolation levels, one after the other; False when something was not answered."""
@@ -131,76 +174,74 @@ class OffsetReader:
         while not await self._look(place):
             if self.world.loop.time() > deadline:
                 raise Violation("unlistable", f"{place}")
-            await self.link.pause()
-            await self.link.refresh(place[0])
 
     # -- one question ----------------------------------------------------------------------------
 
     async def _ask(
         self, place: tuple[str, int], timestamp: int, isolation_level: int, expected: int = -1
     ) -> Any:
-        """The partition's answer; None for an error. Raises Violation."""
-        view = await self.link.leader(*place)
-        if view is None or place[0] not in self.link.topic_ids:
-            return None
-        question = self._question(place, view, timestamp, isolation_level, expected)
-        request = listing.ListOffsetsRequest(
-            replica_id=CONSUMER,
-            isolation_level=isolation_level,
-            topics=[
-                listing.ListOffsetsTopic(
-                    name=place[0],
-                    partitions=[
-                        listing.ListOffsetsPartition(
-                            partition_index=place[1],
-                            current_leader_epoch=view.leader_epoch,
-                            timestamp=timestamp,
-                        )
-                    ],
-                )
-            ],
-        )
-        version = self.random.choice(VERSIONS)
+        """The leader's answer that the consumer reports; None for an error. Raises Violation."""
+        consumer, partition = self._consumers[isolation_level], TopicPartition(*place)
+        key = (place, isolation_level)
+        self._expected[key] = expected
+        self._answers.pop(key, None)
         try:
-            response = await self.link.ask(view.leader_id, request, api_version=version)
-        except NO_ANSWER:
+            if timestamp == LATEST:
+                reported = (await consumer.end_offsets([partition], PATIENCE_MS))[partition]
+            elif timestamp == EARLIEST:
+                reported = (await consumer.beginning_offsets([partition], PATIENCE_MS))[partition]
+            else:
+                found = await consumer.offsets_for_times({partition: timestamp}, PATIENCE_MS)
+                one = found[partition]
+                reported = -1 if one is None else one.offset
+        except KafkaError as error:
+            self.world.counts[f"list {type(error).__name__} {error.code.name}"] += 1
+            if error.code not in RETRIED:
+                raise Violation("unexpected-error", f"{self.host}: {place}: {error!r}") from error
             return None
-        answer = response.topics[0].partitions[0]
+        answer = self._answers[key]
+        if reported != answer.offset:
+            raise Violation("reported-otherwise", f"{self.host}: {place}: {reported}, {answer}")
+        return answer
+
+    def _questions(
+        self, node_id: int, request: ListOffsetsRequest
+    ) -> dict[tuple[str, int], Question]:
+        broker = self.world.brokers[node_id - 1]
+        who = broker.name if broker.process is not None else ""
+        questions = {}
+        for topic in request.topics:
+            for each in topic.partitions:
+                place = (topic.name, each.partition_index)
+                told = self._told.setdefault((place, request.isolation_level), Told())
+                known = self._truth(place).high_watermarks
+                epoch = each.current_leader_epoch
+                data = self.world.data
+                questions[place] = Question(
+                    place,
+                    epoch,
+                    each.timestamp,
+                    request.isolation_level,
+                    who,
+                    data.has_committed_its_past(self._key(place), who, epoch),
+                    known.get((who, epoch), -1),
+                    self._expected[(place, request.isolation_level)],
+                    Told(told.offset, told.leader_epoch),
+                )
+        return questions
+
+    def _heard(self, question: Question, answer: Any, version: int) -> None:
         error = ErrorCode.of(answer.error_code)
         if error is ErrorCode.NONE:
             self.world.counts["offsets_listed"] += 1
-            self.world.guard(self._check, question, answer)
-            return answer
+            self._answers[(question.place, question.isolation_level)] = answer
+            self._check(question, answer)
+            return
         self.world.counts[f"list {error.name}"] += 1
         if error not in RETRIED:
             raise Violation("unexpected-error", f"{self.host}: {error.name}, {question}")
         if error in NOT_AVAILABLE:
-            self.world.guard(self._check_excuse, question, error, version)
-        return None
-
-    def _question(
-        self,
-        place: tuple[str, int],
-        view: PartitionView,
-        timestamp: int,
-        isolation_level: int,
-        expected: int,
-    ) -> Question:
-        broker = self.world.brokers[view.leader_id - 1]
-        who = broker.name if broker.process is not None else ""
-        told = self._told.setdefault((place, isolation_level), Told())
-        known = self._truth(place).high_watermarks
-        return Question(
-            place,
-            view,
-            timestamp,
-            isolation_level,
-            who,
-            self.world.data.has_committed_its_past(self._key(place), who, view.leader_epoch),
-            known.get((who, view.leader_epoch), -1),
-            expected,
-            Told(told.offset, told.leader_epoch),
-        )
+            self._check_excuse(question, error, version)
 
     # -- what an answer must agree with ----------------------------------------------------------
 

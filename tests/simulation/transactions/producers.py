@@ -1,28 +1,27 @@
-"""Applications that write transactions over several topics, die, come back, and have zombies.
+"""Applications of transactional ids, which die, are closed and are fenced in every phase.
 
-Owns: what is written, and when an instance commits, aborts, dawdles or dies. Must not: know how
-brokers work. Invariant: a value names its transaction, its partition and its place.
+Owns: what an application writes, in which transactions, and its instances one after the other (or
+at the same time). Must not: check anything (the ledger does). Invariant: a value names its
+transaction, its partition and its number there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.transactions.coordinator_link import CoordinatorLink
-from tests.simulation.transactions.transactional_client import (
+from tests.simulation.transactions.transactional_producer import (
     Fenced,
     MustAbort,
-    TransactionalClient,
+    TransactionalProducer,
     gathered,
 )
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.ledger import ClientTransaction
     from tests.simulation.transactions.world import TransactionWorld
-
-ZOMBIE_STEPS = 3
 
 
 class Application:
@@ -73,7 +72,7 @@ class Application:
 class Instance:
     """One process of an application."""
 
-    make_client = TransactionalClient
+    application: Application
 
     def __init__(self, application: Application, number: int) -> None:
         self.application = application
@@ -81,50 +80,62 @@ class Instance:
         self.random = random = Random(application.random.getrandbits(64))
         self.process = Process(world.loop, f"{application.host}#{number}")
         self.is_idle = False
-        network = world.fabric.port_of(self.process, application.host)
-        link = CoordinatorLink(world.loop, self.process, network, random, world.broker_addresses)
-        self.client = self.make_client(
+        self.client = TransactionalProducer(
             world,
-            link,
+            self.process,
+            application.host,
+            random,
             application.transactional_id,
-            str(number),
             application.version,
-            timeout_ms=random.choice((1_500, 4_000, 10_000)),
+            **self.settings(),
         )
-        self.client.reuses_sequences = application.version < 2 and random.random() < 0.5
         self.process.spawn(self._run())
 
     def __repr__(self) -> str:
         state = "idle" if self.is_idle else "busy" if self.process.is_alive else "dead"
-        return f"{self.process.name} {state}"
+        return f"{self.process.name} {state} ({self.client.state.value})"
+
+    def settings(self) -> dict[str, object]:
+        """Of its producer, besides what is drawn."""
+        return {}
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether no other instance has been started since."""
+        return self.application.instances[-1] is self
 
     async def _run(self) -> None:
         world = self.world
         try:
-            await self.client.initialize()
-            while world.producers_may_act:
+            await self._begin()
+            while self._goes_on():
                 await world.loop.elapse(self.random.expovariate(1 / self.application.pause_ms))
                 await self._one()
         except Fenced:
             world.counts["fenced_instances"] += 1
-            if self.random.random() < 0.5:
-                await self._go_on_fenced()
-            if self is self.application.instances[-1]:
+            if self.is_newest:
                 self.application.restart_later()
+        await self.client.close(None, self.random.choice((0.0, 500.0)))
         self.is_idle = True
+
+    def _goes_on(self) -> bool:
+        return self.world.producers_may_act
+
+    async def _begin(self) -> None:
+        await self.client.initialize()
 
     async def _one(self) -> None:
         """One transaction. Raises Fenced."""
         client, random = self.client, self.random
-        await client.adopt_level()
         transaction = client.begin()
         is_commit = random.random() < 0.75
         try:
             await self._write(transaction)
-            await self._perhaps_something_else()
+            await self._perhaps_something_else(transaction)
             if random.random() < 0.05:
                 # Longer than the coordinator waits.
-                await self.world.loop.elapse(client.timeout_ms * 1.5)
+                longest_ms = client.producer.config.transaction_timeout_ms
+                await self.world.loop.elapse(longest_ms * 1.5)
             if is_commit:
                 await client.end(transaction, is_commit=True)
                 return
@@ -140,7 +151,6 @@ class Instance:
         rounds = random.choice((1, 1, 2, 3))
         number = 0
         for _ in range(rounds):
-            await client.add(transaction, places)
             sends = []
             for topic, index in places:
                 values = []
@@ -148,30 +158,83 @@ class Instance:
                     number += 1
                     values.append(f"{transaction.name} {topic}-{index} {number}".encode())
                 sends.append(client.send(transaction, topic, index, values))
-            await gathered(*sends)
+            if random.random() < 0.2:
+                # The end of the transaction is what waits for them.
+                for send in sends:
+                    self.process.spawn(_in_background(send))
+                await self.world.loop.elapse(0.0)
+            else:
+                await gathered(*sends)
 
-    async def _perhaps_something_else(self) -> None:
-        """Die in the middle, or get a successor and go on as if nothing were."""
+    async def _perhaps_something_else(self, transaction: ClientTransaction) -> None:
+        """Die sooner or later, stand still, close, or get a successor and go on regardless."""
         chance = self.random.random()
+        application, world = self.application, self.world
         if chance < 0.04:
+            delay_ms = self.random.choice((0.0, self.random.uniform(0.0, 60.0)))
+            world.loop.call_outside(delay_ms, self._die)
+            await world.loop.elapse(1.0)
+        elif chance < 0.08 and self.is_newest:
+            world.note(f"{self.process.name} gets a successor")
+            world.counts["zombies"] += 1
+            application.restart()
+        elif chance < 0.11:
+            world.counts["pauses"] += 1
+            longest_ms = self.client.producer.config.transaction_timeout_ms
+            self.process.stop_for(self.random.uniform(100.0, min(longest_ms, 5_000) * 1.5))
+            await world.loop.elapse(1.0)
+        elif chance < 0.15:
+            world.note(f"{self.process.name} closes in a transaction")
+            await self.client.close(transaction, self.random.choice((0.0, 50.0, 5_000.0, 5_000.0)))
+            raise Fenced("closed")
+
+    def _die(self) -> None:
+        if self.process.is_alive and not self.is_idle:
             self.world.note(f"{self.process.name} dies in a transaction")
             self.world.counts["application_crashes"] += 1
             self.application.restart_later()
             self.process.kill()
-            await self.world.loop.elapse(1.0)  # which never comes to its end
-        elif chance < 0.08 and self is self.application.instances[-1]:
-            self.world.note(f"{self.process.name} gets a successor")
-            self.world.counts["zombies"] += 1
-            self.application.restart()
 
-    async def _go_on_fenced(self) -> None:
-        """Somebody who does not believe that it is fenced."""
-        client = self.client
-        client.goes_on_when_fenced = True
-        for _ in range(ZOMBIE_STEPS):
+
+async def _in_background(send: object) -> None:
+    """The transaction's end brings its failure to light."""
+    try:
+        await send  # type: ignore[misc]
+    except (MustAbort, Fenced):
+        return
+
+
+class Witness:
+    """A producer whose calls all succeed, and in time, since the cluster is whole: although its
+    coordinator moves.
+    """
+
+    def __init__(self, world: TransactionWorld, random: Random) -> None:
+        self.world = world
+        self.process = Process(world.loop, "witness#1")
+        self.client = TransactionalProducer(
+            *(world, self.process, "witness", random, "txn-witness", world.choose_version(random)),
+            transaction_timeout_ms=60_000,
+            request_timeout_ms=2_500,
+            delivery_timeout_ms=20_000,
+            max_block_ms=20_000,
+        )
+        self.client.is_calm = True
+
+    async def testify(self, until: Callable[[], bool]) -> None:
+        """Transactions, at least one, to all partitions. Raises Violation."""
+        client, world = self.client, self.world
+        await client.initialize()
+        places = [place for place in world.places if place[0] not in world.data.recreated]
+        while True:
             transaction = client.begin()
-            try:
-                await self._write(transaction)
-                await client.end(transaction, is_commit=True)
-            except (MustAbort, Fenced):
-                await self.world.loop.elapse(self.random.uniform(1.0, 300.0))
+            sends = [
+                client.send(transaction, *place, [f"{transaction.name} {place} last".encode()])
+                for place in places
+            ]
+            await gathered(*sends)
+            await client.end(transaction, is_commit=client.random.random() < 0.7)
+            if until():
+                break
+            await world.loop.elapse(client.random.uniform(20.0, 200.0))
+        await client.close(None, 5_000.0)

@@ -1,213 +1,145 @@
-"""Readers of committed records: what they are shown is what the markers in the log say.
+"""Readers without a group: the product's consumer, of committed records and of all.
 
-Owns: a position per partition, and taking aborted records out as clients do. Must not: know
-transactions. Invariant: between two positions a reader has got exactly the committed records.
+Owns: what a reader is configured with, when it goes back, and where it stands. Must not: know
+transactions (`reads` compares with the ledger). Invariant: whatever a reader has skipped or handed
+out between two positions is checked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages import p01_fetch as fetch
-from moldau.protocol.records import (
-    ControlRecordType,
-    Record,
-    decode_end_txn_marker,
-    decode_records,
-    iter_batches,
-)
+from moldau.client import Consumer
+from moldau.client.errors import KafkaError
+from moldau.client.records import TopicPartition
+from moldau.runtime.ports import Ports
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink, PartitionView
-from tests.simulation.transactions.coordinator_link import CoordinatorLink
+from tests.simulation.transactions import reads
+from tests.simulation.transactions.transactional_producer import keep_open
+from tests.virtual.loop import Process, VirtualClock
 
 if TYPE_CHECKING:
-    from tests.simulation.replication.ledger import Key
     from tests.simulation.transactions.world import TransactionWorld
 
-READ_COMMITTED = 1
-MAX_WAIT_MS = 200
-UNEXPECTED = frozenset(
-    {ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_REQUEST, ErrorCode.CORRUPT_MESSAGE}
-)
+COMMITTED, ALL = "read_committed", "read_uncommitted"
+READ_ALL_S = 20
+RACKS = ("", "rack-1", "rack-2", "rack-3")
 
 
-async def read_committed(
-    world: TransactionWorld,
-    link: ClusterLink,
-    random: Random,
-    place: tuple[str, int],
-    position: int,
-    *,
-    may_follow: bool = True,
-) -> tuple[list[tuple[int, bytes]], int]:
-    """One fetch: committed records with their offsets, and the position behind what was read.
-
-    Raises Violation when they are not those that the log's markers commit.
-    """
-    topic, index = place
-    view = await link.leader(topic, index)
-    if view is None or topic not in link.topic_ids:
-        await link.pause()
-        await link.refresh(topic)
-        return [], position
-    topic_id = link.topic_ids[topic]
-    source = view.leader_id
-    if may_follow and random.random() < 0.2:
-        source = random.choice(sorted(view.replicas))
-    request = _request(link, view, place, position, random)
-    try:
-        response = await link.ask(source, request)
-    except NO_ANSWER:
-        await link.pause()
-        await link.refresh(topic)
-        return [], position
-    error = ErrorCode.of(response.error_code)
-    data = None
-    if error is ErrorCode.NONE and response.responses:
-        data = response.responses[0].partitions[0]
-        error = ErrorCode.of(data.error_code)
-    if error in UNEXPECTED:
-        raise Violation("unexpected-error", f"{link.process.name}: fetch: {error.name}")
-    if data is None or error is not ErrorCode.NONE:
-        world.counts[f"read {error.name}"] += 1
-        if error is ErrorCode.OFFSET_OUT_OF_RANGE and world.data.is_spoilt:
-            return [], 0
-        await link.pause()
-        await link.refresh(topic)
-        return [], position
-    return _take(world, link.process.name, (topic_id, index), position, data)
-
-
-def _request(
-    link: ClusterLink, view: PartitionView, place: tuple[str, int], position: int, random: Random
-) -> fetch.FetchRequest:
-    return fetch.FetchRequest(
-        max_wait_ms=MAX_WAIT_MS,
-        min_bytes=1,
-        max_bytes=random.choice((1, 1_000, 1_000_000)),
-        isolation_level=READ_COMMITTED,
-        session_epoch=-1,
-        topics=[
-            fetch.FetchTopic(
-                topic=place[0],
-                topic_id=link.topic_ids[place[0]],
-                partitions=[
-                    fetch.FetchPartition(
-                        partition=place[1],
-                        current_leader_epoch=view.leader_epoch,
-                        fetch_offset=position,
-                        partition_max_bytes=100_000,
-                    )
-                ],
-            )
-        ],
-    )
-
-
-def _take(
-    world: TransactionWorld, who: str, key: Key, position: int, data: Any
-) -> tuple[list[tuple[int, bytes]], int]:
-    truth = world.data.truth(key)
-    name = truth.name
-    pairs = [(each.first_offset, each.producer_id) for each in data.aborted_transactions or ()]
-    if pairs != sorted(pairs, key=lambda pair: pair[0]):
-        raise Violation("aborted-out-of-order", f"{who}, {name}: {pairs}")
-    found, end = _filtered(bytes(data.records or b""), pairs, position)
-    if world.data.is_spoilt or truth.allows_unclean:
-        return [(offset, record.value or b"") for offset, record in found], end
-    if end > max(position, data.last_stable_offset):
-        raise Violation(
-            "read-beyond-stable", f"{who}, {name}: up to {end}, stable {data.last_stable_offset}"
-        )
-    got = {offset: record.value for offset, record in found}
-    expected = {}
-    stream = world.data.stream(name)
-    for placed in stream.between(position, end):
-        outcome = placed.outcome
-        if outcome is None:
-            marker = stream.marker_after(placed.producer_id, placed.offset)
-            outcome = None if marker is None else marker[1]
-            world.counts["read_before_marker"] += 1
-        if outcome is None:
-            raise Violation("read-open", f"{who}, {name}: {placed}")
-        if outcome is False and placed.offset in got:
-            raise Violation("read-aborted", f"{who}, {name}: {placed}, told {pairs}")
-        if outcome:
-            expected[placed.offset] = placed.record.value
-    if got != expected:
-        wrong = sorted(set(got.items()) ^ set(expected.items()))
-        raise Violation("read-incomplete", f"{who}, {name} {position}-{end}: {wrong[:4]}")
-    world.counts["read_committed"] += len(got)
-    return [(offset, value or b"") for offset, value in got.items()], end
-
-
-def _filtered(
-    records: bytes, aborted: list[tuple[int, int]], position: int
-) -> tuple[list[tuple[int, Record]], int]:
-    """What a client hands to its application, and where it goes on."""
-    waiting = list(aborted)
-    dropped: set[int] = set()
-    found: list[tuple[int, Record]] = []
-    end = position
-    for start, header in iter_batches(records):
-        end = header.last_offset + 1
-        while waiting and waiting[0][0] <= header.last_offset:
-            dropped.add(waiting.pop(0)[1])
-        decoded = decode_records(records, start)
-        if header.is_control:
-            if decode_end_txn_marker(decoded[0]).type is ControlRecordType.ABORT:
-                dropped.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in dropped):
-            found.extend(
-                (header.base_offset + number, record)
-                for number, record in enumerate(decoded)
-                if header.base_offset + number >= position
-            )
-    return found, max(end, position)
-
-
-class CommittedReader:
-    """One client that reads everything again and again."""
+class Reader:
+    """One client that reads some partitions from the beginning, again and again."""
 
     def __init__(
-        self, world: TransactionWorld, number: int, random: Random, places: list[tuple[str, int]]
+        self,
+        world: TransactionWorld,
+        number: int,
+        random: Random,
+        places: list[tuple[str, int]],
+        isolation_level: str = COMMITTED,
     ) -> None:
         self.world = world
         self.random = random
         self.host = f"reader-{number}"
+        self.isolation_level = isolation_level
+        self.places = [TopicPartition(*place) for place in places]
         self.process = Process(world.loop, self.host)
-        network = world.fabric.port_of(self.process, self.host)
-        self.link = CoordinatorLink(
-            world.loop, self.process, network, random, world.broker_addresses
+        self.network = world.fabric.port_of(self.process, self.host)
+        self.process.spawn(self._run())
+
+    def _consumer(self, rack: str) -> Consumer[bytes, bytes]:
+        random = self.random
+        consumer: Consumer[bytes, bytes] = Consumer(
+            ",".join(f"{host}:{port}" for _, host, port in self.world.broker_addresses),
+            ports=Ports(
+                VirtualClock(self.world.loop), self.network, Random(random.getrandbits(64))
+            ),
+            isolation_level=self.isolation_level,
+            auto_offset_reset="earliest",
+            client_rack=rack,
+            fetch_max_wait_ms=200,
+            fetch_max_bytes=random.choice((1, 1_000, 1_000_000)),
+            max_partition_fetch_bytes=random.choice((1, 100_000)),
+            max_poll_records=random.choice((1, 5, 500)),
+            request_timeout_ms=2_500,
+            retry_backoff_ms=random.choice((10, 100)),
+            reconnect_backoff_ms=20,
+            reconnect_backoff_max_ms=300,
+            socket_connection_setup_timeout_ms=800,
+            socket_connection_setup_timeout_max_ms=1_500,
+            metadata_max_age_ms=random.choice((500, 300_000)),
+            default_api_timeout_ms=5_000,
         )
-        for place in places:
-            self.process.spawn(self._run(place))
+        keep_open(consumer)
+        return consumer
 
-    async def _run(self, place: tuple[str, int]) -> None:
-        position = 0
+    async def _run(self) -> None:
+        """One consumer after the other, each for a while."""
+        world, random = self.world, self.random
         while True:
-            await self.world.loop.elapse(self.random.uniform(20.0, 300.0))
-            if self.random.random() < 0.03:
-                position = 0
-            _found, position = await read_committed(
-                self.world, self.link, self.random, place, position
-            )
+            consumer = self._consumer(random.choice(RACKS))
+            consumer.assign(self.places)
+            positions: dict[TopicPartition, int] = {}
+            while random.random() > 0.01:
+                await world.loop.elapse(random.uniform(5.0, 200.0))
+                if random.random() < 0.03:
+                    place = random.choice(self.places)
+                    consumer.seek(place, 0)
+                    positions[place] = 0
+                await self._poll(consumer, positions)
+            await consumer.close(random.choice((0, 1_000)))
+            world.counts["readers_closed"] += 1
 
-    async def read_all(self, place: tuple[str, int]) -> list[bytes]:
-        """Everything that is committed; nothing is open any more. Raises Violation."""
-        stream = self.world.data.stream(f"{place[0]}-{place[1]}")
-        wanted = stream.offsets[-1] + 1 if stream.offsets else 0
-        values: list[bytes] = []
-        position = 0
-        deadline = self.world.loop.time() + 20
-        while position < wanted:
-            if self.world.loop.time() > deadline:
-                raise Violation("unreadable", f"{place} ends at {position}, not at {wanted}")
-            found, position = await read_committed(
-                self.world, self.link, self.random, place, position, may_follow=False
+    async def _poll(
+        self, consumer: Consumer[bytes, bytes], positions: dict[TopicPartition, int]
+    ) -> None:
+        try:
+            found = await consumer.getmany(timeout_ms=self.random.choice((0, 200)))
+        except KafkaError as error:
+            raise Violation("unexpected-error", f"{self.host}: {error!r}") from error
+        self._take(consumer, positions, found)
+
+    def _take(
+        self,
+        consumer: Consumer[bytes, bytes],
+        positions: dict[TopicPartition, int],
+        found: Mapping[TopicPartition, Any],
+    ) -> None:
+        """Compare what was handed out, and what was not, up to where the consumer stands now."""
+        for place, position in consumer.positions().items():
+            got = {record.offset: record.value for record in found.get(place, ())}
+            self.world.guard(
+                reads.check_read,
+                self.world,
+                self.host,
+                place,
+                (positions.get(place, 0), position.offset),
+                got,
+                self.isolation_level == COMMITTED,
             )
-            values.extend(value for _offset, value in found)
-        return values
+            positions[place] = position.offset
+
+    async def read_all(self) -> None:
+        """Everything from the beginning by a consumer that follows leaders; nothing is open any
+        more. Raises Violation.
+        """
+        world = self.world
+        consumer = self._consumer("")
+        places = [
+            TopicPartition(plan.name, index)
+            for plan in world.topics[:3]
+            for index in range(plan.partitions)
+        ]
+        wanted = {}
+        for place in places:
+            offsets = world.data.stream(f"{place.topic}-{place.partition}").offsets
+            wanted[place] = offsets[-1] + 1 if offsets else 0
+        consumer.assign(places)
+        positions = dict.fromkeys(places, 0)
+        deadline = world.loop.time() + READ_ALL_S
+        while any(positions[place] < wanted[place] for place in places):
+            if world.loop.time() > deadline:
+                raise Violation("unreadable", f"{self.host} is at {positions}, not at {wanted}")
+            await self._poll(consumer, positions)
+        await consumer.close()

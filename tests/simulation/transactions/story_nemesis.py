@@ -15,9 +15,6 @@ from typing import Any
 from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from tests.simulation.cluster.base_nemesis import Act
-from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.cluster.wall_clocks import HOUR_MS
-from tests.simulation.transactions.consumer_members import ConsumerMembership
 from tests.simulation.transactions.faulty_clients import (
     HOARD,
     FaultyMember,
@@ -26,8 +23,10 @@ from tests.simulation.transactions.faulty_clients import (
 )
 from tests.simulation.transactions.group_applications import GroupApplication, GroupPlan
 from tests.simulation.transactions.group_nemesis import GroupNemesis
-from tests.simulation.transactions.members import Membership
+from tests.simulation.transactions.members import CONSUMER, GroupMember
 from tests.simulation.transactions.world import INPUT, INTERNAL_PARTITIONS, TransactionWorld
+from tests.virtual.loop import Process
+from tests.virtual.wall_clocks import HOUR_MS
 
 FLOODED_LINE = 100
 """A line that holds more is not flooded: it would take too long."""
@@ -40,7 +39,7 @@ SETTLED_MS = 9_000.0
 STEP_MS = 3_000.0
 """For so long it waits for what members or coordinators do then."""
 
-Wanted = dict[GroupApplication, type[Membership]]
+Wanted = dict[GroupApplication, str]
 
 
 class StoryNemesis(GroupNemesis):
@@ -112,7 +111,7 @@ class StoryNemesis(GroupNemesis):
 
     def _is_settled_as(self, plan: GroupPlan, wanted: Wanted) -> bool:
         for application, protocol in wanted.items():
-            if not _is_in(application) or not isinstance(application.member, protocol):
+            if not _is_in(application) or not _has(application, protocol):
                 return False
         return not self.world.unsettled(plan)
 
@@ -137,15 +136,15 @@ class StoryNemesis(GroupNemesis):
             newcomer.is_away = True
             newcomer.go(leaves=True)
             await self._wait_for(
-                lambda: name in world.thinking_groups and newcomer.member is None, STEP_MS
+                lambda: world.is_thinking(name) and newcomer.member is None, STEP_MS
             )
             newcomer.is_away = False
-            newcomer.next_protocol = ConsumerMembership
+            newcomer.next_protocol = CONSUMER
             newcomer.start()
-            await self._wait_for(
-                lambda: name not in world.thinking_groups or _is_in(newcomer), STEP_MS
-            )
+            await self._wait_for(lambda: not world.is_thinking(name) or _is_in(newcomer), STEP_MS)
             world.held_groups.discard(name)
+            if world.is_thinking(name):
+                world.thinking[name].go_on()
         _let_go(members)
 
     def _downgrade(self) -> None:
@@ -163,7 +162,7 @@ class StoryNemesis(GroupNemesis):
         """The others stay steady: any of them that went would begin the rebalance that is due."""
         wanted: Wanted = dict.fromkeys(members, plan.protocols[0])
         newest = self.random.choice(members)
-        wanted[newest] = ConsumerMembership
+        wanted[newest] = CONSUMER
         log, name = self.world.data.group_log, plan.name
         if not await self._settle_as(plan, wanted) or not await self._wait_for(
             lambda: set(log.member_epochs.get(name, {}).values()) == {log.generations.get(name)},
@@ -194,12 +193,12 @@ class StoryNemesis(GroupNemesis):
     ) -> None:
         if plan.is_changing and len(members) > 1 and self.random.random() < 0.7:
             wanted: Wanted = dict.fromkeys(members, plan.protocols[0])
-            wanted[self.random.choice(members)] = ConsumerMembership
+            wanted[self.random.choice(members)] = CONSUMER
             await self._settle_as(plan, wanted)
         faulty = self._faulty(FaultyMember, plan)
         faulty.process.spawn(faulty.stay(self.random.uniform(2_000, 9_000)))
         await self._wait_for(lambda: faulty.generation >= 0, STEP_MS)
-        newer = [each for each in members if isinstance(each.member, ConsumerMembership)]
+        newer = [each for each in members if _has(each, CONSUMER)]
         if len(newer) < len(members):
             for member in newer:
                 member.is_away = True
@@ -258,7 +257,7 @@ class StoryNemesis(GroupNemesis):
         world.note(world.wall_clocks.move(host, -HOUR_MS))
 
 
-def _member(application: GroupApplication) -> Membership:
+def _member(application: GroupApplication) -> GroupMember:
     member = application.member
     assert member is not None
     return member
@@ -267,7 +266,12 @@ def _member(application: GroupApplication) -> Membership:
 def _is_in(application: GroupApplication) -> bool:
     """Whether its process is a member, and has not to join again."""
     member = application.member
-    return member is not None and member.is_member and not member.must_join
+    return member is not None and member.is_settled
+
+
+def _has(application: GroupApplication, protocol: str) -> bool:
+    """Whether its process runs, and has that protocol."""
+    return application.member is not None and application.member.protocol == protocol
 
 
 def _let_go(members: Iterable[GroupApplication]) -> None:

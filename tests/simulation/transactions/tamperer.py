@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.runtime.connection import Connection
-from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 from tests.simulation.replication.cluster_link import NO_ANSWER
+from tests.virtual.loop import Process, VirtualClock
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld

@@ -21,6 +21,7 @@ from moldau.storage.log import Log
 from tests.simulation.cluster.disk import NodeDisk
 from tests.simulation.replication.mirror import read_bytes
 from tests.simulation.replication.taps import taps
+from tests.simulation.transactions.client_taps import client_taps
 from tests.simulation.transactions.loading import check_loaded
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ EPOCH_BUMP_VERSION = 2
 @contextmanager
 def transaction_taps(world: TransactionWorld) -> Iterator[None]:
     """In force while the block runs."""
-    with taps(), _limits(world):
+    with taps(), client_taps(world), _limits(world):
         update = Log.update_high_watermark
         write = Connection._write
         answered = MarkerSender._answered

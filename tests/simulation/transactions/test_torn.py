@@ -6,24 +6,28 @@ for: the tests say so, to notice if it ever changes.
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.messages.p26_end_txn import EndTxnRequest
-from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.transactions.coordinator_link import TRANSACTION, CoordinatorLink
+from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from tests.simulation.transactions.ledger import ClientTransaction
 from tests.simulation.transactions.taps import transaction_taps
-from tests.simulation.transactions.transactional_client import TransactionalClient
-from tests.simulation.transactions.world import TransactionWorld
+from tests.simulation.transactions.transactional_producer import TransactionalProducer
+from tests.simulation.transactions.world import INTERNAL_PARTITIONS, TransactionWorld
+from tests.virtual.loop import Process
 
 ID = "torn"
 OTHER = ("output", 0)
 LATE_MS = 2_000.0
+LATEST_MS = 6_000.0
+"""Longer than a request is held up."""
 
 
 class TornWorld(TransactionWorld):
-    """No faults, one client, one schedule."""
+    """No faults, one producer, one schedule."""
 
     def __init__(self, version: int, late: ApiKey) -> None:
         super().__init__("torn", controllers=1)
@@ -36,75 +40,61 @@ class TornWorld(TransactionWorld):
     async def _make_clients(self) -> None:
         await self._make_internal_topics()
         self._make_readers()
-        process = Process(self.loop, "client")
-        network = self.fabric.port_of(process, "client")
-        link = CoordinatorLink(
-            self.loop, process, network, self._new_random(), self.broker_addresses
+        process = Process(self.loop, "client#1")
+        self.client = TransactionalProducer(
+            *(self, process, "client", self._new_random(), ID, self.version),
+            transaction_timeout_ms=60_000,
+            request_timeout_ms=300,
+            delivery_timeout_ms=10_000,
         )
-        self.client = TransactionalClient(self, link, ID, "1", self.version, 60_000)
+        self.client.cancelled_share = 0.0
         if self.version < 2:
             self.data.excuse(ID)
-        await process.spawn(self._schedule(link))
+        await process.spawn(self._schedule())
 
     async def _move_coordinators(self) -> None:
         """Without a nemesis, a broker that stops would not be started again."""
 
-    async def _schedule(self, link: CoordinatorLink) -> None:
-        client = self.client
+    async def _schedule(self) -> None:
+        client, tamperer = self.client, self.tamperer
         await client.initialize()
-        coordinator = await link.find(TRANSACTION, ID)
-        assert coordinator is not None
-        place = await self._place_led_elsewhere(link, coordinator)
+        place = self._place_led_elsewhere()
 
         first = self.first = client.begin()
-        await client.add(first, [place])
         await client.send(first, *place, [f"{first.name} first".encode()])
+        tamperer.apis = frozenset({self.late})
         if self.late is ApiKey.END_TXN:
-            await self._end_in_vain(link, coordinator, first)
+            # Nothing arrives for long on the connection with the first one; it is given up.
+            tamperer.copies, tamperer.holds = 1e-9, 1.0
+            resting = asyncio.ensure_future(self._rest_after_one())
+            await client.end(first, is_commit=True)
+            await resting
         else:
-            self.tamperer.apis = frozenset({self.late})
-            self.tamperer.copies, self.tamperer.longest_ms = 1.0, LATE_MS
-        await client.end(first, is_commit=True)
+            tamperer.copies, tamperer.longest_ms = 1.0, LATE_MS
+            await client.end(first, is_commit=True)
 
         second = self.second = client.begin()
-        await client.add(second, [place])
         await client.send(second, *place, [f"{second.name} half".encode()])
-        self.tamperer.rest()
-        await self.loop.elapse(LATE_MS * 1.5)
-        await client.add(second, [OTHER])
+        tamperer.rest()
+        await self.loop.elapse(LATEST_MS)
         await client.send(second, *OTHER, [f"{second.name} other-half".encode()])
         await client.end(second, is_commit=False)
 
-    async def _place_led_elsewhere(
-        self, link: CoordinatorLink, coordinator: int
-    ) -> tuple[str, int]:
-        """A partition to which markers go over the network."""
-        for topic in ("input", "side"):
-            for index in range(self.partition_count(topic)):
-                view = await link.leader(topic, index)
-                if view is not None and view.leader_id != coordinator:
-                    return topic, index
-        raise AssertionError("one broker leads everything")
+    async def _rest_after_one(self) -> None:
+        while not self.counts["holds"]:
+            await self.loop.elapse(0.1)
+        self.tamperer.rest()
 
-    async def _end_in_vain(
-        self, link: CoordinatorLink, coordinator: int, transaction: ClientTransaction
-    ) -> None:
-        """EndTxn on a connection on which nothing arrives for long; the client gives it up."""
-        connection = await link.connection(coordinator)
-        transport = connection._transport
-        transport.last_arrival = self.loop.time() + LATE_MS / 1000  # type: ignore[union-attr]
-        transaction.asked.add(True)
-        connection.submit(
-            EndTxnRequest(
-                transactional_id=ID,
-                producer_id=transaction.producer_id,
-                producer_epoch=transaction.producer_epoch,
-                committed=True,
-            ),
-            api_version=5 if self.version >= 2 else 4,
-        ).add_done_callback(lambda future: future.exception())
-        await self.loop.elapse(100.0)
-        link.drop(coordinator)
+    def _place_led_elsewhere(self) -> tuple[str, int]:
+        """A partition to which markers go over the network."""
+        topics = self.ledger.image.topics.topics_by_name
+        index = partition_for(ID, INTERNAL_PARTITIONS)
+        coordinator = topics[TRANSACTION_STATE.topic].partitions[index].leader
+        for name in ("input", "side"):
+            for index, partition in topics[name].partitions.items():
+                if partition.leader != coordinator:
+                    return name, index
+        raise AssertionError("one broker leads everything")
 
 
 @pytest.mark.parametrize("late", [ApiKey.END_TXN, ApiKey.WRITE_TXN_MARKERS])

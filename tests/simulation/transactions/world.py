@@ -7,7 +7,6 @@ Invariant: everything follows from the seed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -16,9 +15,8 @@ from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.metadata.features import GROUP_VERSION, TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.wall_clocks import HOUR_MS
 from tests.simulation.replication.administrator import TopicPlan
-from tests.simulation.replication.consumers import SimulatedConsumer
+from tests.simulation.replication.consumers import ConsumerClient
 from tests.simulation.replication.data_broker import DataBroker
 from tests.simulation.replication.ledger import Key
 from tests.simulation.replication.mirror import read_bytes, read_mirror
@@ -39,10 +37,12 @@ from tests.simulation.transactions.group_applications import (
 from tests.simulation.transactions.ledger import COMPACTED, TransactionLedger, is_compacted
 from tests.simulation.transactions.offset_readers import OffsetReader
 from tests.simulation.transactions.prepared_application import PreparedApplication
-from tests.simulation.transactions.producers import Application
-from tests.simulation.transactions.readers import CommittedReader
+from tests.simulation.transactions.producers import Application, Witness
+from tests.simulation.transactions.readers import ALL, COMMITTED, Reader
 from tests.simulation.transactions.tamperer import Tamperer
 from tests.simulation.transactions.transaction_log import ONGOING
+from tests.virtual.loop import Process
+from tests.virtual.wall_clocks import HOUR_MS
 
 INTERNAL_PARTITIONS = 2
 SLOW_ASSIGNMENTS = 0.2
@@ -55,6 +55,9 @@ SETTLE_LIMIT_MS = 45_000.0
 STUCK_AFTER_MS = 60_000.0
 """How long clients are waited for that a lawful loss may keep waiting for ever; less than the
 convergence limit."""
+
+SHOWN_ALL = {"isolation_level": "read_uncommitted"}
+"""What is aborted is shown, too, so that every record is."""
 
 
 class TransactionWorld(ReplicationWorld):
@@ -84,12 +87,10 @@ class TransactionWorld(ReplicationWorld):
         """How many leaders of classic groups take their time to assign partitions."""
         self.held_groups: set[str] = set()
         """Groups whose leaders wait until they are let go."""
-        self.thinking_groups: set[str] = set()
-        """Of these, those whose members wait for their assignment now."""
+        self.thinking: dict[str, Process] = {}
+        """By group: the leader of such a one that has waited last."""
         self.rivals: list[GroupApplication] = []
-        self.assigned_shapes: dict[str, Any] = {}
-        """By group: the topics and partitions that the leader of a classic group has assigned."""
-        self.readers: list[CommittedReader] = []
+        self.readers: list[Reader] = []
         self.offset_readers: list[OffsetReader] = []
         self.chaos_ms = self.random.uniform(1_500, 6_000)
         self.tamperer = Tamperer(self, self._new_random())
@@ -142,6 +143,8 @@ class TransactionWorld(ReplicationWorld):
             {
                 "replica.fetch.max.bytes": random.choice(("1500", "1048576")),
                 "min.insync.replicas": "2",
+                # Producers ask for a topic also between its deletion and its creation.
+                "auto.create.topics.enable": "false",
                 "log.cleaner.enable": "true" if self.cleans else "false",
                 "log.cleaner.backoff.ms": str(random.choice((50, 400))),
                 "log.cleaner.min.cleanable.ratio": random.choice(("0.01", "0.4")),
@@ -203,7 +206,8 @@ class TransactionWorld(ReplicationWorld):
             plans = [replace(plan, static=True) for plan in plans]
             plans = plans or [replace(plan_group(self.drawn, "group-1", 0), static=True)]
         if self.draws.has_visitors:
-            plan = replace(plan_group(self.drawn, VISITORS, 0), topics=(PASSING,))
+            plan = plan_group(self.drawn, VISITORS, 0)
+            plan = replace(plan, topics=(PASSING,), is_automatic=False)
             plans.append(plan)
         return plans
 
@@ -261,14 +265,17 @@ class TransactionWorld(ReplicationWorld):
         """The level that is finalized now."""
         return int(self.ledger.image.features.level(feature))
 
-    def shape(self, topics: Sequence[str]) -> dict[str, Any]:
-        """What a client's metadata would say of these topics: their ids and sizes."""
-        return {topic: (self._topic_id_of(topic), self.partition_count(topic)) for topic in topics}
+    def is_thinking(self, group: str) -> bool:
+        """Whether a held group's members wait for their assignment now."""
+        leader = self.thinking.get(group)
+        return leader is not None and leader.is_alive and leader.stopped_until is not None
 
     def note_partitions(self) -> None:
         """Topics have grown: from now on everybody knows."""
         for number, plan in enumerate(self.topics):
-            count = max(self.partition_count(plan.name), plan.partitions)
+            count = self.partition_count(plan.name)
+            if plan.is_recreated and count:
+                self.topics[number] = replace(plan, partitions=count)
             if count > plan.partitions:
                 self.topics[number] = replace(plan, partitions=count)
                 if plan.name in (INPUT, PASSING):
@@ -277,12 +284,13 @@ class TransactionWorld(ReplicationWorld):
     def _make_readers(self) -> None:
         random = self.random
         some = random.sample([each for each in self._places() if self._keeps_all(each[0])], 2)
-        self.consumers.append(SimulatedConsumer(self, 1, self._new_random(), some))
+        self.consumers.append(ConsumerClient(self, 1, self._new_random(), some, **SHOWN_ALL))
         data_places = [
             (plan.name, index) for plan in self.topics[:3] for index in range(plan.partitions)
         ]
         some = random.sample(data_places, 3)
-        self.readers.append(CommittedReader(self, 1, self._new_random(), some))
+        self.readers.append(Reader(self, 1, self._new_random(), some, COMMITTED))
+        self.readers.append(Reader(self, 2, self._new_random(), some, ALL))
         some = random.sample(data_places, 3)
         self.offset_readers.append(OffsetReader(self, 1, self._new_random(), some))
 
@@ -332,8 +340,13 @@ class TransactionWorld(ReplicationWorld):
         self.note_partitions()
         await administrator.process.spawn(administrator.restore_levels())
         await super()._converge()
-        if self.cleans:
+        if self.data.is_spoilt:
             await self._move_coordinators()
+            return
+        witness = Witness(self, Random(self.drawn.random()))
+        moving = self.loop.create_task(self._move_coordinators())
+        await witness.process.spawn(witness.testify(moving.done))
+        await moving
 
     async def _settle(self) -> None:
         await self._until(self._are_groups_settled, "groups are not settled", SETTLE_LIMIT_MS)
@@ -379,7 +392,7 @@ class TransactionWorld(ReplicationWorld):
         """
         applications = [each for each in self.groups if each.plan is plan]
         living = [each.member for each in applications if each.member is not None]
-        owned = {place for member in living if member.is_member for place in member.mine}
+        owned = {place for member in living for place in member.mine}
         places = {
             (topic, index)
             for topic in plan.topics or self.input_topics
@@ -393,6 +406,8 @@ class TransactionWorld(ReplicationWorld):
 
     async def _move_coordinators(self) -> None:
         """Leaders of coordinators' logs stop in order: others load what compaction has left."""
+        if not self.cleans:
+            return
         await self.loop.elapse(self.random.choice((0.0, 500.0)))
         for topic in COMPACTED:
             partitions = self.ledger.image.topics.topics_by_name[topic].partitions
@@ -404,7 +419,7 @@ class TransactionWorld(ReplicationWorld):
         self.note(f"{broker.host} gives its coordinators away")
         broker.leave()
         await self._until(lambda: broker.starts > starts, "not stopped", CONVERGENCE_LIMIT_MS)
-        await self._until(self._is_level, "not level", CONVERGENCE_LIMIT_MS)
+        await self._until(self._is_whole, "not whole", CONVERGENCE_LIMIT_MS)
 
     def _is_drained(self) -> bool:
         if not super()._is_drained():
@@ -424,6 +439,9 @@ class TransactionWorld(ReplicationWorld):
             return False
         self.counts["stuck_after_lawful_loss"] += 1
         return True
+
+    async def _deliver(self) -> None:
+        """Transactions have ended; nothing is sent besides."""
 
     async def _read(self, topic: str, index: int) -> None:
         if self._keeps_all(topic):
@@ -452,15 +470,18 @@ class TransactionWorld(ReplicationWorld):
         await super()._read_everything()
         if self.data.is_spoilt:
             return
-        reader, offset_reader = self.readers[0], self.offset_readers[0]
+        offset_reader = self.offset_readers[0]
+        for reader in self.readers:
+            await reader.process.spawn(reader.read_all())
         for plan in self.topics[:3]:
             for index in range(plan.partitions):
-                await reader.process.spawn(reader.read_all((plan.name, index)))
                 await offset_reader.process.spawn(offset_reader.name_both_ends((plan.name, index)))
         self.data.check_end()
         for plan in self.group_plans:
             if plan.version:
                 self._check_exactly_once(plan.name)
+            elif not plan.topics:
+                self._check_at_least_once(plan.name)
 
     def _check_exactly_once(self, group: str) -> None:
         """What a group has made is what it has read up to its committed offsets, once each."""
@@ -485,6 +506,22 @@ class TransactionWorld(ReplicationWorld):
                     wrong = sorted(set(found) ^ set(wanted))
                     raise Violation(what, f"{group}, {topic}-{index} up to {end}: {wrong[:5]}")
                 self.counts["processed_once"] += len(found)
+
+    def _check_at_least_once(self, group: str) -> None:
+        """A group has handed out all that lies below its committed offsets."""
+        if group in self.data.group_log.forgotten:
+            return
+        for topic in self.input_topics:
+            for index in range(self.partition_count(topic)):
+                key = (group, topic, index)
+                last = self.data.group_log.last(key)
+                end = 0 if last is None else last.offset
+                stream = self.data.stream(f"{topic}-{index}")
+                wanted = {each.offset for each in stream.between(0, end) if each.outcome}
+                missing = wanted - self.data.processed.get(key, set())
+                if missing:
+                    raise Violation("processed-not", f"{key} up to {end}: {sorted(missing)[:5]}")
+                self.counts["processed"] += len(wanted)
 
     def describe(self) -> str:
         open_ones = {name: each.open for name, each in self.data.streams.items() if each.open}

@@ -112,7 +112,6 @@ def test_mistakes_are_one_line(cli: Cli, arguments: tuple[str, ...], told: str):
     assert told in cli.refused("acls", *arguments, status=WRONG_USAGE)
 
 
-def test_without_an_authorizer(cli: Cli):
-    with Cluster() as plain:
-        said = cli.refused("acls", "list", "-b", plain.bootstrap_server)
+def test_without_an_authorizer(cli: Cli, cluster: Cluster):
+    said = cli.refused("acls", "list", "-b", cluster.bootstrap_server)
     assert "authorizer.class.name" in said

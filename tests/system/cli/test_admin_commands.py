@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from moldau.testing import Cluster
+from moldau.testing import Cluster, wait_until
 from tests.system.cli.conftest import WRONG_USAGE, Cli, table
 
 
@@ -156,10 +156,11 @@ def test_log_levels_change_while_the_node_runs(cli: Cli, cluster: Cluster, name:
     cli.ok("configs", "alter", "broker-loggers", "1", "--set", "moldau.storage=ERROR")
     assert levels()["moldau.storage"] == "ERROR"
     cli.ok("topics", "create", name)
-    assert f"{name}-0" not in cluster.node().log_tail(), "what storage makes is said at INFO"
+    cli.ok("produce", name, given=b"the log is made\n")
     cli.ok("configs", "alter", "broker-loggers", "1", "--delete", "moldau.storage")
     cli.ok("topics", "create", f"{name}-again")
-    assert f"{name}-again-0" in cluster.node().log_tail()
+    wait_until(lambda: f"{name}-again-0" in cluster.node().log_tail(), what="storage says INFO")
+    assert f"{name}-0" not in cluster.node().log_tail()
     assert "QUIET" in cli.refused(
         "configs", "alter", "broker-loggers", "1", "--set", "moldau=QUIET"
     )

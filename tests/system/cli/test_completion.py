@@ -1,4 +1,4 @@
-"""Completion in a real shell: commands and options, and what only the cluster knows."""
+"""Completion: commands and options, and what only the cluster knows; once in a real shell."""
 
 from __future__ import annotations
 
@@ -11,107 +11,86 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli.completion import QUESTION_MS
+from moldau.cli import completion
 from moldau.client import NewTopic
-from moldau.client.sync import Admin, Consumer
+from moldau.client.sync import Admin
 from tests.system.cli.conftest import Cli
 
-pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-
-
-class Shell:
-    """A bash that has our completion.
-
-    Args:
-        question_ms: how long the cluster may take to answer, if not as long as usual.
-    """
-
-    def __init__(self, home: Path, environ: dict[str, str], question_ms: int = QUESTION_MS) -> None:
-        command = home / "moldau"
-        command.write_text(
-            f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "
-            '\'import sys; sys.argv[0] = "moldau"; import moldau.cli.completion as c; '
-            f"c.QUESTION_MS = {question_ms}; "
-            'import moldau.__main__ as m; m.main()\' "$@"\n'
-        )
-        command.chmod(0o755)
-        self._environ = {
-            **os.environ,
-            **environ,
-            "PATH": f"{home}:{os.environ['PATH']}",
-            "MOLDAU_CONFIG_HOME": str(home / "configuration"),
-            "SHELL": "/bin/bash",
-        }
-
-    def run(self, script: str) -> str:
-        done = subprocess.run(
-            ["bash", "-c", script],
-            env=self._environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.stderr == ""
-        return done.stdout
-
-    def completed(self, *words: str) -> list[str]:
-        """What Tab offers behind these words, the last of which is not complete."""
-        line = " ".join(f"{word!r}" for word in words)
-        script = (
-            'eval "$(moldau --show-completion)"\n'
-            f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}\n"
-            "_moldau_completion moldau\n"
-            'printf "%s\\n" "${COMPREPLY[@]}"'
-        )
-        return self.run(script).split()
-
 
 @pytest.fixture
-def shell(cli: Cli, tmp_path: Path) -> Shell:
-    return Shell(tmp_path, cli.environ)
-
-
-@pytest.fixture
-def patient(cli: Cli, tmp_path: Path) -> Shell:
+def tab(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """A busy machine may take longer than a user at the keyboard should wait."""
-    return Shell(tmp_path, cli.environ, question_ms=50_000)
+    monkeypatch.setattr(completion, "QUESTION_MS", 50_000)
+    monkeypatch.setenv("MOLDAU_CONFIG_HOME", str(tmp_path))
+    return cli
 
 
-def test_commands_and_options(shell: Shell) -> None:
-    assert shell.completed("moldau", "top") == ["topics"]
-    assert {"describe", "delete"} <= set(shell.completed("moldau", "topics", "de"))
-    assert "--value-format" in shell.completed("moldau", "consume", "--value")
+def completed(tab: Cli, *words: str) -> list[str]:
+    """What Tab offers behind these words of a bash, the last of which is not complete."""
+    asked = {"_MOLDAU_COMPLETE": "complete_bash", "COMP_CWORD": str(len(words))}
+    environ = {**asked, "COMP_WORDS": "\n".join(["moldau", *words])}
+    return tab.ok(environ=environ).split()
 
 
-def test_what_only_the_cluster_knows(patient: Shell, cli: Cli) -> None:
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_in_a_shell(cli: Cli, tmp_path: Path) -> None:
+    """A process: the shell's own script calls the command."""
+    command = tmp_path / "moldau"
+    main = 'import sys; sys.argv[0] = "moldau"; import moldau.__main__ as m; m.main()'
+    command.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c '{main}' \"$@\"\n")
+    command.chmod(0o755)
+    script = (
+        'eval "$(moldau --show-completion)"\n'
+        "COMP_WORDS=(moldau top); COMP_CWORD=1\n"
+        "_moldau_completion moldau\n"
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SHELL": "/bin/bash"}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, **cli.environ, **path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("topics\n", "")
+
+
+def test_commands_and_options(tab: Cli) -> None:
+    assert completed(tab, "top") == ["topics"]
+    assert {"describe", "delete"} <= set(completed(tab, "topics", "de"))
+    assert "--value-format" in completed(tab, "consume", "--value")
+
+
+def test_what_only_the_cluster_knows(tab: Cli) -> None:
     names = [f"completed-{index}" for index in range(3)]
-    with Admin(cli.bootstrap) as admin:
+    with Admin(tab.bootstrap) as admin:
         admin.create_topics([NewTopic(each) for each in names])
-    with Consumer(cli.bootstrap, group_id="completed-group") as consumer:
-        consumer.subscribe(names)
-        consumer.getmany(timeout_ms=10_000, max_records=1)
-        consumer.commit()
+    group = ("groups", "reset-offsets", "completed-group", "--topic", names[0])
+    tab.ok(*group, "--to-offset", 0, "--execute")
     for words in (
         ("topics", "describe"),
         ("topics", "delete", names[0]),
-        ("consume", "-b", cli.bootstrap),
+        ("consume", "-b", tab.bootstrap),
         ("produce",),
     ):
-        assert patient.completed("moldau", *words, "completed-") == names, words
-    assert patient.completed("moldau", "groups", "describe", "completed-g") == ["completed-group"]
-    assert patient.completed("moldau", "consume", "--group", "completed-") == ["completed-group"]
-    assert patient.completed("moldau", "brokers", "describe", "") == ["1"]
-    assert "__consumer_offsets" in patient.completed("moldau", "topics", "describe", "__")
+        assert completed(tab, *words, "completed-") == names, words
+    assert completed(tab, "groups", "describe", "completed-g") == ["completed-group"]
+    assert completed(tab, "consume", "--group", "completed-") == ["completed-group"]
+    assert completed(tab, "brokers", "describe", "") == ["1"]
+    assert "__consumer_offsets" in completed(tab, "topics", "describe", "__")
 
 
-def test_profiles(shell: Shell) -> None:
-    shell.run("moldau profile create production; moldau profile create play")
-    assert shell.completed("moldau", "profile", "use", "pr") == ["production"]
-    assert shell.completed("moldau", "topics", "list", "--profile", "p") == ["play", "production"]
+def test_profiles(tab: Cli) -> None:
+    for name in ("production", "play"):
+        tab.ok("profile", "create", name)
+    assert completed(tab, "profile", "use", "pr") == ["production"]
+    assert completed(tab, "topics", "list", "--profile", "p") == ["play", "production"]
 
 
-def test_nothing_is_said_where_there_is_nothing(shell: Shell) -> None:
+def test_nothing_is_said_where_there_is_nothing(tab: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "QUESTION_MS", 300)
     for words in (
         ("topics", "describe", "-b", "127.0.0.1:1"),
         ("topics", "describe", "-b", "no-such-host.invalid:1"),
@@ -119,4 +98,4 @@ def test_nothing_is_said_where_there_is_nothing(shell: Shell) -> None:
         ("topics", "describe", "--command-config", "/no/such"),
         ("consume", "--property", "no.such.key=1"),
     ):
-        assert shell.completed("moldau", *words, "completed-") == [], words
+        assert completed(tab, *words, "completed-") == [], words

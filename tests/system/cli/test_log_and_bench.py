@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import pty
 import shutil
-import subprocess
-import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
-from moldau.testing import Cluster, wait_until
-from tests.system.cli.conftest import FAILED, Cli, table
+from moldau.testing import Cluster
+from tests.system.cli.conftest import FAILED, Cli, all_of, heard, table
+from tests.system.processes import Ended
 
 RECORD_COUNT = 600
 SEGMENT = "00000000000000000000.log"
@@ -84,13 +82,14 @@ def test_dump_of_batches_records_and_indexes(cli: Cli, topic: str, copied: Path)
     assert len(short) == 2, "the file and its first batch"
 
 
-def test_dump_into_a_pipe_that_is_closed_early(copied: Path):
-    command = f"{sys.executable} -m moldau.cli.main log dump {copied} --print-data | head -n 1"
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == 1
+def test_dump_into_a_pipe_that_is_closed_early(cli: Cli, copied: Path):
+    def first_line(opened: TextIO) -> str:
+        with opened:
+            return opened.readline()
+
+    with heard(first_line) as (output, line):
+        assert cli.end("log", "dump", copied, "--print-data", stdout=output) == Ended(0, "", "")
+        assert line.result().startswith("Dumping ")
 
 
 def test_verify_names_file_and_position_of_damage(cli: Cli, copied: Path):
@@ -127,14 +126,6 @@ def test_a_path_that_is_not_there(cli: Cli, command: str, tmp_path: Path):
     assert str(missing) in cli.refused("log", command, missing)
 
 
-@pytest.fixture
-def terminal() -> Iterator[tuple[int, int]]:
-    """Both ends of a pseudo terminal."""
-    ours, theirs = pty.openpty()
-    yield ours, theirs
-    os.close(ours)
-
-
 @pytest.mark.parametrize(
     ("command", "what"),
     [
@@ -144,37 +135,14 @@ def terminal() -> Iterator[tuple[int, int]]:
     ],
 )
 def test_a_terminal_sees_a_bar_and_results_stay_clean(
-    cluster: Cluster, topic: str, terminal: tuple[int, int], command: list[str], what: str
+    cli: Cli, cluster: Cluster, topic: str, command: list[str], what: str
 ):
     data = cluster.data_directory()
     words = {"data": data, "topic": topic, "segment": data / f"{topic}-0" / SEGMENT}
-    ours, theirs = terminal
-    environ = {**os.environ, "MOLDAU_BOOTSTRAP_SERVER": cluster.bootstrap_server, "TERM": "xterm"}
-    done = subprocess.run(
-        [sys.executable, "-m", "moldau.cli.main", *(part.format(**words) for part in command)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env=environ,
-        timeout=30,
-        check=True,
-    )
-    os.close(theirs)
-    output = done.stdout
-    seen = b""
-    os.set_blocking(ours, False)
-
-    def read() -> bool:
-        nonlocal seen
-        try:
-            seen += os.read(ours, 65_536)
-        except OSError:  # all read, and nobody has the other end open
-            return True
-        return False
-
-    wait_until(read, what="the terminal is read")
-    assert what in seen.decode()
-    assert b"\x1b" not in output
+    with heard(all_of, pty.openpty) as (terminal, drawn):
+        output = cli.end(*(part.format(**words) for part in command), stderr=terminal).output
+    assert what in drawn.result()
+    assert "\x1b" in drawn.result()
     assert (
         [json.loads(line) for line in output.splitlines()]
         if what == "dumping"

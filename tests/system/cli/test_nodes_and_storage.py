@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,16 +24,12 @@ CONTROLLER_ONLY = {"process_roles": "controller", "listeners": "CONTROLLER://127
 
 @contextmanager
 def running(
-    *arguments: object, follow: str = "stdout"
+    cli: Cli, *arguments: object, follow: str = "stdout"
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A node command in the foreground, and the first line of one of its outputs."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "moldau.cli.main", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    """A node command in the foreground, and the first line of one of its outputs. A process, since
+    it serves until a signal ends it.
+    """
+    with cli.start(*arguments, stdin=subprocess.DEVNULL) as process:
         followed = getattr(process, follow)
         try:
             yield process, followed.readline()
@@ -48,10 +43,13 @@ def address_in(line: str) -> str:
 
 
 def test_dev_creates_topics_and_leaves_nothing_behind(cli: Cli):
-    with running("dev", "--port", 0, "--topic", "flights:4", "--topic", "plain") as (node, line):
+    with running(cli, "dev", "--port", 0, "--topic", "flights:4", "--topic", "plain") as (
+        node,
+        line,
+    ):
         address = address_in(line)
-        topics = cli.json("topics", "describe", "-b", address)
-        described = {topic["name"]: len(topic["partitions"]) for topic in topics}
+        found = cli.json("topics", "describe", "-b", address)
+        described = {topic["name"]: len(topic["partitions"]) for topic in found}
         assert described == {"flights": 4, "plain": 1}
         [directory] = cli.json("brokers", "describe", 1, "-b", address)["log_directories"]
         assert Path(directory["directory"]).exists()
@@ -70,7 +68,7 @@ def test_dev_keeps_the_data_it_is_given(cli: Cli, tmp_path: Path):
     home = tmp_path / "kept data"
     addresses = []
     for arguments in (("--port", 0, "--topic", "kept:1"), ()):
-        with running("dev", "--data", home, *arguments) as (node, line):
+        with running(cli, "dev", "--data", home, *arguments) as (node, line):
             addresses.append(address_in(line))
             assert cli.json("topics", "list", "-b", addresses[-1]) == ["kept"]
             again = cli.refused("dev", "--data", home)
@@ -119,7 +117,7 @@ def test_a_server_from_formatting_to_its_end(cli: Cli, tmp_path: Path):
     assert identity["problem"] is None
     # The ready line belongs to `dev`; a server says it with a log line.
     override = ("--override", "moldau.log.format=json")
-    with running("server", "start", config, *override, follow="stderr") as (node, line):
+    with running(cli, "server", "start", config, *override, follow="stderr") as (node, line):
         assert node.stderr is not None
         while line and "address" not in json.loads(line):
             line = node.stderr.readline()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +11,11 @@ from typing import Any, Final
 
 import pytest
 
-from moldau.cli.main import main
 from moldau.client import NewPartitions, NewTopic, TopicPartition
 from moldau.client.sync import Admin, Consumer
 from moldau.testing import Cluster
-from tests.system.cli.conftest import WRONG_USAGE, Cli
-from tests.system.processes import without_slow_node
+from tests.system.cli.conftest import WRONG_USAGE, Cli, heard
+from tests.system.processes import Ended, without_slow_node
 
 END_DEADLINE_S: Final = 60
 
@@ -38,34 +33,17 @@ class Piped:
     """`moldau` with an input, as in a pipeline."""
 
     def __init__(self, cli: Cli) -> None:
-        self._cli = cli
         self.bootstrap = cli.bootstrap
-
-    def start(self, *arguments: object, **streams: Any) -> subprocess.Popen[bytes]:
-        """Start it; the standard streams are pipes unless told otherwise."""
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(
-            [sys.executable, "-m", "moldau.cli.main", *map(str, arguments)],
-            env={**os.environ, **self._cli.environ},
-            **{**pipes, **streams},
-        )
+        self.start = cli.start
+        self.end = cli.end
 
     def run(
         self, *arguments: object, given: bytes = b"", status: int = 0
     ) -> tuple[bytes, list[str]]:
-        """Run it to its end, in this process; its output, and the lines of stderr."""
-        with pytest.MonkeyPatch.context() as patched:
-            output, errors = io.TextIOWrapper(io.BytesIO()), io.StringIO()
-            patched.setenv("MOLDAU_BOOTSTRAP_SERVER", self._cli.bootstrap)
-            patched.setattr(sys, "argv", ["moldau", *map(str, arguments)])
-            patched.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
-            patched.setattr(sys, "stdout", output)
-            patched.setattr(sys, "stderr", errors)
-            with pytest.raises(SystemExit) as ended:
-                main()
-        output.flush()
-        assert ended.value.code in (status, status or None), errors.getvalue()
-        return output.buffer.getvalue(), without_slow_node(errors.getvalue()).splitlines()  # type: ignore[attr-defined]
+        """Run it to its end; its output, and the lines of stderr."""
+        ended = self.end(*arguments, given=given)
+        assert ended.status == status, ended.errors
+        return ended.output_bytes, ended.errors.splitlines()
 
     def produce(self, *arguments: object, given: bytes) -> None:
         """Produce, silently."""
@@ -193,14 +171,14 @@ def test_ends_at_an_offset_or_a_time(piped: Piped, topic: str, cluster: Cluster)
     ends = ("--end-offset", 9, "--end-timestamp", later)
     process = piped.start("consume", topic, "--partition", 0, "--offset", 3, *ends)
     assert process.stdout is not None
-    assert process.stdout.readline() == b"03\n"
+    assert process.stdout.readline() == "03\n"
     last = [
         {"value": value, "partition": 0, "timestamp": stamp}
         for value, stamp in (("before", 4000), ("then", later), ("behind", 5000))
     ]
     piped.produce(topic, "--format", "json", given=b"\n".join(json.dumps(e).encode() for e in last))
     output, errors = process.communicate(timeout=END_DEADLINE_S)
-    assert (output, without_slow_node(errors.decode())) == (b"before\n", "")
+    assert (output, without_slow_node(errors)) == ("before\n", "")
     assert process.returncode == 0
 
 
@@ -280,7 +258,7 @@ def test_a_partition_that_does_not_exist_is_not_waited_for(
     assert errors == [f"moldau: topic {topic} has partitions 0 to 1, not 2 (nothing is written)"]
     process = piped.start("produce", topic, "--format", "json")
     assert process.stdin is not None
-    process.stdin.write(b'{"value": "1", "partition": 1}\n')
+    process.stdin.write('{"value": "1", "partition": 1}\n')
     process.stdin.flush()
     with Consumer(cluster.bootstrap_server, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(topic, 1)])
@@ -288,11 +266,11 @@ def test_a_partition_that_does_not_exist_is_not_waited_for(
     with Admin(cluster.bootstrap_server) as admin:
         admin.create_partitions({topic: NewPartitions(3)})  # while it runs
     _, told = process.communicate(
-        b'{"value": "2", "partition": 2}\n{"value": "3", "partition": 3}\n'
-        b'{"value": "4", "partition": 0}\n',
+        '{"value": "2", "partition": 2}\n{"value": "3", "partition": 3}\n'
+        '{"value": "4", "partition": 0}\n',
         timeout=END_DEADLINE_S,
     )
-    assert without_slow_node(told.decode()).splitlines() == [
+    assert without_slow_node(told).splitlines() == [
         f"moldau: topic {topic} has partitions 0 to 2, not 3 "
         "(2 records are written; go on at line 3 of the input: --skip-lines 2)"
     ]
@@ -302,14 +280,14 @@ def test_a_partition_that_does_not_exist_is_not_waited_for(
 def test_an_interrupted_producer_says_what_is_written(piped: Piped, topic: str):
     process = piped.start("produce", topic, "--partition", 0)
     assert process.stdin is not None
-    process.stdin.write(b"1\n2\n")
+    process.stdin.write("1\n2\n")
     process.stdin.flush()
     two = ("--from-beginning", "--max-messages", 2, "--timeout-ms", END_DEADLINE_S * 1_000)
     assert piped.run("consume", topic, *two) == (b"1\n2\n", [])
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=END_DEADLINE_S)
     assert process.returncode == 130
-    assert without_slow_node(errors.decode()) == (
+    assert without_slow_node(errors) == (
         "moldau: interrupted (2 records are written; go on at line 3 of the input: "
         "--skip-lines 2)\n"
     )
@@ -364,22 +342,18 @@ def test_ends_by_count_by_time_and_by_signal(piped: Piped, topic: str):
     for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         process = piped.start(*start, "--group", f"{topic}-{status}")
         assert process.stdout is not None
-        assert process.stdout.readline() == b"1\n"
+        assert process.stdout.readline() == "1\n"
         process.send_signal(number)
-        _, errors_read = process.communicate(timeout=END_DEADLINE_S)
+        _, said = process.communicate(timeout=END_DEADLINE_S)
         assert process.returncode == status
-        assert b"Traceback" not in errors_read
+        assert "Traceback" not in said
 
 
 def test_a_reader_that_has_enough_is_no_fault(piped: Piped, topic: str, cluster: Cluster):
     piped.produce(topic, given=b"".join(b"%d\n" % number for number in range(50_000)))
-    process = piped.start("consume", topic, "--from-beginning", "--group", topic)
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.stdout.close()
-    process.stdout = None
-    _, errors = process.communicate(timeout=END_DEADLINE_S)
-    assert (process.returncode, without_slow_node(errors.decode())) == (0, "")
+    with heard(lambda opened: (opened.read(1), opened.close())) as (output, _):
+        began = ("consume", topic, "--from-beginning", "--group", topic)
+        assert piped.end(*began, stdout=output) == Ended(0, "", "")
     with Consumer(cluster.bootstrap_server, group_id=topic) as consumer:
         assert all(committed is None for committed in _committed(consumer, topic))
 

@@ -8,18 +8,18 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
 from moldau.client import Admin, UnknownTopicOrPartition
+from moldau.client.sync import Admin as BlockingAdmin
 from moldau.testing import Cluster, wait_until
-from tests.system.cli.conftest import WRONG_USAGE, Cli, table
+from tests.system.cli.conftest import WRONG_USAGE, Cli, heard, table
 from tests.system.processes import Writer, read_all
 
 #: Silence is noticed sooner than by default, so that the tests need not wait for it.
@@ -138,7 +138,7 @@ def test_a_broker_that_is_down_is_seen(moldau: Cli, trio: Cluster, name: str):
         assert own[row["leader"]]["behind"] == 0
         assert (row["high_watermark"], row["log_end_offset"]) == (10, 10)
         assert rows(moldau, name, "--at-min-isr-partitions") == []
-        trio.kill(row["leader"])
+        trio.stop(row["leader"])
         try:
             wait_until(
                 lambda: rows(moldau, name, "--unavailable-partitions"), what="there is no leader"
@@ -174,20 +174,7 @@ def test_topics_by_pattern(moldau: Cli, name: str):
         moldau.ok("topics", "delete", f"{name}.more")
 
 
-def started(moldau: Cli, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "moldau.cli.main", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "MOLDAU_BOOTSTRAP_SERVER": moldau.bootstrap, "TERM": "xterm"},
-    )
-
-
-def watching(moldau: Cli, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    again = ("--watch", "--interval", "0.2")
-    return started(moldau, "topics", "describe", *arguments, *again, stdout=stdout)
+WATCH = ("topics", "describe", "--watch", "--interval", "0.2")
 
 
 def interrupted(process: subprocess.Popen[str]) -> None:
@@ -198,8 +185,9 @@ def interrupted(process: subprocess.Popen[str]) -> None:
 
 
 def test_watching_tells_changes_as_lines(moldau: Cli, trio: Cluster, name: str):
+    """A process, for the signal."""
     create(moldau, name, "--replication-factor", 3)
-    process = watching(moldau, name)
+    process = moldau.start(*WATCH, name)
     try:
         assert process.stdout is not None
         first = process.stdout.readline()
@@ -214,24 +202,11 @@ def test_watching_tells_changes_as_lines(moldau: Cli, trio: Cluster, name: str):
         process.wait()
 
 
-def test_watching_as_json_is_one_document_a_line(moldau: Cli, name: str):
-    create(moldau, name)
-    process = watching(moldau, name, "--json")
-    try:
-        assert process.stdout is not None
-        for _ in range(2):
-            [document] = json.loads(process.stdout.readline())
-            assert document["name"] == name
-        interrupted(process)
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_watching_on_a_terminal_leaves_it_usable(moldau: Cli, name: str):
+    """A process, for the signal."""
     create(moldau, name)
     ours, theirs = pty.openpty()
-    process = watching(moldau, name, stdout=theirs)
+    process = moldau.start(*WATCH, name, stdout=theirs)
     os.close(theirs)
     drawn = b""
 
@@ -259,20 +234,25 @@ def test_watching_on_a_terminal_leaves_it_usable(moldau: Cli, name: str):
         os.close(ours)
 
 
-def test_a_topic_that_goes_while_it_is_watched(moldau: Cli, name: str):
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_topic_that_goes_while_it_is_watched(moldau: Cli, name: str, options: tuple[str, ...]):
     create(moldau, name)
-    process = watching(moldau, name)
-    try:
-        assert process.stdout is not None
-        assert name in process.stdout.readline()
-        moldau.ok("topics", "delete", name)
-        _, errors = process.communicate(timeout=END_S)
-        assert process.returncode == 1
-        [line] = errors.splitlines()
-        assert "UNKNOWN_TOPIC_OR_PARTITION" in line
-    finally:
-        process.kill()
-        process.wait()
+    with BlockingAdmin(moldau.bootstrap) as admin:
+
+        def delete(shown: TextIO) -> list[str]:
+            lines = [shown.readline() for _ in range(2 if options else 1)]
+            admin.delete_topics([name])
+            return [*lines, *shown]
+
+        with heard(delete) as (output, told):
+            ended = moldau.end(*WATCH, name, *options, stdout=output)
+    assert ended.status == 1
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in ended.complaint
+    for line in told.result():
+        assert name in line
+        if options:
+            [document] = json.loads(line)
+            assert document["name"] == name
 
 
 def test_a_partition_with_records_moves_there_and_back(
@@ -310,8 +290,8 @@ def test_a_partition_with_records_moves_there_and_back(
 
 
 def interrupted_while_waiting(moldau: Cli, name: str) -> None:
-    """Ctrl-C ends the waiting and says that the move goes on."""
-    process = started(moldau, "topics", "reassign", "verify", name, "--wait")
+    """Ctrl-C ends the waiting and says that the move goes on. A process, for the signal."""
+    process = moldau.start("topics", "reassign", "verify", name, "--wait")
     try:
         assert process.stdout is not None
         assert name in process.stdout.readline()
@@ -330,7 +310,7 @@ def test_a_move_that_cannot_end_is_shown_and_cancelled(moldau: Cli, trio: Cluste
     create(moldau, name)
     [stays] = rows(moldau, name)[0]["replicas"]
     down = 1 if stays == 3 else 3
-    trio.kill(down)
+    trio.stop(down)
     try:
         wait_until(
             lambda: (

@@ -29,6 +29,13 @@ def many() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def standing() -> Iterator[Cluster]:
+    """As `many`, for tests that leave all nodes running, and who votes."""
+    with Cluster(brokers=3, controllers=3, config=CONFIG) as cluster:
+        yield cluster
+
+
 def ask(cluster: Cluster, work: Callable[[Admin], Awaitable[Result]]) -> Result:
     """Ask the brokers."""
 

@@ -28,6 +28,7 @@ from moldau.protocol.messages.p55_describe_quorum import (
 )
 from moldau.protocol.types import uuid_to_base64
 from moldau.testing import wait_until
+from tests.system.processes import run_cli
 from tests.system.quorum.hosts import Hosts
 
 CONTROLLER_PORT: Final = 9093
@@ -248,17 +249,12 @@ class SpreadCluster:
         voters = ",".join(
             f"{each}@{server}:{self._directory_ids[each]}" for each, server in controllers.items()
         )
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "moldau.cli.main", "storage", "format"),
-                f"--cluster-id={self._cluster_id}",
-                *("--config", str(home / "server.properties")),
-                *([f"--initial-controllers={voters}"] if is_controller else []),
-            ],
-            capture_output=True,
-            text=True,
+        done = run_cli(
+            *("storage", "format", f"--cluster-id={self._cluster_id}"),
+            *("--config", home / "server.properties"),
+            *([f"--initial-controllers={voters}"] if is_controller else []),
         )
-        assert done.returncode == 0, done.stderr
+        assert done.status == 0, done.errors
 
     def _kill_all(self) -> None:
         for process in self._processes.values():

@@ -38,34 +38,38 @@ def ok(cluster: Cluster, *arguments: object, by_controllers: bool = False) -> st
 
 
 @pytest.mark.parametrize("by_controllers", [False, True])
-def test_status_replication_and_features(many: Cluster, by_controllers: bool):
-    document = json.loads(ok(many, "quorum", "status", "--json", by_controllers=by_controllers))
-    assert document["leader_id"] == many.active_controller_id()
-    assert sorted(voter["id"] for voter in document["current_voters"]) == many.controller_ids
+def test_status_replication_and_features(standing: Cluster, by_controllers: bool):
+    document = json.loads(ok(standing, "quorum", "status", "--json", by_controllers=by_controllers))
+    assert document["leader_id"] == standing.active_controller_id()
+    assert sorted(voter["id"] for voter in document["current_voters"]) == standing.controller_ids
     endpoints = [voter["endpoints"] for voter in document["current_voters"]]
-    addresses = many.bootstrap_controllers.split(",")
+    addresses = standing.bootstrap_controllers.split(",")
     assert sorted(each for [each] in endpoints) == sorted(f"CONTROLLER://{a}" for a in addresses)
-    text = ok(many, "quorum", "status", by_controllers=by_controllers)
+    text = ok(standing, "quorum", "status", by_controllers=by_controllers)
     assert text.startswith(f"ClusterId:              {document['cluster_id']}\n")
-    rows = json.loads(ok(many, "quorum", "replication", "--json", by_controllers=by_controllers))
+    rows = json.loads(
+        ok(standing, "quorum", "replication", "--json", by_controllers=by_controllers)
+    )
     assert [row["status"] for row in rows][:3] == ["Leader", "Follower", "Follower"]
-    features = json.loads(ok(many, "features", "describe", "--json", by_controllers=by_controllers))
+    features = json.loads(
+        ok(standing, "features", "describe", "--json", by_controllers=by_controllers)
+    )
     levels = {row["feature"]: row["finalized_version_level"] for row in features["features"]}
     assert levels["metadata.version"] == 30
     assert levels["transaction.version"] == 2
 
 
-def test_the_leader_is_transferred(many: Cluster):
+def test_the_leader_is_transferred(standing: Cluster):
     for by_controllers in (False, True):
-        told = quorum(many)
+        told = quorum(standing)
         wanted = next(v.replica_id for v in told.voters if v.replica_id != told.leader_id)
-        said = ok(many, "quorum", "transfer-leader", wanted, by_controllers=by_controllers)
+        said = ok(standing, "quorum", "transfer-leader", wanted, by_controllers=by_controllers)
         assert said.startswith(f"controller {wanted} leads in epoch ")
-        assert many.active_controller_id() == wanted
-    refused = done(many, "quorum", "transfer-leader", 1)
+        assert standing.active_controller_id() == wanted
+    refused = done(standing, "quorum", "transfer-leader", 1)
     assert refused.status == 1
     assert "node 1 is no voter" in refused.complaint
-    create_topic(many, "after-the-transfer")
+    create_topic(standing, "after-the-transfer")
 
 
 def test_a_controller_joins_and_another_leaves(many: Cluster, tmp_path: Path):
@@ -111,18 +115,18 @@ def test_a_stopped_broker_is_unregistered(many: Cluster):
     assert unknown.complaint == "moldau: there is no broker 9; there are 1, 2"
 
 
-def test_leaders_are_elected_and_moves_are_listed(many: Cluster):
-    create_topic(many, "moved", 2)
-    assert ok(many, "topics", "reassign", "list") == "no partition is being moved\n"
-    told = ok(many, "topics", "elect-leaders", "moved")
+def test_leaders_are_elected_and_moves_are_listed(standing: Cluster):
+    create_topic(standing, "moved", 2)
+    assert ok(standing, "topics", "reassign", "list") == "no partition is being moved\n"
+    told = ok(standing, "topics", "elect-leaders", "moved")
     assert told == "moved-0 needed no election\nmoved-1 needed no election\n"
-    refused = done(many, "topics", "reassign", "execute", "moved:0", "--replicas", "9")
+    refused = done(standing, "topics", "reassign", "execute", "moved:0", "--replicas", "9")
     assert refused.status == 1
     assert refused.complaint == "moldau: there is no broker 9; there are 1, 2, 3"
 
 
-def test_feature_levels_go_up_only_as_far_as_all_support(many: Cluster):
-    refused = done(many, "features", "upgrade", "-f", "metadata.version=31")
+def test_feature_levels_go_up_only_as_far_as_all_support(standing: Cluster):
+    refused = done(standing, "features", "upgrade", "-f", "metadata.version=31")
     assert refused.status == 1
-    dry = ok(many, "features", "downgrade", "-f", "group.version=0", "--dry-run")
+    dry = ok(standing, "features", "downgrade", "-f", "group.version=0", "--dry-run")
     assert dry == "group.version can be downgraded to 0\n"

@@ -63,6 +63,7 @@ def test_users_come_and_go(node: SecuredNode, tmp_path: Path) -> None:
 
 
 def test_a_password_from_the_terminal(node: SecuredNode) -> None:
+    """A process: the terminal must be the one that controls it."""
     name = f"user-{uuid.uuid4().hex}"
     ours, theirs = pty.openpty()
     command = ["users", "create", name, "-b", node.address("PLAINTEXT")]

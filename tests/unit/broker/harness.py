@@ -54,8 +54,8 @@ from moldau.server.request_router import RequestRouter
 from moldau.storage.log_config import LogConfig, LogManagerSettings
 from moldau.storage.log_directory import open_log_directories
 from moldau.storage.log_manager import LogManager
-from moldau.testing.waiting import wait_until_async
 from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until_async
 from tests.storage.storage_fixtures import format_log_directory
 from tests.unit.broker.scripted_channel import ScriptedChannel
 
@@ -477,15 +477,6 @@ class DataPath:
     async def ask(self, message: Any, api_version: int) -> Any:
         """Send a request and wait for its response; who waited for what it did has had its turn."""
         request = self.send(message, api_version)
-        await until(lambda: request.is_answered)
+        await until_async(lambda: request.is_answered)
         self.manager.complete_ready()
         return request.response
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop and the disk threads work until `condition` holds."""
-
-    async def holds() -> bool:
-        return condition()
-
-    await wait_until_async(holds, what="what the test waits for", deadline_s=20)

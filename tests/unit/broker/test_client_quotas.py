@@ -17,12 +17,12 @@ from moldau.server.authorizer import Authorizer
 from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.request_router import Handler, RequestRouter, Route
 from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until_async
 from tests.unit.broker.harness import (
     OTHER_BROKER_ID,
     DataPath,
     FakeConnection,
     FakeRequest,
-    until,
 )
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 from tests.unit.broker.test_request_router import describe
@@ -185,7 +185,7 @@ def routed(
 async def answered(router: RequestRouter, request: FakeRequest | None = None) -> FakeRequest:
     asked = request or describe()
     router(asked)  # type: ignore[arg-type]
-    await until(lambda: asked.is_answered)
+    await until_async(lambda: asked.is_answered)
     return asked
 
 
@@ -223,7 +223,7 @@ async def test_waiting_does_not_count() -> None:
     await asyncio.sleep(0)
     clock.stand_still(5000.0)
     release.set()
-    await until(lambda: request.is_answered)
+    await until_async(lambda: request.is_answered)
     assert request.response.throttle_time_ms == 0
 
 

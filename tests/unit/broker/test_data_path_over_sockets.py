@@ -13,7 +13,8 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.server.server import ListenerSpec, Server
-from tests.unit.broker.harness import DataPath, until
+from tests.kit.waiting import until_async
+from tests.unit.broker.harness import DataPath
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
 pytestmark = pytest.mark.real
@@ -85,7 +86,7 @@ async def test_responses_keep_the_order_of_requests(broker: DataPath, port: int)
         client.send(produce({("fast", 0): batch(3)}), 12, 2)
         client.send(produce({("fast", 0): batch(1)}, acks=0), 12, 3)
         client.send(fetch({("fast", 0): 0}, max_wait_ms=0), 12, 4)
-        await until(lambda: broker.log("fast").log_end_offset == 4)
+        await until_async(lambda: broker.log("fast").log_end_offset == 4)
         broker.follower_has("slow", 2, 2)
         first = await client.receive(0, 12)
         second = await client.receive(0, 12)
@@ -112,7 +113,7 @@ async def test_a_waiting_fetch_is_answered_over_the_wire(broker: DataPath, port:
     broker.create_topic("t")
     async with connected(port) as consumer, connected(port) as producer:
         consumer.send(fetch({("t", 0): 0}, max_wait_ms=60_000), 12, 5)
-        await until(lambda: broker.manager.fetch_purgatory.size() == 1)
+        await until_async(lambda: broker.manager.fetch_purgatory.size() == 1)
         producer.send(produce({("t", 0): batch(1, value=b"new")}), 12, 6)
         await producer.receive(0, 12)
         _, response = await consumer.receive(1, 12)
@@ -123,8 +124,8 @@ async def test_a_client_that_leaves_is_forgotten(broker: DataPath, port: int) ->
     broker.create_topic("t")
     async with connected(port) as consumer:
         consumer.send(fetch({("t", 0): 0}, max_wait_ms=60_000), 12, 5)
-        await until(lambda: broker.manager.fetch_purgatory.size() == 1)
-    await until(lambda: broker.manager.fetch_purgatory.size() == 0)
+        await until_async(lambda: broker.manager.fetch_purgatory.size() == 1)
+    await until_async(lambda: broker.manager.fetch_purgatory.size() == 0)
     assert broker.partition("t").fetch_watchers == {}
 
 

@@ -52,7 +52,8 @@ from moldau.server.authorizer import Authorizer
 from moldau.server.request import RequestContext
 from moldau.server.request_router import Handler, RequestRouter, Route
 from tests.kit.manual_clock import ManualClock
-from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
+from tests.kit.waiting import until_async
+from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest
 from tests.unit.broker.messages import batch, fetch, fetched_values, produce
 from tests.unit.broker.test_admin_requests import ScriptedController, combined_node_config
 
@@ -182,7 +183,7 @@ async def test_a_request_with_many_parts_lets_others_have_their_turn(
             asyncio.get_running_loop().call_soon(sample)
 
     sample()
-    await until(lambda: asked.is_answered and broker.connection.suspended_count == 0)
+    await until_async(lambda: asked.is_answered and broker.connection.suspended_count == 0)
     times.append(broker.clock.monotonic_ms())
     assert times[-1] - times[0] >= COUNT * STEP_MS
     steps = [later - earlier for earlier, later in pairwise(times)]
@@ -251,7 +252,7 @@ async def test_there_is_a_step_for_each_part_of_one_whole(
     copy = type(message).decode(bytearray(message.to_bytes(api_version)), api_version)[0]
     steps = sum(1 for _ in handle(broker.services, context, copy))
     assert steps >= PARTITION_COUNT
-    await until(lambda: request.is_answered)
+    await until_async(lambda: request.is_answered)
 
 
 # -- fetches -------------------------------------------------------------------------------------
@@ -307,7 +308,7 @@ async def test_what_changes_while_a_fetch_is_answered_is_told_with_the_next(
     for _ in range(turn_count):
         await asyncio.sleep(0)
     free.send(produce({("t", 0): batch(1, value=b"new")}), 12, FakeConnection())
-    await until(lambda: asked.is_answered)
+    await until_async(lambda: asked.is_answered)
     told = _told(asked.response)
     if told[0] != [b"new"]:
         session_id = asked.response.session_id
@@ -325,7 +326,7 @@ async def test_a_fetch_of_many_partitions_waits_for_what_came_while_they_were_re
         await asyncio.sleep(0)
     assert not asked.is_answered
     free.send(produce({("t", 0): batch(1, value=b"new")}), 12, FakeConnection())
-    await until(lambda: asked.is_answered)
+    await until_async(lambda: asked.is_answered)
     assert _told(asked.response)[0] == [b"new"]
 
 

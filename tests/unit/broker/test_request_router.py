@@ -20,7 +20,8 @@ from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog
 from moldau.server.request_router import ADMIN, Handler, Lane, RequestRouter, Route
 from tests.kit.manual_clock import ManualClock
-from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
+from tests.kit.waiting import until_async
+from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest
 from tests.unit.broker.messages import batch, produce
 
 
@@ -123,9 +124,9 @@ async def test_slow_requests_are_limited() -> None:
     await asyncio.sleep(0)
     assert (slow.running, router.request_count) == (2, 5)
     slow.release.set()
-    await until(lambda: all(request.is_answered for request in requests))
+    await until_async(lambda: all(request.is_answered for request in requests))
     assert [request.response is not None for request in requests] == [True] * 5 + [False]
-    await until(lambda: router.request_count == 0)
+    await until_async(lambda: router.request_count == 0)
     assert faults == []
 
 
@@ -148,7 +149,7 @@ async def test_steps_of_slow_requests_are_watched() -> None:
     )
     request = describe()
     router(request)  # type: ignore[arg-type]
-    await until(lambda: request.is_answered)
+    await until_async(lambda: request.is_answered)
     assert request.response is not None
     name = "kafka.server:type=DataLoop,name=Stalls"
     assert registry.counter(name, request="DescribeCluster").value == 1
@@ -160,7 +161,7 @@ async def test_a_fault_closes_its_connection_only() -> None:
     request = describe()
     router(request)  # type: ignore[arg-type]
     slow.release.set()
-    await until(lambda: request.is_answered)
+    await until_async(lambda: request.is_answered)
     assert request.connection.is_closed
     assert faults == [slow.error]
 
@@ -172,7 +173,7 @@ async def test_an_answer_that_does_not_fit_the_wire_closes_its_connection() -> N
     request = describe()
     router(request)  # type: ignore[arg-type]
     slow.release.set()
-    await until(lambda: request.is_answered)
+    await until_async(lambda: request.is_answered)
     assert request.connection.is_closed
     assert len(faults) == 1
 

@@ -26,7 +26,8 @@ from moldau.protocol.messages.p61_describe_producers import (
     TopicRequest,
 )
 from moldau.server.authorizer import Authorizer
-from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, until
+from tests.kit.waiting import until_async
+from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
 
@@ -260,7 +261,7 @@ async def test_the_next_block_is_there_before_it_is_needed(broker: DataPath) -> 
     for _ in range(4):
         await broker.producer_ids.next_producer_id()
     await broker.producer_ids.next_producer_id()
-    await until(lambda: broker.allocator.next_start == 1010)
+    await until_async(lambda: broker.allocator.next_start == 1010)
     broker.allocator.is_available = False
     assert await broker.producer_ids.next_producer_id() == 1005
 

@@ -6,11 +6,10 @@ import asyncio
 import json
 import os
 import pty
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -38,6 +37,7 @@ from moldau.protocol.messages.p81_remove_raft_voter import (
 )
 from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.types import uuid_to_base64
+from tests.kit.commands import Ended, run_here
 from tests.unit.client.scripted_broker import ScriptedBroker
 
 pytestmark = pytest.mark.real
@@ -46,29 +46,10 @@ IDS = {node_id: uuid.UUID(int=node_id << 90) for node_id in (101, 102)}
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 
 
-class Done(NamedTuple):
-    """How a command ended."""
-
-    status: int
-    output: str
-    errors: str
-
-
-async def moldau(broker: ScriptedBroker, *arguments: object) -> Done:
-    """Run a command to its end while the broker answers."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "moldau.cli.main",
-        *map(str, arguments),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "MOLDAU_BOOTSTRAP_SERVER": broker.address},
-    )
-    output, errors = await process.communicate()
-    assert process.returncode is not None
-    done = Done(process.returncode, output.decode(), errors.decode())
+async def moldau(broker: ScriptedBroker, *arguments: object, stdout: int | None = None) -> Ended:
+    """Run a command to its end, in a thread, while the broker answers."""
+    environ = {"MOLDAU_BOOTSTRAP_SERVER": broker.address}
+    done = await asyncio.to_thread(run_here, *arguments, environ=environ, stdout=stdout)
     assert len(done.errors.splitlines()) <= 1, done.errors
     return done
 
@@ -140,13 +121,7 @@ async def test_status_on_a_terminal_has_a_line_for_each_node(broker: ScriptedBro
     one, two = (uuid_to_base64(directory_id) for directory_id in IDS.values())
     reading, writing = pty.openpty()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "moldau.cli.main", "quorum", "status"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=writing,
-            env={**os.environ, "MOLDAU_BOOTSTRAP_SERVER": broker.address},
-        )
-        assert await process.wait() == 0
+        assert (await moldau(broker, "quorum", "status", stdout=writing)).status == 0
         lines = os.read(reading, 4096).decode().splitlines()
     finally:
         os.close(writing)

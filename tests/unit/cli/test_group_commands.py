@@ -21,7 +21,8 @@ from moldau.protocol.messages.p15_describe_groups import DescribedGroup, Describ
 from moldau.protocol.messages.p27_write_txn_markers import WriteTxnMarkersRequest
 from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from moldau.protocol.schema import Message
-from tests.unit.cli.test_cluster_commands import Done, moldau, ok
+from tests.kit.commands import Ended
+from tests.unit.cli.test_cluster_commands import moldau, ok
 from tests.unit.client.admin.test_transactions import written
 from tests.unit.client.cluster.test_coordinators import coordinators
 from tests.unit.client.scripted_broker import ScriptedBroker
@@ -143,7 +144,7 @@ async def broker() -> AsyncIterator[ScriptedBroker]:
         yield scripted
 
 
-def refused(done: Done, status: int, said: str) -> None:
+def refused(done: Ended, status: int, said: str) -> None:
     assert (done.status, done.output) == (status, "")
     assert said in done.errors
 

@@ -5,38 +5,33 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from moldau.cli.main import main
 from moldau.config import NodeConfig
+from tests.kit.commands import Ended, run_here
 
-pytestmark = pytest.mark.real
+
+def bootstrap(*arguments: object) -> Ended:
+    return run_here("quorum", "bootstrap", *arguments)
 
 
-def bootstrap(*arguments: object) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "moldau.cli.main", "quorum", "bootstrap", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
-    return done
+def refuse(*arguments: object) -> str:
+    """Run a command to an end with one line; the line."""
+    done = run_here(*arguments)
+    assert (done.status, done.output) == (1, "")
+    [line] = done.errors.splitlines()
+    return line
 
 
 def test_every_node_is_written_and_how_to_start_it_is_told(tmp_path: Path):
     home = tmp_path / "a cluster"
     done = bootstrap(home, "--controllers", 3, "--brokers", 2, "--base-port", 21000)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.status, done.errors) == (0, "")
     names = [f"controller-{number}" for number in (101, 102, 103)] + ["broker-1", "broker-2"]
     assert sorted(path.name for path in home.iterdir()) == sorted(names)
-    first, *lines, last = done.stdout.splitlines()
+    first, *lines, last = done.output.splitlines()
     assert re.fullmatch(r"cluster \S{22}: 3 controllers, 2 brokers in .*", first)
     assert lines[1:] == [
         f"  moldau server start '{home / name / 'server.properties'}'" for name in names
@@ -53,12 +48,12 @@ def test_every_node_is_written_and_how_to_start_it_is_told(tmp_path: Path):
 def test_a_directory_that_holds_anything_is_left_alone(tmp_path: Path):
     (tmp_path / "mine").write_text("important")
     done = bootstrap(tmp_path)
-    assert done.returncode == 1
-    assert done.stderr == f"moldau: {tmp_path} is not empty; it is left as it is\n"
+    assert done.status == 1
+    assert done.errors == f"moldau: {tmp_path} is not empty; it is left as it is\n"
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     done = bootstrap(tmp_path / "mine")
-    assert done.returncode == 1
-    assert "Not a directory" in done.stderr
+    assert done.status == 1
+    assert "Not a directory" in done.errors
 
 
 @pytest.mark.parametrize(
@@ -71,32 +66,9 @@ def test_a_directory_that_holds_anything_is_left_alone(tmp_path: Path):
 )
 def test_what_cannot_be_laid_out(tmp_path: Path, arguments: tuple[object, ...], said: str):
     done = bootstrap(tmp_path / "new", *arguments)
-    assert done.returncode == 2
-    assert said in done.stderr
+    assert done.status == 2
+    assert said in done.errors
     assert not (tmp_path / "new").exists()
-
-
-class Refuse:
-    """Runs `moldau` in this process, to an end with one line; returns the line."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-
-    def __call__(self, *arguments: object) -> str:
-        self._monkeypatch.setattr("sys.argv", ["moldau", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 1
-        output, errors = self._capsys.readouterr()
-        assert output == ""
-        [line] = errors.splitlines()
-        return line
-
-
-@pytest.fixture
-def refuse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refuse:
-    return Refuse(monkeypatch, capsys)
 
 
 COMMANDS = [
@@ -106,6 +78,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("command", COMMANDS, ids=["bootstrap", "one node", "two brokers"])
 @pytest.mark.parametrize(
     ("below", "said"),
@@ -118,9 +91,7 @@ COMMANDS = [
         ("new/a,b", "cannot have a comma"),
     ],
 )
-def test_paths_that_cannot_be(
-    tmp_path: Path, refuse: Refuse, command: tuple[object, ...], below: str, said: str
-):
+def test_paths_that_cannot_be(tmp_path: Path, command: tuple[object, ...], below: str, said: str):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "mine").write_text("mine")
@@ -134,13 +105,13 @@ def test_paths_that_cannot_be(
 
 def test_a_name_that_is_no_utf_8_cannot_stand_in_a_configuration(tmp_path: Path):
     done = bootstrap(tmp_path / "new" / os.fsdecode(b"caf\xe9"))
-    assert done.returncode == 1
-    assert re.fullmatch(r"moldau: broker 1: .*/caf\\udce9/.* is not UTF-8 text .*\n", done.stderr)
+    assert done.status == 1
+    assert re.fullmatch(r"moldau: broker 1: .*/caf\\udce9/.* is not UTF-8 text .*\n", done.errors)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_failure_half_way_leaves_nothing(tmp_path: Path, refuse: Refuse, exists: bool):
+def test_a_failure_half_way_leaves_nothing(tmp_path: Path, exists: bool):
     """The path of the metadata log is longer than any path may be; those before it are not."""
     home = tmp_path / "new"
     while len(str(home)) < 4_050:
@@ -152,10 +123,9 @@ def test_a_failure_half_way_leaves_nothing(tmp_path: Path, refuse: Refuse, exist
     assert list(home.iterdir() if exists else tmp_path.iterdir()) == []
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("brokers", [1, 3])
-def test_a_port_in_use_is_named_before_anything_is_written(
-    tmp_path: Path, refuse: Refuse, brokers: int
-):
+def test_a_port_in_use_is_named_before_anything_is_written(tmp_path: Path, brokers: int):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         arguments = ("--host", "127.0.0.1", "--port", port, "--brokers", brokers)
@@ -168,9 +138,8 @@ def test_a_port_in_use_is_named_before_anything_is_written(
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_host_that_is_not_this_machine_is_not_taken_for_a_port_in_use(
-    tmp_path: Path, refuse: Refuse
-):
+@pytest.mark.real
+def test_a_host_that_is_not_this_machine_is_not_taken_for_a_port_in_use(tmp_path: Path):
     line = refuse("dev", "--host", "no.such.host.invalid", "--data", tmp_path / "new")
     assert re.fullmatch(r"moldau: no\.such\.host\.invalid(:\d+ cannot be used)?: [\w ,-]+", line), (
         line
@@ -179,8 +148,8 @@ def test_a_host_that_is_not_this_machine_is_not_taken_for_a_port_in_use(
     assert line.endswith("Cannot assign requested address"), line
 
 
-def test_a_cluster_keeps_its_shape(tmp_path: Path, refuse: Refuse):
-    assert bootstrap(tmp_path / "many", "--base-port", 21000).returncode == 0
+def test_a_cluster_keeps_its_shape(tmp_path: Path):
+    assert bootstrap(tmp_path / "many", "--base-port", 21000).status == 0
     for option, value in (
         *(("--controllers", 1), ("--brokers", 1)),
         *(("--host", "127.0.0.1"), ("--port", 9092)),

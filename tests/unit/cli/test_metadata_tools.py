@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from moldau.cli.metadata_files import read_metadata
 from moldau.cli.metadata_shell import Shell, ShellError, metadata_tree
 from moldau.raft import MetadataLogError
 from moldau.runtime.filesystem import OsFilesystem
+from tests.kit.commands import Ended, run_here
 
 GOLDEN = Path(__file__).parents[1] / "metadata" / "golden"
 LOG = "00000000000000000000.log"
@@ -51,17 +50,8 @@ def value(path: Path, where: str) -> Any:
     return json.loads("\n".join(ask(path, f"cat {where}")))
 
 
-def run(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "moldau.cli.main", "metadata", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+def run(*arguments: object, stdin: str = "") -> Ended:
+    return run_here("metadata", *arguments, given=stdin.encode())
 
 
 def test_paths_lead_to_what_the_cluster_is(data: Path):
@@ -120,7 +110,6 @@ def test_a_snapshot_and_a_log_alone(data: Path):
     assert ask(bootstrap, "cat /features/metadata.version") == ["30 (4.3-IV0)"]
 
 
-@pytest.mark.real
 def test_a_torn_end_is_told_and_the_rest_is_shown(data: Path):
     log = data / "__cluster_metadata-0" / LOG
     log.write_bytes(log.read_bytes()[:-3])
@@ -128,8 +117,8 @@ def test_a_torn_end_is_told_and_the_rest_is_shown(data: Path):
     assert LOG in damage
     assert value(data, "/metadataQuorum/offset") < 69
     done = run("shell", data, "ls", "/topics/byName")
-    assert done.returncode == 0
-    assert done.stderr.startswith("moldau: read up to here: ")
+    assert done.status == 0
+    assert done.errors.startswith("moldau: read up to here: ")
     log.write_bytes(log.read_bytes()[:200] + b"\xff" + log.read_bytes()[201:])
     (log.parent / SNAPSHOT).write_bytes(b"nonsense")
     with pytest.raises(MetadataLogError, match=SNAPSHOT):
@@ -209,28 +198,26 @@ def test_completion(data: Path):
     assert shell.complete("cat /clusterId/x") == []
 
 
-@pytest.mark.real
 def test_commands_from_arguments_and_from_the_input(data: Path):
-    assert run("shell", data, "ls", "/topics").stdout == "byId/\nbyName/\n"
+    assert run("shell", data, "ls", "/topics").output == "byId/\nbyName/\n"
     piped = run("shell", data, stdin="cd topics\npwd\nls nope\npwd\nexit\nls\n")
-    assert piped.stdout == "/topics\n/topics\n"
-    assert piped.stderr == "moldau: nope: no such file or directory\n"
-    assert piped.returncode == 1
+    assert piped.output == "/topics\n/topics\n"
+    assert piped.errors == "moldau: nope: no such file or directory\n"
+    assert piped.status == 1
     refused = run("shell", data, "cat", "/nope")
-    assert (refused.returncode, refused.stdout) == (1, "")
+    assert (refused.status, refused.output) == (1, "")
     for command in ("shell", "dump"):
         missing = run(command, data / "nothing")
-        assert missing.returncode == 1
-        assert "no such file or directory" in missing.stderr
+        assert missing.status == 1
+        assert "no such file or directory" in missing.errors
     (data / "empty").mkdir()
-    assert "no metadata log" in run("shell", data / "empty", "ls").stderr
+    assert "no metadata log" in run("shell", data / "empty", "ls").errors
 
 
-@pytest.mark.real
 def test_dump_shows_every_record_with_offset_and_epoch(data: Path):
     done = run("dump", "--json", data)
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.status == 0, done.errors
+    rows = [json.loads(line) for line in done.output.splitlines()]
     log_rows = rows[1 : next(i for i, row in enumerate(rows[1:], 1) if row["row"] == "file")]
     assert [row["offset"] for row in log_rows] == list(range(70))
     assert [row["leaderEpoch"] for row in log_rows] == [1] * 48 + [2] * 22
@@ -239,19 +226,18 @@ def test_dump_shows_every_record_with_offset_and_epoch(data: Path):
     topic = next(row for row in log_rows if row["type"] == "TopicRecord")
     assert topic["data"]["name"] == "orders"
     assert rows[-1]["type"] == "SNAPSHOT_FOOTER"
-    text = run("dump", data / "__cluster_metadata-0" / SNAPSHOT).stdout.splitlines()
+    text = run("dump", data / "__cluster_metadata-0" / SNAPSHOT).output.splitlines()
     assert SNAPSHOT in text[0]
     assert text[1].startswith('0 epoch 1 SNAPSHOT_HEADER {"version":0,')
 
 
-@pytest.mark.real
 def test_dump_goes_on_behind_damage_and_says_so(data: Path):
     log = data / "__cluster_metadata-0" / LOG
     damaged = bytearray(log.read_bytes())
     damaged[100] ^= 0xFF
     log.write_bytes(damaged)
     done = run("dump", log)
-    assert done.returncode == 1
-    assert "ERROR at byte 0: the CRC does not match" in done.stdout
-    assert "TopicRecord" in done.stdout
-    assert done.stderr == "moldau: 1 errors in these files\n"
+    assert done.status == 1
+    assert "ERROR at byte 0: the CRC does not match" in done.output
+    assert "TopicRecord" in done.output
+    assert done.errors == "moldau: 1 errors in these files\n"

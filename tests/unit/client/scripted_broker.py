@@ -17,6 +17,7 @@ from moldau.protocol.messages.p03_metadata import (
 from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
+from moldau.runtime.ports import Ports
 from moldau.server.request import Request
 from moldau.server.server import ListenerSpec, Server
 
@@ -36,7 +37,8 @@ class ScriptedBroker:
         self.requests: list[Message] = []
         self.scripts: dict[ApiKey, deque[Answer]] = {}
         self.served: dict[ApiKey, tuple[int, int]] = {}
-        self._server = Server(self._handle)
+        ports = Ports.of_machine()
+        self._server = Server(self._handle, network=ports.network, clock=ports.clock)
 
     def script(self, api_key: ApiKey, *answers: Answer) -> None:
         """Answer the next requests of one API with these, in order; the last one stays."""

@@ -19,6 +19,8 @@ from moldau.client import ConfigurationError, sync
 from moldau.testing import wait_until
 from tests.fake_broker import FakeCluster, ThreadedCluster
 
+pytestmark = pytest.mark.real
+
 NAMES = ("Admin", "Consumer", "Producer")
 
 AT_EXIT = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from moldau.controller.apis import ControllerApis, LongWork
@@ -27,20 +27,10 @@ from moldau.runtime.network import AsyncioNetwork
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.server import ListenerSpec
-from moldau.testing.waiting import wait_until_async
 from tests.unit.metadata.builders import CLUSTER_ID, node_config, registration
 
 LISTENER = "CONTROLLER"
 OTHER_NODE = 2
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    """Return when `condition` holds."""
-
-    async def holds() -> object:
-        return condition()
-
-    await wait_until_async(holds, what=what)
 
 
 class ListLog:

@@ -71,12 +71,12 @@ from moldau.server import server as server_module
 from moldau.server.request import LARGE_BODY_BYTES, LARGE_ELEMENT_COUNT
 from moldau.server.request_router import Lane
 from moldau.server.server import ListenerSpec
+from tests.kit.waiting import until_async
 from tests.unit.controller.harness import (
     LISTENER,
     OTHER_NODE,
     ControllerBench,
     Deny,
-    until,
 )
 from tests.unit.metadata.builders import CLUSTER_ID, registration
 
@@ -351,7 +351,7 @@ async def test_losing_leadership_answers_those_who_wait(start: Start) -> None:
     await bench.join(connection)
     bench.log.commits = False
     waiting = asyncio.ensure_future(connection.send(topics("a")))
-    await until(lambda: bench.controller.waiting_count == 1, "it waits for its commit")
+    await until_async(lambda: bench.controller.waiting_count == 1, "it waits for its commit")
     bench.log.lead(OTHER_NODE, 2)
     response = await asyncio.wait_for(waiting, 10)
     assert response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
@@ -387,7 +387,7 @@ async def test_what_comes_before_the_log_is_open_waits(monkeypatch: pytest.Monke
     bench = ControllerBench(None)
     await bench.listener.start([ListenerSpec(LISTENER, "127.0.0.1", 0)])
     early = asyncio.ensure_future(bench.connect())
-    await until(lambda: bench.listener._server._early, "it waits")
+    await until_async(lambda: bench.listener._server._early, "it waits")
     with pytest.raises(ConnectionLost):
         await bench.connect()
     bench.controller.start()
@@ -696,7 +696,7 @@ async def test_heartbeats_do_not_wait_behind_clients(
     assert router is not None
     for number, client in enumerate(clients[:3]):
         waiting.append(asyncio.ensure_future(client.send(AddRaftVoterRequest())))
-        await until(lambda count=number + 1: router.request_count == count, "it arrived")
+        await until_async(lambda count=number + 1: router.request_count == count, "it arrived")
     with pytest.raises(ConnectionLost):
         await clients[3].send(AddRaftVoterRequest())
     beat = BrokerHeartbeatRequest(
@@ -716,7 +716,7 @@ async def test_peers_are_bounded_too(start: Start, monkeypatch: pytest.MonkeyPat
     bench.quorum.release.clear()
     vote = request_class(ApiKey.VOTE)
     waiting = asyncio.ensure_future(first.send(vote()))
-    await until(lambda: len(bench.quorum.asked) == 1, "the first is under way")
+    await until_async(lambda: len(bench.quorum.asked) == 1, "the first is under way")
     with pytest.raises(ConnectionLost):
         await second.send(vote())
     bench.quorum.release.set()
@@ -728,7 +728,7 @@ async def test_closing_ends_what_waits(start: Start) -> None:
     connection: Connection = await bench.connect()
     bench.quorum.release.clear()
     waiting = asyncio.ensure_future(connection.send(request_class(ApiKey.FETCH)()))
-    await until(lambda: len(bench.quorum.asked) == 1, "the fetch waits")
+    await until_async(lambda: len(bench.quorum.asked) == 1, "the fetch waits")
     await asyncio.wait_for(bench.listener.close(), 10)
     with pytest.raises(ConnectionLost):
         await waiting

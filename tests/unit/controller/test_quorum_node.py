@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,7 @@ from moldau.runtime.network import AsyncioNetwork
 from moldau.server.authorizer import Authorizer
 from moldau.server.request import Sender
 from moldau.testing.waiting import wait_until_async
+from tests.kit.counting import Newcomers
 from tests.unit.controller.harness import Deny
 from tests.unit.metadata.builders import CLUSTER_ID, golden, node_config, registration
 
@@ -356,9 +356,10 @@ async def test_an_address_in_use_is_an_error_and_leaves_nothing_running(director
         node = QuorumNode(
             config, cluster_id=CLUSTER_ID, directory_id=DIRECTORY_ID, on_fatal=pytest.fail
         )
+        new = Newcomers()
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
             await node.start()
-    assert not any(thread.name == "moldau-quorum" for thread in threading.enumerate())
+    assert not new.threads("moldau-quorum")
 
 
 async def test_a_log_that_cannot_be_used_is_one_clear_line(directory: Path) -> None:
@@ -460,14 +461,14 @@ async def test_a_consumer_that_fails_once_hears_of_what_follows(directory: Path)
 
 
 async def test_a_start_that_is_called_off_leaves_nothing_running(directory: Path) -> None:
-    node = make_node(directory)
+    node, new = make_node(directory), Newcomers()
     starting = asyncio.ensure_future(node.start())
     await asyncio.sleep(0)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
     await node.stop()
-    assert not any(thread.name == "moldau-quorum" for thread in threading.enumerate())
+    assert not new.threads("moldau-quorum")
     again = make_node(directory)
     await again.start()
     await join(again)

@@ -20,7 +20,8 @@ from moldau.raft.core.values import Leadership
 from moldau.runtime import restarts
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
 from moldau.server.request import Sender
-from tests.unit.controller.harness import LISTENER, ControllerBench, until
+from tests.kit.waiting import until_async
+from tests.unit.controller.harness import LISTENER, ControllerBench
 
 pytestmark = pytest.mark.real
 
@@ -84,7 +85,7 @@ async def test_a_standby_registers_with_the_active_controller(bench: ControllerB
     bench.log.listeners[-1].handle_leader_change(9, 1)
     standby.leader = address(bench)
     bench.log.listeners[-1].handle_leader_change(1, 1)
-    await until(lambda: standby.manager.is_registered, "it is registered")
+    await until_async(lambda: standby.manager.is_registered, "it is registered")
     listeners = bench.controller.committed_image.cluster.controllers[2].listeners
     assert listeners[LISTENER].port == 1002
     await standby.manager.close()
@@ -94,7 +95,7 @@ async def test_the_active_controller_registers_with_itself(bench: ControllerBenc
     active = Registering(bench, request(1))
     active.leader = NOBODY_LISTENS._replace(node_id=1)
     active.manager.start()
-    await until(lambda: active.manager.is_registered, "without the network")
+    await until_async(lambda: active.manager.is_registered, "without the network")
     assert 1 in bench.controller.committed_image.cluster.controllers
     await active.manager.close()
 
@@ -105,13 +106,13 @@ async def test_another_incarnations_registration_is_replaced(bench: ControllerBe
     again = Registering(bench, request(2, incarnation=8))
     again.leader = address(bench)
     again.manager.start()
-    await until(lambda: again.known(2) == UUID(int=8), "this start's incarnation is known")
+    await until_async(lambda: again.known(2) == UUID(int=8), "this start's incarnation is known")
     # A registration that somebody else puts in its place is put right at once.
     await connection.send(request(2, incarnation=7))
-    await until(lambda: again.known(2) == UUID(int=8), "and known again")
+    await until_async(lambda: again.known(2) == UUID(int=8), "and known again")
     end_offset = bench.log.log_end_offset
     await connection.send(request(3))
-    await until(lambda: again.known(3) is not None, "others do not concern it")
+    await until_async(lambda: again.known(3) is not None, "others do not concern it")
     assert bench.log.log_end_offset == end_offset + 1
     await again.manager.close()
 
@@ -135,8 +136,8 @@ async def test_a_registration_replaced_before_its_answer_comes_is_made_again(
 
     monkeypatch.setattr(bench.apis, "answer", answer_late)
     active.manager.start()
-    await until(lambda: attempts == 2, "the replaced registration is made again")
-    await until(lambda: active.manager.is_registered, "this start's incarnation is known")
+    await until_async(lambda: attempts == 2, "the replaced registration is made again")
+    await until_async(lambda: active.manager.is_registered, "this start's incarnation is known")
     assert active.known(1) == UUID(int=8)
     await active.manager.close()
 
@@ -147,12 +148,12 @@ async def test_after_failover_it_registers_with_the_new_leader(bench: Controller
     standby.leader = address(bench)
     standby.manager.start()
     answered = len(bench.listener._server.connections)
-    await until(
+    await until_async(
         lambda: len(bench.listener._server.connections) > answered, "it has asked the standby"
     )
     assert not standby.manager.is_registered
     bench.log.lead(1, 3)
-    await until(lambda: standby.manager.is_registered, "the node leads again and takes it")
+    await until_async(lambda: standby.manager.is_registered, "the node leads again and takes it")
     await standby.manager.close()
 
 
@@ -183,6 +184,6 @@ async def test_a_registration_that_raises_is_told_and_tried_again(
 
     monkeypatch.setattr(standby.manager, "_leader", leader)
     standby.manager.start()
-    await until(lambda: standby.known(2) is not None, "its registration")
+    await until_async(lambda: standby.known(2) is not None, "its registration")
     assert [str(error) for error in told] == ["'controller.id'"]
     await standby.manager.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from moldau.metadata.log import CommittedBatch
 from moldau.raft.core.effects import Effect
 from moldau.raft.quorum_driver import MAX_QUEUED_EVENTS, EventQueue
+from tests.kit.waiting import until_async
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
 from .fixtures import Listener, append, format_directory, open_log, snapshot_of
@@ -37,12 +38,6 @@ class FailingListener(Listener):
         super().handle_leader_change(leader_id, leader_epoch)
 
 
-async def eventually(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("at_leaders", [False, True])
 @pytest.mark.parametrize("is_live", [True, False], ids=["live", "catching up"])
 async def test_a_listener_that_fails_stops_the_node(is_live: bool, at_leaders: bool) -> None:
@@ -55,12 +50,12 @@ async def test_a_listener_that_fails_stops_the_node(is_live: bool, at_leaders: b
     listener = FailingListener(at_leaders=at_leaders)
     if is_live:
         log.add_listener(listener)
-        await eventually(lambda: listener.next_offset == log.log_end_offset)
+        await until_async(lambda: listener.next_offset == log.log_end_offset)
     append(log, "a")
-    await eventually(lambda: fatal if is_live else first.names == ["a"])
+    await until_async(lambda: fatal if is_live else first.names == ["a"])
     if not is_live:
         log.add_listener(listener)
-    await eventually(lambda: fatal)
+    await until_async(lambda: fatal)
     assert len(fatal) == 1
     assert "a record nobody expected" in fatal[0]
     await log.close()

@@ -43,7 +43,7 @@ from moldau.runtime.clock import SystemClock
 from moldau.runtime.connector import Connector
 from moldau.server.request import Request
 from moldau.server.server import ListenerSpec, Server
-from moldau.testing.waiting import wait_until_async
+from tests.kit.waiting import until_async
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 from .fixtures import DIRECTORY, Listener
@@ -57,13 +57,6 @@ FAST = {
     "fetch_timeout_ms": 600,
     "request_timeout_ms": 600,
 }
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    async def holds() -> object:
-        return condition()
-
-    await wait_until_async(holds, what=what)
 
 
 class Host:
@@ -181,7 +174,7 @@ async def test_three_over_sockets() -> None:
         log.add_listener(listeners[node_id])
 
     async def leader() -> int:
-        await until(lambda: any(log.is_leader for log in logs.values()), "a leader")
+        await until_async(lambda: any(log.is_leader for log in logs.values()), "a leader")
         return next(node_id for node_id, log in logs.items() if log.is_leader)
 
     def is_everywhere(name: str) -> bool:
@@ -194,7 +187,7 @@ async def test_three_over_sockets() -> None:
             is_over = deposed(log)
             error, _ = log.append([(TopicRecord(name=name), 0)], leader_epoch=log.leader_epoch)
             if error is ErrorCode.NONE:
-                await until(lambda over=is_over: is_everywhere(name) or over(), name)  # type: ignore[misc]
+                await until_async(lambda over=is_over: is_everywhere(name) or over(), name)  # type: ignore[misc]
 
     for node_id in hosts:
         filesystem = SimulatedFilesystem()
@@ -269,6 +262,6 @@ async def test_what_waits_for_one_peer_is_bounded() -> None:
         waiting = [
             asyncio.ensure_future(peers.request(destination, VOTE, 60_000)) for _ in range(40)
         ]
-        await until(lambda: sum(each.done() for each in waiting) == 8, "those over the limit")
+        await until_async(lambda: sum(each.done() for each in waiting) == 8, "those over the limit")
         await peers.close()
         assert await asyncio.gather(*waiting) == [None] * 40

@@ -12,7 +12,6 @@ import uvloop
 from moldau.protocol.framing import ReceiveMemory
 from moldau.server.request import Request
 from moldau.server.server import ListenerSpec, Server
-from moldau.testing.waiting import wait_until_async
 
 
 def pytest_asyncio_loop_factories(
@@ -20,15 +19,6 @@ def pytest_asyncio_loop_factories(
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Everything here runs on both loops that nodes may use."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Let the loop turn until the condition holds."""
-
-    async def holds() -> bool:
-        return condition()
-
-    await wait_until_async(holds, what="the condition", deadline_s=timeout_s)
 
 
 class Peer:

@@ -41,8 +41,9 @@ from moldau.runtime.network import AsyncioNetwork
 from moldau.server.request import Request
 from moldau.server.server import Server
 from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until_async
 
-from .conftest import Harness, until
+from .conftest import Harness
 
 pytestmark = pytest.mark.real
 
@@ -123,7 +124,7 @@ async def test_cancelled_callers_leave_the_others_alone(harness: Harness) -> Non
 
     connection = await connect(harness, await harness.server(handler))
     tasks = [asyncio.create_task(connection.send(ask(f"t{i}"))) for i in range(3)]
-    await until(lambda: len(waiting) == 3)
+    await until_async(lambda: len(waiting) == 3)
     tasks[1].cancel()
     for request in waiting:
         node(request)
@@ -142,7 +143,7 @@ async def test_a_timeout_closes_the_connection(harness: Harness) -> None:
     connection.on_close(ended.append)
     slow = connection.submit(ask("slow"), api_version=9, timeout_ms=60_000)
     fast = connection.submit(ask("fast"), api_version=9, timeout_ms=1_000)
-    await until(lambda: len(waiting) == 2)
+    await until_async(lambda: len(waiting) == 2)
     clock.advance(999)
     assert not fast.done()
     clock.advance(2)
@@ -160,13 +161,13 @@ async def test_in_flight_limits(harness: Harness) -> None:
     server = await harness.server(waiting.append)
     connection = await connect(harness, server, negotiate=False, max_in_flight=2)
     tasks = [asyncio.create_task(connection.send(ask(f"{i}"), api_version=9)) for i in range(5)]
-    await until(lambda: len(waiting) == 2)
+    await until_async(lambda: len(waiting) == 2)
     assert connection.in_flight_count == 2
     extra = [connection.submit(ask("x"), api_version=9) for _ in range(2)]
     with pytest.raises(LocalProtocolError, match="in flight"):
         connection.submit(ask("x"), api_version=9)
     while not all(task.done() for task in [*tasks, *extra]):
-        await until(lambda: bool(waiting) or all(task.done() for task in [*tasks, *extra]))
+        await until_async(lambda: bool(waiting) or all(task.done() for task in [*tasks, *extra]))
         while waiting:
             node(waiting.pop(0))
         await asyncio.sleep(0)
@@ -243,7 +244,7 @@ async def test_an_answer_nobody_asked_for(harness: Harness) -> None:
     connection = await connect(harness, server)
     (served,) = server.connections
     served.transport.write(struct.pack(">ii", 4, 12345))
-    await until(lambda: connection.is_closed)
+    await until_async(lambda: connection.is_closed)
     with pytest.raises(ConnectionLost):
         await connection.send(ApiVersionsRequest())
 

@@ -13,6 +13,7 @@ import pytest
 
 from moldau.runtime.files import RESERVE_STEP_BYTES, FileRegion
 from moldau.runtime.filesystem import LockHeld, OsFilesystem
+from tests.kit.counting import descriptors
 
 
 @pytest.fixture
@@ -214,9 +215,9 @@ async def test_offload_runs_elsewhere_and_is_bounded(filesystem: OsFilesystem) -
 def test_mapped_files_cost_at_most_one_descriptor(filesystem: OsFilesystem, tmp_path: Path) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft > 64
-    before = len(os.listdir("/dev/fd"))
+    before = descriptors()
     mapped = [filesystem.map(str(tmp_path / f"{i}"), 4096, create=True) for i in range(20)]
-    assert len(os.listdir("/dev/fd")) - before <= 20
+    assert len(descriptors() - before) <= 20
     for each in mapped:
         each.close()
-    assert len(os.listdir("/dev/fd")) <= before
+    assert not descriptors() - before

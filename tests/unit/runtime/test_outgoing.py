@@ -15,8 +15,9 @@ from moldau.server import outgoing
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.request import Request
 from tests.kit.dice import drawn_seed
+from tests.kit.waiting import until_async
 
-from .conftest import Harness, response, until
+from .conftest import Harness, response
 
 pytestmark = pytest.mark.real
 
@@ -86,7 +87,7 @@ async def test_regions_and_bytes_interleaved(
             assert correlation_id == number
             assert body == expected[number]
     segment.close()
-    await until(lambda: segment.fileno() == -1)
+    await until_async(lambda: segment.fileno() == -1)
 
 
 class TlsTransport:
@@ -169,8 +170,8 @@ async def test_a_peer_that_leaves_in_the_middle_frees_the_descriptor(
     segment.close()
     assert segment.fileno() >= 0
     peer.close()
-    await until(lambda: len(server.connections) == 0)
-    await until(lambda: segment.fileno() == -1)
+    await until_async(lambda: len(server.connections) == 0)
+    await until_async(lambda: segment.fileno() == -1)
 
 
 @pytest.mark.parametrize("length", [FILE_BYTES + 1, 1000])
@@ -195,7 +196,7 @@ async def test_a_short_file_closes_the_connection(
     other.send(other.request(2))
     assert await other.receive() == (2, b"fine")
     segment.close()
-    await until(lambda: segment.fileno() == -1)
+    await until_async(lambda: segment.fileno() == -1)
 
 
 async def test_a_cold_region_in_the_page_cache_needs_no_thread(
@@ -254,11 +255,11 @@ async def test_a_cold_region_of_a_lost_connection(
     peer.send(peer.request(1))
     await entered.wait()
     peer.close()
-    await until(lambda: len(server.connections) == 0)
+    await until_async(lambda: len(server.connections) == 0)
     segment.close()
     assert segment.fileno() >= 0
     gate.set()
-    await until(lambda: segment.fileno() == -1)
+    await until_async(lambda: segment.fileno() == -1)
 
 
 async def test_graceful_close_sends_queued_regions(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import errno
-import gc
 import logging
 import os
 import socket
@@ -46,9 +45,11 @@ from moldau.server.request import RequestContext
 from moldau.server.request_router import Handler, RequestRouter, Route
 from moldau.server.server import ListenerSpec, Server
 from moldau.server.server_connection import ServerConnection
+from tests.kit.counting import Newcomers, collector_at_rest
 from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until_async
 
-from .conftest import Harness, Peer, until
+from .conftest import Harness, Peer
 
 pytestmark = pytest.mark.real
 
@@ -234,7 +235,7 @@ async def test_tls_clients_are_served(
     for _ in range(3):
         client = await made.tls_client()
         assert await client.who_am_i() == "User:ANONYMOUS"
-    await until(lambda: made.server.connections.memory.reserved_bytes == 0)
+    await until_async(lambda: made.server.connections.memory.reserved_bytes == 0)
 
 
 async def test_large_answers_over_tls_wait_for_a_slow_reader(
@@ -251,7 +252,7 @@ async def test_large_answers_over_tls_wait_for_a_slow_reader(
     made.server.connections.handler = large
     slow, other = await made.tls_client(), await made.client("PLAINTEXT")
     slow.send(*(slow.request(number) for number in range(5)))
-    await until(lambda: bool(handled))
+    await until_async(lambda: bool(handled))
     for number in range(5, 20):
         slow.send(slow.request(number))
         other.send(other.request(number))
@@ -273,7 +274,7 @@ async def test_plaintext_on_a_tls_port_and_tls_on_a_plaintext_port(
     with caplog.at_level(logging.WARNING):
         plaintext = await made.client()
         plaintext.tell(MetadataRequest(), 12)
-        await until(lambda: bool(caplog.records))
+        await until_async(lambda: bool(caplog.records))
     assert [record.getMessage() for record in caplog.records] == [
         "failed authentication from host = 127.0.0.1 on listener = OUTSIDE: the client does not "
         "speak TLS, which this listener does"
@@ -313,7 +314,7 @@ async def test_handshakes_count_as_connections(
     made = await secured(harness, authority, SecurityProtocol.SSL, stores, limits=limits)
     assert await (await made.tls_client()).who_am_i() == "User:ANONYMOUS"
     waiting = [await made.client() for _ in range(2)]
-    await until(lambda: made.server.connections.rejected_count == 0)
+    await until_async(lambda: made.server.connections.rejected_count == 0)
     refused = await made.client()
     assert await refused.at_eof()
     assert made.server.connections.rejected_count == 1
@@ -372,7 +373,7 @@ async def test_certificates_are_asked_for_and_name_the_client(
                     with pytest.raises(ssl.SSLError) as refused:
                         await client.reader.read(1)
                     assert told in str(refused.value.reason)
-            await until(lambda: bool(caplog.records))
+            await until_async(lambda: bool(caplog.records))
         assert reason in caplog.text
 
 
@@ -432,12 +433,12 @@ async def test_a_session_is_not_resumed_after_its_certificate_s_end(
     clock.time = lambda: end.timestamp()
     with caplog.at_level(logging.WARNING):
         assert await asyncio.to_thread(client.ask) == (True, None)
-        await until(lambda: bool(caplog.records))
+        await until_async(lambda: bool(caplog.records))
     assert caplog.messages == [
         "failed authentication from host = 127.0.0.1 on listener = OUTSIDE: the client's "
         "certificate is refused: certificate has expired"
     ]
-    await until(lambda: not len(made.server.connections))
+    await until_async(lambda: not len(made.server.connections))
     other = await made.tls_client(authority.issue_cert("client", common_name="dave"))
     assert "CN=dave" in await other.who_am_i()
 
@@ -503,9 +504,8 @@ async def test_connections_that_are_gone_leave_no_cycles(
 ) -> None:
     """The collector of a node comes seldom, and a TLS connection holds much memory."""
     made = await secured(harness, authority, SecurityProtocol.SSL, stores)
-    gc.collect()
-    gc.disable()
-    try:
+    new = Newcomers(ServerConnection, TlsTransport)
+    with collector_at_rest():
         for _ in range(3):
             client = await made.tls_client()
             assert await client.who_am_i() == "User:ANONYMOUS"
@@ -514,11 +514,8 @@ async def test_connections_that_are_gone_leave_no_cycles(
             stranger.send(b"GET / HTTP/1.1\r\n\r\n")
             assert (await stranger.reader.read())[:1] in (b"", b"\x15"), "an alert at most"
             stranger.close()
-        await until(lambda: not len(made.server.connections))
-        kinds = (ServerConnection, TlsTransport)
-        await until(lambda: not any(type(each) in kinds for each in gc.get_objects()))
-    finally:
-        gc.enable()
+        await until_async(lambda: not len(made.server.connections))
+        await until_async(lambda: not new.objects())
 
 
 # -- SASL -----------------------------------------------------------------------------------------
@@ -668,7 +665,7 @@ async def test_the_refusal_comes_after_a_pause_and_reads_nothing_more(harness: H
     await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
     client.tell(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
     [connection] = made.server.connections
-    await until(lambda: connection.in_flight_count == 1)
+    await until_async(lambda: connection.in_flight_count == 1)
     client.tell(MetadataRequest(), 12)
     clock.advance(4_990)
     assert connection.in_flight_count == 1
@@ -689,7 +686,7 @@ async def test_a_raw_token_is_refused_after_the_pause_and_told_of(
     token = b"\0" + b"a" * 100_000 + b"\0wrong"
     client.writer.write(struct.pack(">i", len(token)) + token)
     [connection] = made.server.connections
-    await until(lambda: connection.in_flight_count == 1)
+    await until_async(lambda: connection.in_flight_count == 1)
     clock.advance(4_990)
     assert connection.in_flight_count == 1
     clock.advance(20)
@@ -724,9 +721,9 @@ async def test_a_client_that_leaves_before_its_refusal(harness: Harness) -> None
     await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
     client.tell(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
     [connection] = made.server.connections
-    await until(lambda: connection.in_flight_count == 1)
+    await until_async(lambda: connection.in_flight_count == 1)
     connection.close("the test takes it away")
-    await until(lambda: not len(made.server.connections))
+    await until_async(lambda: not len(made.server.connections))
     clock.advance(6_000)
     assert made.server.connections.memory.reserved_bytes == 0
 
@@ -738,7 +735,7 @@ async def test_who_never_authenticates_is_cut(harness: Harness) -> None:
     good = await made.client()
     await good.log_in("alice", "a-secret")
     busy = await made.client()
-    await until(lambda: len(made.server.connections) == 7)
+    await until_async(lambda: len(made.server.connections) == 7)
     clock.advance(20_000)
     await busy.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
     clock.advance(15_000)
@@ -784,4 +781,4 @@ async def test_garbage_from_many_clients_disturbs_no_other(harness: Harness) -> 
         client.writer.write(garbage)
         assert await client.at_eof(), garbage
     assert await good.who_am_i() == "User:alice"
-    await until(lambda: made.server.connections.memory.reserved_bytes == 0)
+    await until_async(lambda: made.server.connections.memory.reserved_bytes == 0)

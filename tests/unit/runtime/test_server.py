@@ -41,8 +41,9 @@ from moldau.server.server_connection import (
     MAX_PENDING_RESPONSE_BYTES,
 )
 from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until_async
 
-from .conftest import Harness, Peer, response, until
+from .conftest import Harness, Peer, response
 
 pytestmark = pytest.mark.real
 
@@ -56,7 +57,7 @@ async def test_responses_leave_in_request_order(harness: Harness) -> None:
     server = await harness.server(waiting.append)
     peer = await harness.peer(server)
     peer.send(*(peer.request(number, b"%d" % number) for number in range(40)))
-    await until(lambda: len(waiting) == 40)
+    await until_async(lambda: len(waiting) == 40)
     for request in reversed(waiting[1:]):
         echo(request)
     await asyncio.sleep(0)
@@ -64,7 +65,7 @@ async def test_responses_leave_in_request_order(harness: Harness) -> None:
     echo(waiting[0])
     for number in range(40):
         assert await peer.receive() == (number, b"%d" % number)
-    await until(lambda: server.connections.memory.reserved_bytes == 0)
+    await until_async(lambda: server.connections.memory.reserved_bytes == 0)
 
 
 async def test_requests_without_response_hold_nobody_up(harness: Harness) -> None:
@@ -117,7 +118,7 @@ async def test_in_flight_is_limited_and_goes_on(harness: Harness) -> None:
     peer.send(*(peer.request(number) for number in range(count)))
     answered = 0
     while answered < count:
-        await until(lambda: bool(waiting))
+        await until_async(lambda: bool(waiting))
         (connection,) = server.connections
         assert connection.in_flight_count <= MAX_IN_FLIGHT_REQUESTS
         batch = waiting[:]
@@ -146,9 +147,9 @@ async def test_one_connection_has_only_so_many_held_requests(
     flooding, other = await harness.peer(server), await harness.peer(server)
     count = 5 * limit
     flooding.send(*(flooding.request(number, bytes(size_bytes)) for number in range(count)))
-    await until(lambda: len(waiting) == limit)
+    await until_async(lambda: len(waiting) == limit)
     other.send(other.request(0))
-    await until(lambda: len(waiting) == limit + 1)
+    await until_async(lambda: len(waiting) == limit + 1)
     assert len({request.connection for request in waiting}) == 2
     for number in range(count):
         request = next(each for each in waiting if each.correlation_id == number)
@@ -156,7 +157,7 @@ async def test_one_connection_has_only_so_many_held_requests(
         request.respond_parts(response(request, b""))
         assert (await flooding.receive())[0] == number
         handled_count = min(number + limit + 2, count + 1)
-        await until(lambda count=handled_count: len(waiting) == count)  # type: ignore[misc]
+        await until_async(lambda count=handled_count: len(waiting) == count)  # type: ignore[misc]
     waiting[limit].respond_parts(response(waiting[limit], b""))
     assert (await other.receive())[0] == 0
 
@@ -175,7 +176,7 @@ async def test_a_peer_that_does_not_read_holds_bounded_memory(harness: Harness) 
     count = 3000
     peer.send(*(peer.request(number) for number in range(count)))
     (connection,) = server.connections
-    await until(lambda: connection._stream.pending_bytes > MAX_PENDING_RESPONSE_BYTES)
+    await until_async(lambda: connection._stream.pending_bytes > MAX_PENDING_RESPONSE_BYTES)
     stuck_at = handled
     assert stuck_at < count
     assert connection._stream.pending_bytes < (MAX_IN_FLIGHT_REQUESTS + 12) * len(piece)
@@ -210,7 +211,7 @@ async def test_a_waiting_request_can_give_its_bytes_back(harness: Harness) -> No
     server = await harness.server(handler)
     peer = await harness.peer(server)
     peer.send(peer.request(1, bytes(100_000)))
-    await until(lambda: len(waiting) == 1)
+    await until_async(lambda: len(waiting) == 1)
     assert server.connections.memory.reserved_bytes == 0
     waiting[0].respond_parts(response(waiting[0], b"ok"))
     assert await peer.receive() == (1, b"ok")
@@ -242,7 +243,7 @@ async def test_garbage_closes_only_its_connection(
     assert "closing connection" in caplog.text
     good.send(good.request(2, b"fine"))
     assert await good.receive() == (2, b"fine")
-    await until(lambda: len(server.connections) == 1)
+    await until_async(lambda: len(server.connections) == 1)
     assert server.connections.memory.reserved_bytes == 0
 
 
@@ -276,10 +277,10 @@ async def test_a_body_the_handler_cannot_decode_closes_the_connection(harness: H
 async def test_connection_limits(harness: Harness) -> None:
     server = await harness.server(echo, limits=ServerLimits(max_connections=2))
     first, second = await harness.peer(server), await harness.peer(server)
-    await until(lambda: len(server.connections) == 2)
+    await until_async(lambda: len(server.connections) == 2)
     assert await (await harness.peer(server)).at_eof()
     first.close()
-    await until(lambda: len(server.connections) == 1)
+    await until_async(lambda: len(server.connections) == 1)
     server.connections.update_limits(
         ServerLimits(max_connections_per_ip=9, max_connections_per_ip_overrides={"127.0.0.1": 1})
     )
@@ -314,7 +315,7 @@ async def test_connections_wait_above_the_rate_of_the_node(harness: Harness) -> 
     peers = []
     for count in range(1, 13):
         peers.append(await harness.peer(server))
-        await until(lambda count=count: len(server.connections) == count)
+        await until_async(lambda count=count: len(server.connections) == count)
     for number, peer in enumerate(peers):
         peer.send(peer.request(number, b"x"))
     for number, peer in enumerate(peers[:10]):
@@ -337,10 +338,10 @@ async def test_connections_above_the_rate_of_their_address_are_closed_later(
     rates.change({(("ip", "127.0.0.1"),): {"connection_creation_rate": 1.0}})
     server = await harness.server(echo, rates=rates, clock=clock)
     peers = [await harness.peer(server) for _ in range(10)]
-    await until(lambda: len(server.connections) == 10)
+    await until_async(lambda: len(server.connections) == 10)
     refused = await harness.peer(server)
     refused.send(refused.request(1, b"never read"))
-    await until(lambda: server.connections.rejected_count == 1)
+    await until_async(lambda: server.connections.rejected_count == 1)
     assert len(server.connections) == 10
     clock.advance(999.0)
     assert not refused.reader.at_eof()
@@ -351,7 +352,7 @@ async def test_connections_above_the_rate_of_their_address_are_closed_later(
     assert await peers[0].receive() == (2, b"still here")
     # One that waits for its end does not hold up the server's.
     last = await harness.peer(server)
-    await until(lambda: server.connections.rejected_count == 2)
+    await until_async(lambda: server.connections.rejected_count == 2)
     await server.close(0)
     assert await last.at_eof()
 
@@ -371,7 +372,7 @@ async def test_idle_connections_are_closed_and_waiting_ones_are_not(harness: Har
     )
     idle, busy, polling = [await harness.peer(server) for _ in range(3)]
     polling.send(polling.request(1, b"wait"))
-    await until(lambda: len(waiting) == 1 and len(server.connections) == 3)
+    await until_async(lambda: len(waiting) == 1 and len(server.connections) == 3)
     clock.advance(4000)
     busy.send(busy.request(2))
     await busy.receive()
@@ -414,9 +415,9 @@ async def test_frames_wait_for_memory_and_stalled_holders_are_closed(harness: Ha
     holder, waiter = await harness.peer(server), await harness.peer(server)
     frame = holder.request(1, bytes(200_000))
     holder.send(frame[:1000])
-    await until(lambda: server.connections.memory.is_exhausted)
+    await until_async(lambda: server.connections.memory.is_exhausted)
     waiter.send(waiter.request(2, bytes(150_000)))
-    await until(lambda: len(server.connections._memory_waiters) == 1)
+    await until_async(lambda: len(server.connections._memory_waiters) == 1)
     clock.advance(12_000)
     assert await holder.at_eof()
     assert (await waiter.receive())[0] == 2
@@ -428,7 +429,7 @@ async def test_graceful_close_answers_what_was_accepted(harness: Harness) -> Non
     server = await harness.server(waiting.append)
     peer, idle = await harness.peer(server), await harness.peer(server)
     peer.send(peer.request(1, bytes(3_000_000)))
-    await until(lambda: len(waiting) == 1)
+    await until_async(lambda: len(waiting) == 1)
     closing = asyncio.create_task(server.close(20_000))
     assert await idle.at_eof()
     with pytest.raises(OSError, match=r".+"):
@@ -446,7 +447,7 @@ async def test_close_cuts_what_does_not_end(harness: Harness) -> None:
     peer = await harness.peer(server)
     ended: list[object] = []
     peer.send(peer.request(1, b"forever"))
-    await until(lambda: len(waiting) == 1)
+    await until_async(lambda: len(waiting) == 1)
     waiting[0].connection.on_close(ended.append)
     await server.close(0)
     assert await peer.at_eof()
@@ -500,17 +501,17 @@ async def test_a_handler_that_fails_costs_its_connection_and_no_memory(
     peer, other = await harness.peer(server), await harness.peer(server)
     count = 1 if how == "at once" else MAX_IN_FLIGHT_REQUESTS
     peer.send(*(peer.request(n, b"good") for n in range(count)), peer.request(99, b"broken"))
-    await until(lambda: len(waiting) == count)
+    await until_async(lambda: len(waiting) == count)
     for request in list(waiting):
         echo(request)
-    await until(lambda: len(faults) == 1)
+    await until_async(lambda: len(faults) == 1)
     assert isinstance(faults[0], KeyError)
     while await peer.reader.read(65536):
         pass
-    await until(lambda: server.connections.memory.reserved_bytes == 0)
+    await until_async(lambda: server.connections.memory.reserved_bytes == 0)
     waiting.clear()
     other.send(other.request(1, b"still served"))
-    await until(lambda: len(waiting) == 1)
+    await until_async(lambda: len(waiting) == 1)
     echo(waiting[0])
     assert await other.receive() == (1, b"still served")
 
@@ -615,7 +616,7 @@ async def test_a_large_response_that_cannot_be_encoded_closes_its_connection(
     peer = await harness.peer(server)
     peer.send(peer.request(1))
     assert await peer.at_eof()
-    await until(lambda: bool(faults))
+    await until_async(lambda: bool(faults))
     assert isinstance(faults[0]["exception"], LocalProtocolError)
 
 

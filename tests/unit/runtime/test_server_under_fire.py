@@ -25,8 +25,9 @@ from moldau.server.server_connection import (
 )
 from tests.kit.dice import drawn_seed
 from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until_async
 
-from .conftest import Harness, Peer, response, until
+from .conftest import Harness, Peer, response
 
 pytestmark = pytest.mark.real
 
@@ -204,11 +205,11 @@ async def test_every_request_is_answered_in_order(
     talks = [talk(peer, random.Random(dice.random()), answerer) for peer in peers]
     counts = await asyncio.gather(*talks)
     assert sum(counts) > PEER_COUNT * REQUESTS_PER_PEER / 2
-    await until(lambda: all(each.in_flight_count == 0 for each in server.connections))
+    await until_async(lambda: all(each.in_flight_count == 0 for each in server.connections))
     # The last requests may ask for no answer, and still be on their way.
-    await until(lambda: memory.reserved_bytes == 0)
+    await until_async(lambda: memory.reserved_bytes == 0)
     # What was paused goes on a turn of the loop after its last bytes have gone out.
-    await until(lambda: all(each._pause_reasons == 0 for each in server.connections))
+    await until_async(lambda: all(each._pause_reasons == 0 for each in server.connections))
     assert len(server.connections) == PEER_COUNT
 
 
@@ -235,8 +236,8 @@ async def test_peers_that_vanish_leave_nothing_and_hold_nobody_up(
         await dawdle(dice)
         peer.close()
     assert await steady > 0
-    await until(lambda: len(server.connections) == 1)
-    await until(lambda: memory.reserved_bytes == 0)
+    await until_async(lambda: len(server.connections) == 1)
+    await until_async(lambda: memory.reserved_bytes == 0)
 
 
 def echo(request: Request) -> None:
@@ -262,7 +263,7 @@ async def test_connections_take_turns_however_much_of_one_has_been_read(harness:
 
     server = await harness.server(handler, clock=clock)
     flooding, other = await harness.peer(server), await harness.peer(server)
-    await until(lambda: len(server.connections) == 2)
+    await until_async(lambda: len(server.connections) == 2)
     by_port = {connection.client_port: connection for connection in server.connections}
     first, second = (
         by_port[peer.writer.get_extra_info("sockname")[1]] for peer in (flooding, other)
@@ -295,10 +296,10 @@ async def test_what_comes_in_waits_for_one_request_however_many_connections_floo
     question_count, flooder_count, count = 5, 4, 200
     server = await harness.server(handler, clock=clock)
     other = await harness.peer(server)
-    await until(lambda: len(server.connections) == 1)
+    await until_async(lambda: len(server.connections) == 1)
     (calm,) = server.connections
     flooders = [await harness.peer(server) for _ in range(flooder_count)]
-    await until(lambda: len(server.connections) == 1 + flooder_count)
+    await until_async(lambda: len(server.connections) == 1 + flooder_count)
     by_port = {connection.client_port: connection for connection in server.connections}
     for peer in flooders:
         connection = by_port[peer.writer.get_extra_info("sockname")[1]]
@@ -330,7 +331,7 @@ async def test_answers_of_turns_are_sent_before_the_connection_leaves_the_line(
     last = 7
     server = await harness.server(handler, clock=clock)
     peer = await harness.peer(server)
-    await until(lambda: len(server.connections) == 1)
+    await until_async(lambda: len(server.connections) == 1)
     (connection,) = server.connections
     receive_at_once(connection, b"".join(peer.request(number) for number in range(2 * last)))
     for number in range(last + 1):
@@ -361,7 +362,7 @@ async def test_nothing_is_read_while_requests_wait_for_their_turn(harness: Harne
 async def test_a_read_brings_no_more_tiny_requests_than_may_be_in_flight(harness: Harness) -> None:
     server = await harness.server(echo)
     peer = await harness.peer(server)
-    await until(lambda: len(server.connections) == 1)
+    await until_async(lambda: len(server.connections) == 1)
     (connection,) = server.connections
     small, medium, large = bytes(50), bytes(20_000), bytes(200_000)
     small_bytes = len(peer.request(0, small))
@@ -393,7 +394,7 @@ async def test_memory_that_is_free_again_before_anybody_waits_for_it(harness: Ha
     """
     server = await harness.server(echo, memory=ReceiveMemory(100_000, poison=True))
     peer = await harness.peer(server)
-    await until(lambda: len(server.connections) == 1)
+    await until_async(lambda: len(server.connections) == 1)
     (connection,) = server.connections
     small = [peer.request(number, bytes(60_000)) for number in (1, 2)]
     large = peer.request(3, bytes(100_000))
@@ -416,11 +417,13 @@ async def test_memory_of_requests_that_will_not_be_handled_is_for_others(harness
     server = await harness.server(handler, memory=ReceiveMemory(100_000, poison=True))
     closing = await harness.peer(server)
     closing.send(*(closing.request(number, bytes(60_000)) for number in range(3)))
-    await until(lambda: server.connections.memory.is_exhausted)
+    await until_async(lambda: server.connections.memory.is_exhausted)
     (connection,) = server.connections
     other = await harness.peer(server)
     other.send(other.request(9, bytes(150_000)))
-    await until(lambda: any(each is not connection for each in server.connections._memory_waiters))
+    await until_async(
+        lambda: any(each is not connection for each in server.connections._memory_waiters)
+    )
     connection.begin_closing()
     assert (await other.receive())[0] == 9
     assert len(waiting) == 1
@@ -448,10 +451,10 @@ async def test_a_peer_that_only_ends_its_own_side_does_not_hold_up_the_end(
     peer = await harness.peer(server)
     peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
     peer.send(peer.request(1), peer.request(2))
-    await until(lambda: server.connections.bytes_sent > 0)
+    await until_async(lambda: server.connections.bytes_sent > 0)
     peer.writer.write_eof()
     # The server sees the end and closes, unless it has stopped reading since its answers pile up.
-    await until(
+    await until_async(
         lambda: len(server.connections) == 0 or server.connections.bytes_sent > 2 * len(answer)
     )
     async with asyncio.timeout(20):

@@ -10,7 +10,7 @@ import pytest
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.server import server as server_module
 from moldau.server.server import Server
-from tests.unit.broker.harness import until
+from tests.kit.waiting import until_async
 
 
 class Early:
@@ -63,7 +63,7 @@ async def test_early_requests_come_first_and_in_order() -> None:
     server.open(handler)
     # Still before those that wait have been handed on.
     enter(server, requests[4])
-    await until(lambda: len(handler.taken) == 4)
+    await until_async(lambda: len(handler.taken) == 4)
     await asyncio.sleep(0)
     enter(server, requests[5])
     assert handler.taken == [0, 2, 3, 4, 5]
@@ -81,7 +81,7 @@ async def test_one_that_fails_costs_its_connection_and_not_the_start() -> None:
     requests = [Early(number) for number in range(4)]
     enter(server, *requests)
     server.open(handler)
-    await until(lambda: handler.taken == [0, 3])
+    await until_async(lambda: handler.taken == [0, 3])
     assert faults == [handler.failures[1]]
     assert [request.endings for request in requests] == [
         [],
@@ -99,4 +99,4 @@ async def test_too_many_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None
     enter(server, *requests)
     assert [len(request.endings) for request in requests] == [0, 0, 1]
     server.open(handler)
-    await until(lambda: handler.taken == [0, 1])
+    await until_async(lambda: handler.taken == [0, 1])

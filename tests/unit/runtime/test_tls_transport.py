@@ -15,8 +15,7 @@ import trustme
 
 from moldau.runtime import tls_transport
 from moldau.runtime.tls_transport import RAW_BYTES, TlsTransport
-
-from .conftest import until
+from tests.kit.waiting import until_async
 
 pytestmark = pytest.mark.real
 
@@ -115,7 +114,7 @@ class Side:
         self.server.close()
         for transport in self.transports:
             transport.abort()
-        await until(lambda: all(each.is_lost for each in self.protocols))
+        await until_async(lambda: all(each.is_lost for each in self.protocols))
 
 
 @pytest.fixture
@@ -200,9 +199,9 @@ async def test_all_comes_through_whatever_the_pieces_and_pauses(
         writer.write(sent[at : at + size])
         at += size
         await writer.drain()
-    await until(lambda: bool(side.protocols))
+    await until_async(lambda: bool(side.protocols))
     protocol = side.protocols[0]
-    await until(lambda: len(protocol.received) >= len(sent))
+    await until_async(lambda: len(protocol.received) >= len(sent))
     assert protocol.received == sent
     protocol.transport.write(answer[:10])
     protocol.transport.writelines([answer[10:1_000_000], answer[1_000_000:]])
@@ -210,14 +209,14 @@ async def test_all_comes_through_whatever_the_pieces_and_pauses(
     assert await reader.readexactly(len(answer)) == answer
     assert await reader.read() == b"", "the end of TLS follows what was written"
     writer.close()
-    await until(lambda: protocol.is_lost)
+    await until_async(lambda: protocol.is_lost)
     assert protocol.error is None
 
 
 async def test_nothing_is_read_while_reading_is_paused(side: Side) -> None:
     with Raw(side) as client:
         await client.connect()
-        await until(lambda: bool(side.protocols))
+        await until_async(lambda: bool(side.protocols))
         protocol = side.protocols[0]
         protocol.transport.pause_reading()
         protocol.transport.pause_reading()
@@ -230,7 +229,7 @@ async def test_nothing_is_read_while_reading_is_paused(side: Side) -> None:
         protocol.share_of_pauses = 0.0
         protocol.transport.resume_reading()
         await flood
-        await until(lambda: len(protocol.received) == 20 * len(block))
+        await until_async(lambda: len(protocol.received) == 20 * len(block))
         assert not any(protocol.received)
 
 
@@ -249,7 +248,7 @@ async def test_nonsense_after_the_handshake_gets_an_alert(side: Side) -> None:
         with pytest.raises(ssl.SSLError, match=r"(?i)alert bad record mac"):
             client.tls.read(100)
         [protocol] = side.protocols
-        await until(lambda: protocol.is_lost)
+        await until_async(lambda: protocol.is_lost)
         assert protocol.received == b"said before"
         assert isinstance(protocol.error, ssl.SSLError)
 
@@ -258,7 +257,7 @@ async def test_nonsense_instead_of_a_handshake_gets_an_alert(side: Side) -> None
     with Raw(side) as client:
         await asyncio.get_running_loop().sock_connect(client.socket, ("127.0.0.1", side.port))
         await client.send(b"GET / HTTP/1.1\r\n\r\n" * 20_000)
-        await until(lambda: bool(side.transports))
+        await until_async(lambda: bool(side.transports))
         with pytest.raises(ssl.SSLError):
             await side.transports[0].handshake()
         assert not side.protocols
@@ -280,7 +279,7 @@ async def test_the_peers_end(side: Side, is_cut: bool) -> None:
             client.socket.shutdown(socket.SHUT_WR)
         await client.rest()
         [protocol] = side.protocols
-        await until(lambda: protocol.is_lost)
+        await until_async(lambda: protocol.is_lost)
         assert protocol.received == b"last words"
         assert protocol.error is None
 
@@ -288,7 +287,7 @@ async def test_the_peers_end(side: Side, is_cut: bool) -> None:
 async def test_a_peer_that_reads_nothing_does_not_keep_what_is_closed(side: Side) -> None:
     with Raw(side) as client:
         await client.connect()
-        await until(lambda: bool(side.protocols))
+        await until_async(lambda: bool(side.protocols))
         [protocol] = side.protocols
         protocol.transport.set_write_buffer_limits(high=1, low=0)
         protocol.transport.write(bytes(15_000_000))
@@ -297,13 +296,13 @@ async def test_a_peer_that_reads_nothing_does_not_keep_what_is_closed(side: Side
         assert protocol.transport.is_closing()
         protocol.transport.write(b"too late")
         protocol.transport.close()
-        await until(lambda: protocol.is_lost)
+        await until_async(lambda: protocol.is_lost)
 
 
 async def test_a_handshake_that_is_given_up(side: Side) -> None:
     with Raw(side) as client:
         await asyncio.get_running_loop().sock_connect(client.socket, ("127.0.0.1", side.port))
-        await until(lambda: bool(side.transports))
+        await until_async(lambda: bool(side.transports))
         [transport] = side.transports
         waiting = asyncio.ensure_future(transport.handshake())
         await asyncio.sleep(0)
@@ -318,7 +317,7 @@ async def test_who_asks_for_new_keys_and_reads_nothing_is_not_read_from(side: Si
     with Raw(side) as client:
         await client.connect()
         request = _key_updates(client)
-        await until(lambda: bool(side.protocols))
+        await until_async(lambda: bool(side.protocols))
         transport = (protocol := side.protocols[0]).transport
         transport.set_write_buffer_limits(high=1, low=0)
         transport.write(bytes(15_000_000))
@@ -331,7 +330,7 @@ async def test_who_asks_for_new_keys_and_reads_nothing_is_not_read_from(side: Si
                 await other.connect()
         assert len(protocol.received) <= 2 * RAW_BYTES
         reading = asyncio.ensure_future(client.rest())
-        await until(lambda: len(protocol.received) == REQUESTS * REQUEST_BYTES)
+        await until_async(lambda: len(protocol.received) == REQUESTS * REQUEST_BYTES)
         reading.cancel()
 
 

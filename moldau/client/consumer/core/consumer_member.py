@@ -155,6 +155,7 @@ class ConsumerMember:
     _target: Target = frozenset()
     _failure: Fail | None = None
     _in_flight: bool = False
+    _owned_is_unanswered: bool = False
     _attempt: int = 0
     _heartbeat_at_ms: float = 0.0
     _not_before_ms: float = 0.0
@@ -194,20 +195,7 @@ class ConsumerMember:
         if self.state in (ConsumerState.FENCED, ConsumerState.STALE):
             self._join()
             return None
-        if self.state is not ConsumerState.RECONCILING:
-            return None
-        wanted_ids = self._target
-        gone = frozenset(
-            each
-            for each, topic_id in self._owned_ids.items()
-            if (topic_id, each.partition) not in wanted_ids
-        )
-        if gone:
-            return Revoke(gone)
-        wanted = frozenset(self._resolved())
-        if self._waits_for_names(wanted):
-            return None
-        return Assign(wanted, wanted - self.owned)
+        return self._reconciling_step()
 
     def has_step(self) -> bool:
         """Whether `next_step` has one, or joins again."""
@@ -215,9 +203,7 @@ class ConsumerMember:
             return True
         if self.state in (ConsumerState.FENCED, ConsumerState.STALE):
             return True
-        if self.state is not ConsumerState.RECONCILING:
-            return False
-        return not self._waits_for_names(frozenset(self._resolved()))
+        return self._reconciling_step() is not None
 
     @property
     def is_settled(self) -> bool:
@@ -331,6 +317,8 @@ class ConsumerMember:
                     value = _topic_partitions(value)
                 setattr(request, name, value)
         self._telling = saying
+        if request.topic_partitions is not None:
+            self._owned_is_unanswered = True
         if self.state is ConsumerState.ACKNOWLEDGING:
             self._move(ConsumerState.RECONCILING if self._differs() else ConsumerState.STABLE)
         return self._attempt, request
@@ -368,6 +356,7 @@ class ConsumerMember:
             return
         self.backoff.reset()
         self._told = self._telling
+        self._owned_is_unanswered = False
         self._acknowledged = self._told["topic_partitions"]
         if member_id:
             self.member_id = member_id
@@ -418,7 +407,7 @@ class ConsumerMember:
 
     def _forget_epoch(self) -> None:
         self.member_epoch = NO_GENERATION
-        self._in_flight = False
+        self._in_flight = self._owned_is_unanswered = False
         self._attempt += 1
         self._told = {}
         self._acknowledged = {}
@@ -435,6 +424,31 @@ class ConsumerMember:
             self._move(ConsumerState.FATAL)
         self._failure = Fail(code, message)
         self.on_attention()
+
+    def _reconciling_step(self) -> Step | None:
+        """What brings the member closer to its target, None while that is not possible.
+
+        New partitions wait while a heartbeat that says what is owned has no answer. What the
+        coordinator has assigned, and the heartbeat does not name, counts as given back:
+
+        1. m1 owns A; the target is A and B; a heartbeat that names A is under way.
+        2. m2 joins: the coordinator wants B for m2. It reads the heartbeat, and B is free at once.
+        3. m2 takes B. If m1 took B before it had the answer, both would consume it.
+        """
+        if self.state is not ConsumerState.RECONCILING:
+            return None
+        gone = frozenset(
+            each
+            for each, topic_id in self._owned_ids.items()
+            if (topic_id, each.partition) not in self._target
+        )
+        if gone:
+            return Revoke(gone)
+        wanted = frozenset(self._resolved())
+        new = wanted - self.owned
+        if self._waits_for_names(wanted) or (new and self._owned_is_unanswered):
+            return None
+        return Assign(wanted, new)
 
     def _has_lost(self) -> bool:
         return self.state not in _ACTIVE

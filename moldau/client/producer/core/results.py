@@ -143,13 +143,16 @@ class Results:
         the wire keeps its place and its memory until it comes back.
         """
         accumulator = self._accumulator
-        before_ms = now_ms - self._settings.delivery_timeout_ms
+        # Added as `expiry_ms` adds: a difference may be rounded the other way, and then the sender
+        # would look again and again at a batch that is due and never expires.
+        timeout_ms = self._settings.delivery_timeout_ms
         for queue in accumulator.active_queues():
             for batch in [*queue.outstanding, *queue.waiting]:
-                if batch.created_ms <= before_ms and not batch.is_done and not batch.is_replaced:
+                is_due = batch.created_ms + timeout_ms <= now_ms
+                if is_due and not batch.is_done and not batch.is_replaced:
                     self._expire_one(queue, batch)
             filling = queue.filling
-            if filling is not None and filling.created_ms <= before_ms:
+            if filling is not None and filling.created_ms + timeout_ms <= now_ms:
                 accumulator.close_batch(queue)
                 self._expire_one(queue, filling)
 

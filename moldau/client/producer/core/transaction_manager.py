@@ -502,13 +502,13 @@ class TransactionManager:
         return Step()
 
     def _failed_partly(self, ask: Ask, failed: Iterable[tuple[TopicPartition, ErrorCode]]) -> Step:
-        """Follow the worst of the errors; OPERATION_NOT_ATTEMPTED is never the cause."""
+        """Follow the worst of the errors. OPERATION_NOT_ATTEMPTED is never the cause: what it was
+        left out for may pass.
+        """
+        every = list(failed)
+        causes = [each for each in every if each[1] is not ErrorCode.OPERATION_NOT_ATTEMPTED]
         partition, code = max(
-            failed,
-            key=lambda each: (
-                _SEVERITY.index(verdict_of(ask.kind, each[1])),
-                each[1] is not ErrorCode.OPERATION_NOT_ATTEMPTED,
-            ),
+            causes or every, key=lambda each: _SEVERITY.index(verdict_of(ask.kind, each[1]))
         )
         return self._refused(ask, code, f" ({partition})")
 

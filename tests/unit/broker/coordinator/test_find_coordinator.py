@@ -20,8 +20,9 @@ from moldau.protocol.metadata_records import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
 )
+from tests.kit.waiting import until_async
 from tests.unit.broker.coordinator.harness import create_internal_topic, running_data_path
-from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of, until
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 OFFSETS = CONSUMER_OFFSETS.topic
@@ -107,14 +108,14 @@ async def test_a_creation_that_is_refused(tmp_path: Path, caplog: pytest.LogCapt
                 found = await find(broker, kind=TRANSACTION)
                 assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
                 (await broker.channel.next()).answer(CreateTopicsResponse(topics=[refusal]))
-                await until(lambda: not len(broker.background))
+                await until_async(lambda: not len(broker.background))
                 found = await find(broker, kind=TRANSACTION)
                 assert found.error_message == f"{TRANSACTION_STATE.topic} cannot be created: {why}"
                 assert broker.channel.sent == [], "not again at once"
                 broker.clock.advance(RETRY_AFTER_MS + 1)
             await find(broker, kind=TRANSACTION)
             (await broker.channel.next()).fail(ControllerUnavailable("nobody leads"))
-            await until(lambda: not len(broker.background))
+            await until_async(lambda: not len(broker.background))
         assert [record.message for record in caplog.records] == [
             f"__transaction_state cannot be created: {why}",
             "__transaction_state cannot be created: REQUEST_TIMED_OUT: nobody leads",

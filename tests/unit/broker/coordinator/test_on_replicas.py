@@ -15,9 +15,10 @@ from moldau.broker.coordinator.core.result import CoordinatorResult, Producer, T
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_records import CoordinatorLog, classic_groups
 from moldau.protocol.errors import ErrorCode
+from tests.kit.waiting import until_async
 from tests.unit.broker.coordinator.harness import SETTINGS, Caller, running_data_path
 from tests.unit.broker.coordinator.toy import ToyState, commit_record, read, wait_inside, write
-from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, until
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
 TOY_LOG = CoordinatorLog("toy", classic_groups)
 """Offset commits in a topic of their own, which no other coordinator of the broker loads."""
@@ -50,7 +51,7 @@ class Toy:
         self.runtime.on_metadata_update(None, self.broker.metadata.image)  # type: ignore[arg-type]
 
     async def loaded(self) -> None:
-        await until(lambda: any(True for _ in self.runtime.states()))
+        await until_async(lambda: any(True for _ in self.runtime.states()))
 
     def call(self, operation_of: Any, *args: Any, **options: Any) -> Caller:
         caller = Caller(str(args))
@@ -98,7 +99,7 @@ async def test_answers_wait_for_the_follower(tmp_path: Path) -> None:
         toy.broker.follower_has("toy", OTHER_BROKER_ID, 0)
         assert not writer.is_answered
         toy.broker.follower_has("toy", OTHER_BROKER_ID, 1)
-        await until(lambda: reader.is_answered)
+        await until_async(lambda: reader.is_answered)
         assert writer.answer is ErrorCode.NONE
         assert reader.answer == (1,)
         toy.broker.change_partition("toy", isr=[BROKER_ID])
@@ -134,7 +135,7 @@ async def test_the_same_leader_in_a_new_epoch(tmp_path: Path) -> None:
         assert len(toy.states) == 1
         assert toy.runtime.coordinator_epoch(0) == 1
         toy.broker.follower_has("toy", OTHER_BROKER_ID, 1)
-        await until(lambda: writer.is_answered)
+        await until_async(lambda: writer.is_answered)
         assert writer.answer is ErrorCode.NONE
         assert toy.runtime.call(0, write(Caller(), "g", 2)) is ErrorCode.NONE
 

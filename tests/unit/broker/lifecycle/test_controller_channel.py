@@ -41,7 +41,7 @@ from moldau.runtime.leader_link import LeaderAddress
 from moldau.runtime.loop_thread import LoopThread
 from moldau.server.authorizer import Authorizer
 from moldau.server.request import Sender
-from moldau.testing.waiting import wait_until_async
+from tests.kit.waiting import until_async
 from tests.unit.broker.lifecycle.fake_controller import FakeController
 
 pytestmark = pytest.mark.real
@@ -89,13 +89,6 @@ async def start() -> AsyncIterator[Start]:
 
 def topics(name: str = "t") -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=[CreatableTopic(name=name)])
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    async def holds() -> object:
-        return condition()
-
-    await wait_until_async(holds, what=what)
 
 
 async def test_own_requests_go_directly_and_clients_requests_in_envelopes(
@@ -166,7 +159,7 @@ async def test_not_controller_is_tried_again_at_the_next_leader(
         asked = asyncio.ensure_future(channel.send(topics(), OWN))
     else:
         asked = asyncio.ensure_future(channel.forward(topics(), OWN, client))
-    await until(lambda: len(old.asked) >= 2, "it asks again and again")
+    await until_async(lambda: len(old.asked) >= 2, "it asks again and again")
     quorum.elect(new.address)
     response = await asyncio.wait_for(asked, 10)
     if client is not None:
@@ -178,7 +171,7 @@ async def test_not_controller_is_tried_again_at_the_next_leader(
 async def test_nobody_leads_yet(start: Start, quorum: Quorum) -> None:
     controller = await start()
     asked = asyncio.ensure_future(quorum.channel.send(topics(), OWN))
-    await until(lambda: quorum.channel.waiting_count == 1, "it waits")
+    await until_async(lambda: quorum.channel.waiting_count == 1, "it waits")
     quorum.elect(controller.address)
     assert (await asyncio.wait_for(asked, 10)).topics[0].error_code == ErrorCode.NONE
 
@@ -232,12 +225,14 @@ async def test_a_silent_old_leader_is_left_as_soon_as_there_is_a_new_one(
         asyncio.ensure_future(quorum.channel.send(request, OWN))
         for request in (topics("a"), topics("b"), AllocateProducerIdsRequest())
     ]
-    await until(lambda: len(old.asked) == 3, "all are with the old leader")
+    await until_async(lambda: len(old.asked) == 3, "all are with the old leader")
     quorum.elect(None)
     quorum.elect(new.address)
     for response in await asyncio.wait_for(asyncio.gather(*asked), 10):
         assert type(response) in (CreateTopicsResponse, AllocateProducerIdsResponse)
-    await until(lambda: old.connection_count == 0, "the old leader's connections are given up")
+    await until_async(
+        lambda: old.connection_count == 0, "the old leader's connections are given up"
+    )
 
 
 async def test_garbage_is_answered_by_somebody_else(start: Start, quorum: Quorum) -> None:
@@ -245,7 +240,7 @@ async def test_garbage_is_answered_by_somebody_else(start: Start, quorum: Quorum
     bad.mode = "garbage"
     quorum.elect(bad.address)
     asked = asyncio.ensure_future(quorum.channel.forward(topics(), "User:alice", CLIENT))
-    await until(lambda: len(bad.asked) >= 2, "it tries again")
+    await until_async(lambda: len(bad.asked) >= 2, "it tries again")
     quorum.elect(good.address)
     assert (await asyncio.wait_for(asked, 10)).response.topics[0].error_code == ErrorCode.NONE
 
@@ -276,12 +271,12 @@ async def test_one_that_gives_up_does_not_disturb_the_others(start: Start, quoru
     controller = await start(answer=lambda request: held.append(request))
     quorum.elect(controller.address)
     patient = asyncio.ensure_future(quorum.channel.forward(topics("a"), OWN, CLIENT))
-    await until(lambda: len(held) == 1, "the patient one is there")
+    await until_async(lambda: len(held) == 1, "the patient one is there")
     with pytest.raises(ControllerUnavailable):
         await quorum.channel.forward(topics("b"), OWN, CLIENT, timeout_ms=30)
     assert not patient.done()
     assert controller.connection_count == 1
-    await until(lambda: len(held) == 2, "the one that has given up was there too")
+    await until_async(lambda: len(held) == 2, "the one that has given up was there too")
     assert [request.topics[0].name for request in held] == ["a", "b"]  # type: ignore[attr-defined]
     await controller.close()
     patient.cancel()
@@ -305,7 +300,7 @@ async def test_waiting_requests_are_bounded(
 ) -> None:
     monkeypatch.setattr(controller_channel, "MAX_WAITING_REQUESTS", 2)
     waiting = [asyncio.ensure_future(quorum.channel.send(topics(), OWN)) for _ in range(2)]
-    await until(lambda: quorum.channel.waiting_count == 2, "both wait")
+    await until_async(lambda: quorum.channel.waiting_count == 2, "both wait")
     with pytest.raises(ControllerUnavailable, match="2 requests wait already"):
         await quorum.channel.send(topics(), OWN)
     controller = await start()
@@ -315,7 +310,7 @@ async def test_waiting_requests_are_bounded(
 
 async def test_closing_tells_who_waits(quorum: Quorum) -> None:
     asked = asyncio.ensure_future(quorum.channel.send(topics(), OWN))
-    await until(lambda: quorum.channel.waiting_count == 1, "it waits")
+    await until_async(lambda: quorum.channel.waiting_count == 1, "it waits")
     await quorum.channel.close()
     with pytest.raises(ControllerUnavailable):
         await asyncio.wait_for(asked, 10)
@@ -356,7 +351,7 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     assert own.asked.pop() == (topics(), OWN, ForwardedClient("127.0.0.1"))
     own.is_active = False
     asked = asyncio.ensure_future(router.forward(topics(), "User:alice", CLIENT))
-    await until(lambda: len(own.asked) >= 3, "it asks its own node again")
+    await until_async(lambda: len(own.asked) >= 3, "it asks its own node again")
     await asyncio.to_thread(relay.publish, None)
     await asyncio.to_thread(relay.publish, remote.address)
     assert (await asyncio.wait_for(asked, 10)).response.topics[0].error_code == ErrorCode.NONE

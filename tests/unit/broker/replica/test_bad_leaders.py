@@ -29,7 +29,8 @@ from moldau.protocol.messages.p02_list_offsets import (
 )
 from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsResponse
 from tests.kit.dice import drawn_seed
-from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of, until
+from tests.kit.waiting import until_async
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of
 from tests.unit.broker.messages import batch
 from tests.unit.broker.replica.replicas import (
     Followers,
@@ -131,7 +132,7 @@ async def until_pausing(followers: Followers, condition: Callable[[], bool]) -> 
         followers.clock.advance(1_001)
         return condition()
 
-    await until(holds)
+    await until_async(holds)
 
 
 async def test_bytes_that_are_no_protocol_cost_the_connection_alone(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ async def test_bytes_that_are_no_protocol_cost_the_connection_alone(tmp_path: Pa
         await until_pausing(followers, lambda: bad.connection_count >= 5)
         assert leader.partition("good").append(batch(5), 1).error is ErrorCode.NONE
         leader.manager.complete_ready()
-        await until(lambda: followers.log("good").log_end_offset == 5)
+        await until_async(lambda: followers.log("good").log_end_offset == 5)
         # The bad one is replaced by a real one.
         leader.create_topic("topic", replicas=REPLICAS, isr=REPLICAS)
         leader.partition("topic").append(batch(3), 1)
@@ -165,7 +166,7 @@ async def test_bytes_that_are_no_protocol_cost_the_connection_alone(tmp_path: Pa
             leader.clock.advance(500)  # the fetch that waits ends
             return followers.log("topic").log_end_offset == 3
 
-        await until(is_level)
+        await until_async(is_level)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ async def test_answers_that_lead_nowhere_are_not_asked_for_without_a_pause(
         (fetcher,) = followers.fetchers.fetchers
         for fetch_count in range(1, 4):
             # Answered, taken back from the session, and then nothing until the pause is over.
-            await until(
+            await until_async(
                 lambda: fetcher.partitions.waiting_count == 1 and fetcher.partitions.is_idle
             )
             sent = [each for each in bad.requests if each.topics]
@@ -245,7 +246,9 @@ async def test_out_of_range_for_ever_is_asked_about_with_pauses(tmp_path: Path) 
     ):
         followers.follow("topic", port=bad.port)
         (fetcher,) = followers.fetchers.fetchers
-        await until(lambda: fetcher.partitions.waiting_count == 1 and fetcher.partitions.is_idle)
+        await until_async(
+            lambda: fetcher.partitions.waiting_count == 1 and fetcher.partitions.is_idle
+        )
         count = bad.fetch_count
         await asyncio.sleep(0)
         assert bad.fetch_count == count
@@ -266,7 +269,7 @@ async def test_a_follower_ahead_of_an_unclean_leader_is_cut_to_its_end(tmp_path:
         for _ in range(5):
             followers.partition("topic").append(batch(1), 1)
         followers.follow("topic", port=leader.port, leader_epoch=1)
-        await until(lambda: followers.log("topic").log_end_offset == 3)
+        await until_async(lambda: followers.log("topic").log_end_offset == 3)
         assert followers.log("topic").log_start_offset == 0
 
 
@@ -283,8 +286,8 @@ async def test_a_leader_that_refuses_every_fetch_is_asked_with_pauses(
     ):
         followers.follow("topic", port=bad.port)
         for count in range(1, 4):
-            await until(lambda count=count: bad.fetch_count == count)  # type: ignore[misc]
-            await until(lambda: has_timer(followers))
+            await until_async(lambda count=count: bad.fetch_count == count)  # type: ignore[misc]
+            await until_async(lambda: has_timer(followers))
             assert bad.fetch_count == count
             followers.clock.advance(1_001)
     assert len([each for each in caplog.records if error.name in each.getMessage()]) == 1
@@ -300,7 +303,7 @@ async def test_session_errors_for_ever_are_asked_about_with_pauses(tmp_path: Pat
     ):
         followers.follow("topic", port=bad.port)
         (fetcher,) = followers.fetchers.fetchers
-        await until(lambda: bool(fetcher._problem))
+        await until_async(lambda: bool(fetcher._problem))
         assert bad.fetch_count == 2
 
 
@@ -312,7 +315,7 @@ async def test_a_leader_too_old_to_know_topic_ids_is_said(
         Followers(tmp_path / "follower") as followers,
     ):
         followers.follow("topic", port=old.port)
-        await until(lambda: "knows no topic ids" in caplog.text)
+        await until_async(lambda: "knows no topic ids" in caplog.text)
         assert old.fetch_count == 0
 
 
@@ -332,14 +335,14 @@ async def test_a_leader_that_never_answers_is_given_up_in_its_time(tmp_path: Pat
         followers.follow("good", port=server.port("PLAINTEXT"))
         leader.partition("good").append(batch(2), 1)
         leader.manager.complete_ready()
-        await until(lambda: followers.log("good").log_end_offset == 2)
-        await until(lambda: silent.connection_count == 1)
+        await until_async(lambda: followers.log("good").log_end_offset == 2)
+        await until_async(lambda: silent.connection_count == 1)
 
         def has_reconnected() -> bool:
             followers.clock.advance(5_000)
             return silent.connection_count >= 3
 
-        await until(has_reconnected)
+        await until_async(has_reconnected)
         # Ends although a connection is just being made.
         await asyncio.wait_for(followers.fetchers.close(), 10)
         assert followers.log("topic").log_end_offset == 0
@@ -359,7 +362,7 @@ async def test_an_answer_for_an_earlier_epoch_changes_nothing(tmp_path: Path) ->
 
     async with Followers(tmp_path / "follower") as followers, AnsweringLeader(answer) as leader:
         followers.follow("topic", port=leader.port)
-        await until(lambda: state["number"] >= 2)
+        await until_async(lambda: state["number"] >= 2)
         assert followers.log("topic").log_end_offset == 0
         again = next(each for each in leader.requests[1:] if each.topics)
         assert again.topics[0].partitions[0].current_leader_epoch == 1

@@ -23,7 +23,8 @@ from moldau.protocol.messages.p01_fetch import (
 from moldau.protocol.records import Record, encode_batch
 from moldau.server.authorizer import Authorizer
 from moldau.storage.indexes import AbortedTransaction
-from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection, until
+from tests.kit.waiting import until_async
+from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
 ALL_VERSIONS = range(4, 19)
@@ -506,7 +507,7 @@ async def test_old_bytes_are_checked_before_they_are_served(tmp_path: Path) -> N
         assert len(broker.log("t").segments) > 1
         request = broker.send(fetch({("t", 0): 0}, max_wait_ms=0), 12)
         assert not request.is_answered, "not even a fetch that would not wait gets them unseen"
-        await until(lambda: request.is_answered)
+        await until_async(lambda: request.is_answered)
         assert len(fetched_values(only(request.response))) == 3
         again = broker.send(fetch({("t", 0): 0}, max_wait_ms=0), 12)
         assert again.is_answered, "checked once"
@@ -572,7 +573,7 @@ async def test_a_fetch_that_cannot_be_answered_costs_its_connection_and_nobody_e
         lambda _, context: faults.append(context["exception"])
     )
     producer = broker.send(produce({("t", 0): batch()}), 12, FakeConnection())
-    await until(lambda: all(request.is_answered for request in waiting))
+    await until_async(lambda: all(request.is_answered for request in waiting))
     assert [str(fault) for fault in faults] == ["the test says so"]
     assert broken.connection.is_closed
     assert not producer.connection.is_closed

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import FrameType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -23,6 +20,7 @@ from moldau.protocol.messages.p01_fetch import (
     PartitionData,
 )
 from moldau.protocol.types import TopicPartition
+from tests.kit.counting import calls_of
 from tests.kit.manual_clock import ManualClock
 
 TOPIC_ID = UUID(int=5)
@@ -119,22 +117,6 @@ class Bench:
         followed = self.fetched.get((TOPIC_ID, index))
         assert followed is not None
         return followed
-
-
-def calls_of(work: Callable[[], Any]) -> int:
-    """How many Python functions are called."""
-    count = 0
-
-    def note(_frame: FrameType, event: str, _argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def test_idle_partitions_cost_nothing() -> None:

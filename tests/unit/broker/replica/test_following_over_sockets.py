@@ -19,7 +19,8 @@ from moldau.server.server import Server
 from moldau.storage.append import AppendResult
 from moldau.storage.log_config import LogConfig
 from moldau.storage.segment import LogSegment
-from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, until
+from tests.kit.waiting import until_async
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import batch, produce
 from tests.unit.broker.replica.replicas import Followers, bytes_of, serving
 
@@ -73,14 +74,14 @@ def elect_again(leader: DataPath, topic: str, leader_epoch: int) -> None:
 async def level(leader: DataPath, followers: Followers, topic: str, index: int = 0) -> None:
     """Wait until the follower has every byte and knows that it is committed."""
     ours, theirs = followers.log(topic, index), leader.log(topic, index)
-    await until(lambda: ours.log_end_offset == theirs.log_end_offset == theirs.high_watermark)
+    await until_async(lambda: ours.log_end_offset == theirs.log_end_offset == theirs.high_watermark)
 
     def is_committed() -> bool:
         # News of the high watermark alone end no fetch: its time has to pass.
         leader.clock.advance(500)
         return ours.high_watermark == theirs.high_watermark
 
-    await until(is_committed)
+    await until_async(is_committed)
     assert bytes_of(ours) == bytes_of(theirs)
 
 
@@ -124,7 +125,7 @@ async def test_the_next_fetch_acknowledges_what_acks_all_waits_for(
     followers.follow("topic", port=port_of(server))
     for count in range(1, 6):
         request = leader.send(produce({("topic", 0): batch(2)}, acks=-1), 12)
-        await until(lambda request=request: request.is_answered)  # type: ignore[misc]
+        await until_async(lambda request=request: request.is_answered)  # type: ignore[misc]
         answered = request.response.responses[0].partition_responses[0]
         assert answered.error_code == ErrorCode.NONE
         assert followers.log("topic").log_end_offset == 2 * count
@@ -163,7 +164,7 @@ async def test_partitions_are_spread_over_the_fetchers_and_move_when_there_are_m
             append(leader, "topic", batch(3), index)
             await level(leader, followers, "topic", index)
         followers.fetchers.resize(1)
-        await until(lambda: len(followers.fetchers.fetchers) == 1)
+        await until_async(lambda: len(followers.fetchers.fetchers) == 1)
         append(leader, "topic", batch(3), 11)
         await level(leader, followers, "topic", 11)
 
@@ -244,7 +245,7 @@ async def test_a_leader_that_is_down_is_tried_again_after_the_back_off(
         port = port_of(first)
     followers.follow("topic", port=port)
     (fetcher,) = followers.fetchers.fetchers
-    await until(lambda: followers.clock.timer_count > 0 and bool(fetcher._problem))
+    await until_async(lambda: followers.clock.timer_count > 0 and bool(fetcher._problem))
     async with serving(leader, port):
         followers.clock.advance(1_001)
         await level(leader, followers, "topic")
@@ -263,7 +264,7 @@ async def test_a_session_that_the_leader_lost_is_founded_anew_at_once(
     leader.clock.advance(1_000)  # the fetch that waits is answered
     append(leader, "topic", batch(1))
     await level(leader, followers, "topic")
-    await until(lambda: fetcher.partitions.session.session_id not in (0, first))
+    await until_async(lambda: fetcher.partitions.session.session_id not in (0, first))
 
 
 async def test_a_leader_without_sessions_is_followed_all_the_same(
@@ -288,7 +289,7 @@ async def test_one_partition_that_the_leader_does_not_have_holds_up_no_other(
     followers.follow("later", port=port_of(server))
     followers.follow("here", port=port_of(server))
     (fetcher,) = followers.fetchers.fetchers
-    await until(lambda: fetcher.partitions.waiting_count == 1)
+    await until_async(lambda: fetcher.partitions.waiting_count == 1)
     append(leader, "here", batch(5))
     await level(leader, followers, "here")
     lead(leader, "later")
@@ -305,7 +306,7 @@ async def test_a_newer_epoch_at_the_leader_stops_until_we_hear_of_it(
     append(leader, "topic", batch(2))
     followers.follow("topic", port=port_of(server), leader_epoch=4)
     (fetcher,) = followers.fetchers.fetchers
-    await until(lambda: fetcher.partitions.failed_count == 1)
+    await until_async(lambda: fetcher.partitions.failed_count == 1)
     assert followers.metric("FailedPartitionsCount") == 1
     assert fetcher.partitions.waiting_count == 0
     followers.follow("topic", port=port_of(server), leader_epoch=5)
@@ -348,7 +349,7 @@ async def test_a_cut_below_the_high_watermark_is_said_loudly(
     ours.log.update_high_watermark(9)
     elect_again(leader, "topic", 2)
     followers.follow("topic", port=port_of(server), leader_epoch=2)
-    await until(lambda: followers.log("topic").log_end_offset == 3)
+    await until_async(lambda: followers.log("topic").log_end_offset == 3)
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1
     assert "from 9 back to 3" in errors[0].getMessage()
@@ -386,7 +387,7 @@ async def test_a_follower_below_the_leaders_start_begins_anew_there(
     elect_again(leader, "topic", 1)
     followers.follow("topic", port=port_of(server), leader_epoch=1)
     ours = followers.log("topic")
-    await until(lambda: ours.log_end_offset == 15)
+    await until_async(lambda: ours.log_end_offset == 15)
     assert ours.log_start_offset == 10
 
 
@@ -404,7 +405,7 @@ async def test_the_start_of_the_log_follows_the_leader(
     assert theirs.delete_records(33)[0] is ErrorCode.NONE
     leader.manager.log_start_offset_moved(leader.partition("topic"))
     append(leader, "topic", batch(1))
-    await until(lambda: ours.log_start_offset == 33)
+    await until_async(lambda: ours.log_start_offset == 33)
     assert len(ours.segments) < segment_count
 
 
@@ -438,7 +439,7 @@ async def test_a_full_disk_is_said_once_and_followed_on_when_there_is_room(
             followers.clock.advance(1_001)
             return refused_count >= 4
 
-        await until(is_tried_again)
+        await until_async(is_tried_again)
     assert not ours.offline
     assert ours.log_end_offset == 1
 
@@ -446,7 +447,7 @@ async def test_a_full_disk_is_said_once_and_followed_on_when_there_is_room(
         followers.clock.advance(1_001)
         return ours.log_end_offset == 2
 
-    await until(is_level)
+    await until_async(is_level)
     await level(leader, followers, "topic")
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len([line for line in said if "no room" in line and "again" in line]) == 1
@@ -465,7 +466,7 @@ async def test_a_log_that_fails_stops_following_and_nothing_else_does(
     followers.log("bad").take_offline("the test")
     append(leader, "bad", batch(1))
     (fetcher,) = followers.fetchers.fetchers
-    await until(lambda: fetcher.partitions.failed_count == 1)
+    await until_async(lambda: fetcher.partitions.failed_count == 1)
     append(leader, "good", batch(1))
     await level(leader, followers, "good")
     assert followers.metric("FailedPartitionsCount") == 1
@@ -479,7 +480,7 @@ async def test_flush_messages_holds_the_acknowledgement_back(
     followers.follow("topic", port=port_of(server))
     for _ in range(5):
         request = leader.send(produce({("topic", 0): batch(2)}, acks=-1), 12)
-        await until(lambda request=request: request.is_answered)  # type: ignore[misc]
+        await until_async(lambda request=request: request.is_answered)  # type: ignore[misc]
         ours = followers.log("topic")
         assert ours.recovery_point == ours.log_end_offset == leader.log("topic").high_watermark
 
@@ -496,8 +497,8 @@ async def test_unfollowed_partitions_leave_the_leaders_session(
     followers.fetchers.unfollow(followers.partition("topic", 1))
     append(leader, "topic", batch(1), 0)
     append(leader, "topic", batch(1), 1)
-    await until(lambda: leader.sessions.partition_count == 1)
+    await until_async(lambda: leader.sessions.partition_count == 1)
     assert followers.log("topic", 1).log_end_offset == 1
     followers.fetchers.unfollow(followers.partition("topic", 0))
-    await until(lambda: not followers.fetchers.fetchers and not followers.fetchers._tasks)
+    await until_async(lambda: not followers.fetchers.fetchers and not followers.fetchers._tasks)
     await asyncio.wait_for(followers.fetchers.close(), 10)

@@ -26,7 +26,8 @@ from moldau.protocol.metadata_records import (
     PartitionChangeRecord,
 )
 from moldau.server.authorizer import Authorizer
-from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeRequest, until
+from tests.kit.waiting import until_async
+from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeRequest
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
 FOLLOWER_EPOCH = OTHER_BROKER_ID
@@ -223,7 +224,7 @@ async def test_a_follower_is_not_looked_at_for_a_commit_alone(
     assert broker.partition("t").core.high_watermark == 1
     assert woken == []
     await broker.ask(produce({("t", 0): batch(1)}, acks=1), 12)
-    await until(lambda: request.is_answered)
+    await until_async(lambda: request.is_answered)
     assert only(request.response).high_watermark == 1
 
 
@@ -235,7 +236,7 @@ async def test_the_appends_of_one_turn_reach_a_follower_in_one_answer(broker: Da
     request = follower.send()
     for index in (0, 1, 0):
         broker.send(produce({("t", index): batch(1)}), 12)
-    await until(lambda: request.is_answered)
+    await until_async(lambda: request.is_answered)
     (topic,) = request.response.responses
     found = {each.partition_index: len(fetched_values(each)) for each in topic.partitions}
     assert found == {0: 2, 1: 1}

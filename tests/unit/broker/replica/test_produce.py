@@ -20,7 +20,8 @@ from moldau.protocol.messages.p00_produce import (
 )
 from moldau.protocol.records import Codec, iter_batches
 from moldau.server.authorizer import Authorizer
-from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection, until
+from tests.kit.waiting import until_async
+from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection
 from tests.unit.broker.messages import NOW_MS, batch, fetch, fetched_values, only, produce
 
 ALL_VERSIONS = range(3, 14)
@@ -373,7 +374,7 @@ async def test_recompression_keeps_the_order(broker: DataPath) -> None:
         codec = Codec.GZIP if number % 2 else Codec.NONE
         records = batch(2, value=b"%d" % number, codec=codec)
         requests.append(broker.send(produce({("t", 0): records}), 12))
-    await until(lambda: all(request.is_answered for request in requests))
+    await until_async(lambda: all(request.is_answered for request in requests))
     offsets = [only(request.response).base_offset for request in requests]
     assert offsets == list(range(0, 20, 2))
     fetched = only(await broker.ask(fetch({("t", 0): 0}), 12))
@@ -395,7 +396,7 @@ async def test_too_many_appends_wait_for_recompression(
     monkeypatch.setattr(deferred_appends, "MAX_QUEUED_APPENDS", 2)
     broker.create_topic("t", compression_type="gzip")
     requests = [broker.send(produce({("t", 0): batch()}), 12) for _ in range(3)]
-    await until(lambda: all(request.is_answered for request in requests))
+    await until_async(lambda: all(request.is_answered for request in requests))
     codes = [only(request.response).error_code for request in requests]
     assert codes == [0, 0, ErrorCode.REQUEST_TIMED_OUT]
 
@@ -404,7 +405,7 @@ async def test_a_recompressed_batch_waits_for_its_follower(broker: DataPath) -> 
     broker.create_topic("t", replicas=(1, 2), isr=(1, 2), compression_type="gzip")
     request = broker.send(produce({("t", 0): batch(3)}), 12)
     assert not request.is_body_released, "its bytes are still needed"
-    await until(lambda: broker.log("t").log_end_offset == 3)
+    await until_async(lambda: broker.log("t").log_end_offset == 3)
     assert request.is_body_released
     assert not request.is_answered
     broker.follower_has("t", 2, 3)
@@ -417,7 +418,7 @@ async def test_flush_messages_flushes_before_the_answer(broker: DataPath) -> Non
     assert broker.log("t").recovery_point == 0
     requests = [broker.send(produce({("t", 0): batch(1)}, acks=1), 12) for _ in range(5)]
     assert not any(request.is_answered for request in requests)
-    await until(lambda: all(request.is_answered for request in requests))
+    await until_async(lambda: all(request.is_answered for request in requests))
     assert [only(request.response).base_offset for request in requests] == [1, 2, 3, 4, 5]
     assert broker.log("t").recovery_point == 6
 
@@ -460,9 +461,9 @@ async def test_a_fault_in_recompression_does_not_block_the_line(
     monkeypatch.setattr(partition_module, "prepare", broken)
     first = broker.send(produce({("t", 0): batch(value=b"a" * 100)}), 12)
     second = broker.send(produce({("t", 0): batch(value=b"b" * 100)}), 12)
-    await until(lambda: bool(broker.faults))
+    await until_async(lambda: bool(broker.faults))
     monkeypatch.setattr(partition_module, "prepare", prepare)
-    await until(lambda: first.is_answered and second.is_answered)
+    await until_async(lambda: first.is_answered and second.is_answered)
     assert only(first.response).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     third = await broker.ask(produce({("t", 0): batch(value=b"c" * 100)}), 12)
     assert only(third).error_code == 0

@@ -29,8 +29,9 @@ from moldau.protocol.metadata_records import (
 )
 from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.types import TopicPartition
+from tests.kit.waiting import until_async
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
-from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of, until
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of
 from tests.unit.broker.messages import batch, fetch, only, produce
 from tests.unit.broker.replica.directory_answers import answer
 from tests.unit.broker.scripted_channel import Sent
@@ -212,7 +213,7 @@ async def test_a_log_that_breaks_alone_is_given_up_and_begun_anew(
     assert len([name for name in names if name.startswith("t-0.") and "-stray" in name]) == 1
     assert await told(broker) == {"t": first}
     assert FollowedPartition(partition).position() is not None
-    await until(lambda: broker.network.attempts == [("host-2", 9092)])
+    await until_async(lambda: broker.network.attempts == [("host-2", 9092)])
     assert any("replicated anew from broker 2" in each.message for each in caplog.records)
 
 
@@ -260,7 +261,7 @@ async def test_a_disk_that_breaks_logs_again_and_again_is_left_alone(broker: Dat
     create(broker, "t", directory_ids(broker)[0], leader=OTHER_BROKER_ID, isr=[OTHER_BROKER_ID])
     for number in range(MAX_REPLACEMENTS + 1):
         broker.log("t").take_offline("the test says so")
-        await until(
+        await until_async(
             lambda last=number == MAX_REPLACEMENTS: broker.partition("t").is_offline is last
         )
     broker.change_partition("t", isr=[OTHER_BROKER_ID])
@@ -287,7 +288,7 @@ async def test_a_failed_directory_is_no_damage(broker: DataPath) -> None:
     create(broker, "u", first)
     waiting = broker.send(fetch({("t", 0): 0}, max_wait_ms=500), 12)
     fail(broker, 1)
-    await until(lambda: waiting.is_answered)
+    await until_async(lambda: waiting.is_answered)
     assert only(waiting.response).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     broker.change_partition("t", leader=OTHER_BROKER_ID, isr=[OTHER_BROKER_ID])
     assert broker.partition("t").is_offline
@@ -301,14 +302,14 @@ async def test_a_failed_directory_is_no_damage(broker: DataPath) -> None:
 async def test_followed_partitions_are_fetched_from_their_leader(broker: DataPath) -> None:
     create(broker, "t", directory_ids(broker)[0], leader=OTHER_BROKER_ID)
     fetchers = broker.manager.replication.fetchers
-    await until(lambda: ("host-2", 9092) in broker.network.attempts)
+    await until_async(lambda: ("host-2", 9092) in broker.network.attempts)
     assert [len(each.partitions) for each in fetchers.fetchers] == [1]
     broker.change_partition("t", leader=BROKER_ID)
-    await until(lambda: not fetchers.fetchers)
+    await until_async(lambda: not fetchers.fetchers)
     broker.change_partition("t", leader=OTHER_BROKER_ID)
-    await until(lambda: len(fetchers.fetchers) == 1)
+    await until_async(lambda: len(fetchers.fetchers) == 1)
     broker.delete_topic("t")
-    await until(lambda: not fetchers.fetchers)
+    await until_async(lambda: not fetchers.fetchers)
 
 
 async def test_nobody_is_fetched_from_without_a_leader(broker: DataPath) -> None:
@@ -321,13 +322,13 @@ async def test_a_leader_that_registers_again_is_found_at_its_new_address(
     broker: DataPath,
 ) -> None:
     create(broker, "t", directory_ids(broker)[0], leader=OTHER_BROKER_ID)
-    await until(lambda: ("host-2", 9092) in broker.network.attempts)
+    await until_async(lambda: ("host-2", 9092) in broker.network.attempts)
     moved = [Endpoint(name="PLAINTEXT", host="moved", port=9999)]
     register(broker, OTHER_BROKER_ID, broker_epoch=33, end_points=moved)
-    await until(lambda: ("moved", 9999) in broker.network.attempts)
+    await until_async(lambda: ("moved", 9999) in broker.network.attempts)
     other = [Endpoint(name="OTHER", host="moved", port=1)]
     register(broker, OTHER_BROKER_ID, broker_epoch=34, end_points=other)
-    await until(lambda: not broker.manager.replication.fetchers.fetchers)
+    await until_async(lambda: not broker.manager.replication.fetchers.fetchers)
     assert ("moved", 1) not in broker.network.attempts, "it is not for brokers"
 
 
@@ -337,7 +338,7 @@ async def test_the_number_of_fetchers_follows_the_configuration(broker: DataPath
     replication = broker.manager.replication
     assert len(replication.fetchers.fetchers) == 1
     replication.fetchers.resize(64)
-    await until(lambda: len(replication.fetchers.fetchers) == 3)
+    await until_async(lambda: len(replication.fetchers.fetchers) == 3)
 
 
 # -- ISR checks ------------------------------------------------------------------------------------
@@ -347,13 +348,13 @@ async def test_lagging_followers_are_found_in_time(tmp_path: Path) -> None:
     async with DataPath(tmp_path, replica_lag_time_max_ms=1_000) as broker:
         broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
         await broker.ask(produce({("t", 0): batch()}, acks=1), 12)
-        await until(lambda: not broker.manager._tasks)
+        await until_async(lambda: not broker.manager._tasks)
         broker.clock.advance(505)
-        await until(lambda: not broker.manager._tasks)
+        await until_async(lambda: not broker.manager._tasks)
         assert not asked(broker, AlterPartitionRequest), "it may still catch up"
         for _ in range(2):
             broker.clock.advance(505)
-            await until(lambda: not broker.manager._tasks)
+            await until_async(lambda: not broker.manager._tasks)
         sent = await next_of(broker, AlterPartitionRequest)
         [wanted] = sent.request.topics[0].partitions
         assert [each.broker_id for each in wanted.new_isr_with_epochs] == [BROKER_ID]
@@ -395,4 +396,4 @@ async def test_a_broker_that_leaves_is_not_waited_for(broker: DataPath) -> None:
             topics=[TopicDataResponse(topic_id=topic.topic_id, partitions=[taken_over])]
         )
     )
-    await until(lambda: partition.core.high_watermark == 2)
+    await until_async(lambda: partition.core.high_watermark == 2)

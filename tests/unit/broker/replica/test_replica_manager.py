@@ -13,7 +13,8 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import ConfigRecord, PartitionRecord
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.faults import DiskFull
-from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of, until
+from tests.kit.waiting import until_async
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
 
@@ -145,7 +146,7 @@ async def test_many_new_partitions_do_not_hold_up_the_loop(broker: DataPath) -> 
     assert not_yet.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     waiting = broker.send(fetch({("t", count - 1): 0}, max_wait_ms=0), 12)
     assert only(waiting.response).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    await until(lambda: all(each.log is not None for each in broker.manager.partitions()))
+    await until_async(lambda: all(each.log is not None for each in broker.manager.partitions()))
     for index in range(count):
         found = only(await broker.ask(produce({("t", index): batch()}), 12))
         assert found.error_code == 0

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.kit.dice import drawn_seed
-from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection, FakeRequest, until
+from tests.kit.waiting import until_async
+from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection, FakeRequest
 from tests.unit.broker.messages import batch, fetch, produce
 
 STEPS = 400
@@ -149,7 +150,7 @@ async def test_every_request_ends_and_leaves_nothing(broker: DataPath, round_num
         broker.clock.advance(LONGEST_WAIT_MS)
         return all(request.is_answered for request in storm.requests)
 
-    await until(all_ended)
+    await until_async(all_ended)
     assert storm.waited_count > 0
     manager = broker.manager
     assert manager.fetch_purgatory.size() == manager.produce_purgatory.size() == 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from moldau.cli.bench import image_loading
 from moldau.cli.bench.figures import memory_bytes
 from moldau.cli.bench.image_loading import LoadFigures
 from moldau.cli.bench.metadata import (
@@ -25,6 +25,7 @@ from moldau.cli.bench.metadata import (
     spread,
 )
 from moldau.raft import METADATA_DIRECTORY
+from tests.kit.commands import Ended
 
 GOLDEN = Path(__file__).parents[2] / "metadata" / "golden"
 LOG = "00000000000000000000.log"
@@ -120,40 +121,46 @@ def log(tmp_path: Path) -> Path:
     return directory
 
 
-def child(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "moldau.cli.bench.image_loading", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+@pytest.fixture
+def child(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """What a process of the benchmark does, here."""
+
+    def run(*arguments: object) -> Ended:
+        status = image_loading.main([*map(str, arguments)])
+        return Ended(status, *capsys.readouterr())
+
+    return run
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_a_child_loads_a_log_and_a_snapshot_of_it(
-    role: str, log: Path, config: Path, tmp_path: Path
+    child: Callable[..., Ended], role: str, log: Path, config: Path, tmp_path: Path
 ) -> None:
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
-    assert child("snapshot", log, snapshot).returncode == 0
+    assert child("snapshot", log, snapshot).status == 0
     [checkpoint] = (snapshot / METADATA_DIRECTORY).iterdir()
     assert checkpoint.suffix == ".checkpoint"
     for source in (log, snapshot):
         done = child(role, source, config)
-        assert done.returncode == 0, done.stderr
-        loaded = LoadFigures(**json.loads(done.stdout))
+        assert done.status == 0, done.errors
+        loaded = LoadFigures(**json.loads(done.output))
         assert (loaded.topic_count, loaded.partition_count) == (2, 7)
         assert loaded.seconds > 0
         if memory_bytes("VmRSS"):
             assert loaded.peak_bytes > 0
 
 
-@pytest.mark.real
-def test_a_child_tells_of_damage_in_one_line(log: Path, config: Path) -> None:
+def test_a_child_tells_of_damage_in_one_line(
+    child: Callable[..., Ended], log: Path, config: Path
+) -> None:
     path = log / METADATA_DIRECTORY / SNAPSHOT
     shutil.copy(GOLDEN / f"kafka-4.3.0-{SNAPSHOT}", path)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(data)
     done = child("broker", log, config)
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
+    assert done.status == 1
+    [line] = done.errors.splitlines()
     assert line.startswith("moldau: broker ")
     assert SNAPSHOT in line

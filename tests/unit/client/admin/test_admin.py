@@ -49,7 +49,9 @@ from moldau.protocol.messages.p61_describe_producers import (
     PartitionResponse,
     TopicResponse,
 )
+from tests.unit.client.faults.harness import port_saying
 from tests.unit.client.scripted_broker import ScriptedBroker
+from tests.virtual.machine import pass_time
 
 TOPIC_ID = uuid.UUID(int=42)
 
@@ -234,24 +236,13 @@ async def test_a_closed_client_says_so(broker: ScriptedBroker) -> None:
 
 async def test_closing_while_a_connection_is_being_opened_fails_the_call() -> None:
     """The caller was not cancelled: it gets an error that it can catch."""
-    accepted = asyncio.Event()
-
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        accepted.set()
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    admin = Admin(f"{host}:{port}")
-    asked = asyncio.ensure_future(admin.list_topics())
-    async with asyncio.timeout(20):
-        await accepted.wait()
+    async with port_saying(None) as address:
+        admin = Admin(address)
+        asked = asyncio.ensure_future(admin.list_topics())
+        await pass_time(1_000)
         await admin.close()
         with pytest.raises(ClientClosed):
             await asked
-    server.close()
-    await server.wait_closed()
 
 
 async def test_producers_are_asked_of_the_leader_of_now() -> None:

@@ -16,6 +16,8 @@ from moldau.storage.meta_properties import MetaProperties, read_meta_properties
 from moldau.testing import wait_until_async
 from moldau.testing.layout import ClusterLayout, NodeSpec, PortHolder
 
+pytestmark = pytest.mark.real
+
 HOST = "127.0.0.1"
 QUICK = {
     "controller.quorum.election.timeout.ms": "300",

@@ -24,6 +24,7 @@ from moldau.protocol import ApiKey, ErrorCode
 from moldau.protocol.records import Codec, murmur2_partition
 from tests.fake_broker import AnswerError, FakeCluster, Stall
 from tests.unit.client.faults.harness import CONSUMER, PRODUCER, ends
+from tests.virtual.machine import pass_time
 
 from .tables import HEADERS, rechunked
 
@@ -162,7 +163,7 @@ async def test_memory_stays_below_its_limit_while_the_broker_is_slow() -> None:
         sending = asyncio.create_task(producer.send_arrow("t", table))
         while not sending.done():
             least = min(least, accumulator.free_bytes)
-            await asyncio.sleep(0)
+            await pass_time(0.01)
         assert sending.result().row_count == 3000
         assert 0 <= least < limit // 2, "memory was used, and never more than there is"
         assert accumulator.free_bytes == limit

@@ -25,8 +25,10 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.testing.waiting import wait_until_async
 from tests.unit.client.scripted_broker import NODE_ID, ScriptedBroker
+from tests.virtual.machine import pass_time
 
 UNREACHABLE = "127.0.0.1:1"
 
@@ -143,7 +145,7 @@ async def test_staleness_told_a_thousand_times_is_asked_about_with_pauses(broker
         while len(asked_for(broker)) < 2:
             for _ in range(100):
                 client.updates.request()
-            await asyncio.sleep(0)
+            await pass_time(1)
     assert len(asked_for(broker)) == 2
     await client.close()
 
@@ -188,6 +190,8 @@ async def test_idle_connections_are_closed_and_opened_again(broker: ScriptedBrok
     connection = await client.any_connection()
     await until(lambda: connection.is_closed)
     assert await client.any_connection() is not connection
+    # Whose broker was not silent: it is not asked whether it wants SASL.
+    assert {type(each) for each in broker.requests} == {ApiVersionsRequest}
     await client.close()
 
 

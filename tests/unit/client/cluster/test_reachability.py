@@ -7,7 +7,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -36,7 +36,7 @@ from moldau.runtime.connection import ConnectionLost, NothingHeard
 from moldau.testing.waiting import wait_until, wait_until_async
 from tests.fake_broker import Change, FakeCluster, Settings
 from tests.kit.manual_clock import ManualClock
-from tests.unit.client.faults.harness import CONSUMER, MEMBER, PRODUCER, ends
+from tests.unit.client.faults.harness import CONSUMER, MEMBER, PRODUCER, ends, port_saying
 
 NOBODY = "127.0.0.1:1"
 WHY = "127.0.0.1:1: connection refused"
@@ -57,15 +57,6 @@ async def warned(caplog: pytest.LogCaptureFixture, text: str) -> None:
         return any(text in each for each in warnings_of(caplog))
 
     await wait_until_async(holds, what=f"a warning about {text}", deadline_s=20)
-
-
-@contextlib.contextmanager
-def silent_port() -> Iterator[str]:
-    """The address of a port that takes connections and never answers."""
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        yield f"127.0.0.1:{silent.getsockname()[1]}"
 
 
 # -- warnings that recur ------------------------------------------------------------------------
@@ -195,6 +186,7 @@ async def test_an_admin(caplog: pytest.LogCaptureFixture):
     assert warnings_of(caplog) == [f"no broker can be reached: {WHY}"]
 
 
+@pytest.mark.real
 def test_blocking_clients(caplog: pytest.LogCaptureFixture):
     with sync.Consumer(NOBODY) as consumer:
         consumer.assign([PARTITION])
@@ -245,11 +237,7 @@ async def test_one_broker_that_cannot_be_reached_among_others(caplog: pytest.Log
 # -- when admin calls give up -------------------------------------------------------------------
 
 
-async def test_a_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch):
-    async def unknown(*_: object, **__: object) -> Any:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+async def test_a_name_that_does_not_resolve():
     async with Admin(f"nowhere.invalid:9092,{NOBODY}") as admin:
         with pytest.raises(NoBrokerAvailable) as raised:
             await ends(admin.list_topics(), "list_topics")
@@ -259,7 +247,7 @@ async def test_a_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("call", ["list_topics", "describe_cluster", "list_groups"])
 async def test_a_silent_port_takes_the_time_of_a_request(call: str):
-    with silent_port() as address:
+    async with port_saying(None) as address:
         async with Admin(address, request_timeout_ms=250) as admin:
             with pytest.raises(RequestTimeout, match=f"not within 250 ms: .*{address}: no answer"):
                 await ends(getattr(admin, call)(), call)
@@ -271,11 +259,10 @@ async def test_a_silent_port_takes_the_time_of_a_request(call: str):
 
 
 async def test_a_silent_port_does_not_hide_the_next_one():
-    with silent_port() as address:
-        async with FakeCluster(1, topics={"t": 1}) as cluster:
-            servers = f"{address},{cluster.bootstrap_servers}"
-            async with Admin(servers, request_timeout_ms=1_500) as admin:
-                assert await ends(admin.list_topics(), "list_topics") == ["t"]
+    async with port_saying(None) as address, FakeCluster(1, topics={"t": 1}) as cluster:
+        servers = f"{address},{cluster.bootstrap_servers}"
+        async with Admin(servers, request_timeout_ms=1_500) as admin:
+            assert await ends(admin.list_topics(), "list_topics") == ["t"]
 
 
 async def admin_outlasts(caplog: pytest.LogCaptureFixture, admin: Admin, cluster: Any) -> None:
@@ -360,7 +347,7 @@ async def test_closing_without_records(settings: dict[str, Any], caplog: pytest.
 
 
 async def test_closing_where_a_port_is_silent():
-    with silent_port() as address:
+    async with port_saying(None) as address:
         settings = {"socket_connection_setup_timeout_ms": 200}
         async with Producer(address, **settings) as producer:
             delivery = producer.send_nowait("t", b"v")
@@ -399,6 +386,7 @@ async def test_closing_delivers_after_an_outage(
         assert delivery.result().offset == 1
 
 
+@pytest.mark.real
 def test_a_blocking_producer_whose_memory_is_full_closes(monkeypatch: pytest.MonkeyPatch):
     """What lies between the threads cannot be delivered either."""
     monkeypatch.setattr(cluster_client, "GIVE_UP_MS", 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections.abc import Awaitable
 
 import pytest
@@ -27,6 +26,7 @@ from tests.fake_broker import KAFKA_2_1, KAFKA_2_8, KAFKA_4_3, AnswerError, Fake
 from tests.fake_broker.versions import Versions
 from tests.kit.dice import drawn_seed
 from tests.unit.client.faults.harness import CONSUMER, ends
+from tests.virtual.machine import pass_time
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
 
@@ -171,10 +171,9 @@ async def test_what_is_fetched_ahead_stays_within_its_bound():
             memory = consumer._buffer.memory
             seen, highest = 1, 0
             while seen < 180:
-                # The fetcher goes on while nobody polls, for as many turns as it likes.
-                for _ in range(300):
-                    await asyncio.sleep(0)
-                    highest = max(highest, memory.pinned_bytes)
+                # The fetcher goes on between two polls for as long as it likes.
+                await pass_time(1_000)
+                highest = max(highest, memory.pinned_bytes)
                 for records in (await consumer.getmany(4, timeout_ms=5_000)).values():
                     seen += len(records)
             assert 50_000 < highest <= 100_000 + 50_000 + 11_000
@@ -320,14 +319,12 @@ async def test_misuse_is_told():
 
 
 async def test_a_cluster_that_cannot_be_reached_is_told():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        settings = {**CONSUMER, "default_api_timeout_ms": 300, "request_timeout_ms": 200}
-        async with Consumer(address, **settings) as consumer:
-            consumer.assign([P0])
-            with pytest.raises(NoBrokerAvailable, match=address):
-                await ends(consumer.getone(), "the poll")
+    address = "127.0.0.1:1"
+    settings = {**CONSUMER, "default_api_timeout_ms": 300, "request_timeout_ms": 200}
+    async with Consumer(address, **settings) as consumer:
+        consumer.assign([P0])
+        with pytest.raises(NoBrokerAvailable, match=address):
+            await ends(consumer.getone(), "the poll")
 
 
 async def test_a_topic_one_may_not_read_is_told_behind_what_came_before():

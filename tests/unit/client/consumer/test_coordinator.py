@@ -46,10 +46,7 @@ def cluster_of(partition_count: int = 2) -> FakeCluster:
 
 
 def consumer_of(cluster: FakeCluster, protocol: str = "classic", **settings: Any) -> Consumer:
-    chosen = dict(MEMBER)
-    if protocol == "consumer":
-        del chosen["session_timeout_ms"], chosen["heartbeat_interval_ms"]
-    return Consumer(cluster.bootstrap_servers, **{**chosen, "group_protocol": protocol, **settings})
+    return Consumer(cluster.bootstrap_servers, **{**MEMBER, "group_protocol": protocol, **settings})
 
 
 async def until_assigned(consumer: Consumer, count: int = 2) -> None:
@@ -270,6 +267,50 @@ async def test_closing_commits_tells_the_listener_and_leaves(protocol: str):
             stored = (await other.committed([P0]))[P0]
             assert stored is not None
             assert stored.offset == position
+
+
+@PROTOCOLS
+async def test_closing_leaves_the_group_after_the_listener_which_may_commit(protocol: str):
+    """Others get the partitions when the group is left: not before the listener is through."""
+    goodbye = ApiKey.LEAVE_GROUP if protocol == "classic" else ApiKey.CONSUMER_GROUP_HEARTBEAT
+    async with cluster_of(1) as cluster:
+        consumer = consumer_of(cluster, protocol)
+
+        class Commits(Listener):
+            async def on_partitions_revoked(self, partitions: Set[TopicPartition]) -> None:
+                await consumer.commit({P0: 3})
+                await super().on_partitions_revoked(partitions)
+
+        listener = Commits()
+        listener.gate = asyncio.Event()
+        consumer.subscribe(["t"], listener=listener)
+        await until_assigned(consumer, 1)
+        closing = asyncio.create_task(consumer.close())
+        await ends(listener.entered.wait(), "the listener")
+        assert cluster.groups.committed(MEMBER["group_id"], "t") == 3
+        heard = cluster.recorder.count(goodbye)
+        if protocol == "classic":
+            await cluster.until(lambda: cluster.recorder.count(ApiKey.HEARTBEAT) > 1)
+            assert heard == cluster.recorder.count(goodbye) == 0, "a member until it is through"
+        listener.gate.set()
+        await ends(closing, "closing")
+        assert cluster.recorder.count(goodbye) > heard
+        assert listener.names() == ["assigned", "revoked"]
+
+
+async def test_a_join_that_is_not_written_yet_is_not_sent_after_leaving():
+    """It would make a new member, which the group's next rebalance waits for."""
+    async with cluster_of(1) as cluster, consumer_of(cluster) as consumer:
+        consumer.subscribe(["t"])
+        await until_assigned(consumer, 1)
+        membership = consumer._group._membership
+        membership.member.request_rejoin("test")
+        membership.member.revoked(membership.member.owned, 0.0)
+        joins = cluster.recorder.count(ApiKey.JOIN_GROUP)
+        membership._send_due(consumer._clock.monotonic_ms())
+        consumer.unsubscribe()
+        await cluster.until(lambda: cluster.recorder.count(ApiKey.LEAVE_GROUP) == 1)
+        assert cluster.recorder.count(ApiKey.JOIN_GROUP) == joins
 
 
 async def test_closing_ends_a_poll_that_waits_for_the_group():

@@ -28,7 +28,7 @@ from tests.fake_broker import (
     Garbage,
     WrongCorrelation,
 )
-from tests.unit.client.faults.harness import QUICK, RETRIABLE, ends, outcome_text, partition
+from tests.unit.client.faults.harness import RETRIABLE, ends, outcome_text, partition
 
 Call = Callable[[Admin], Awaitable[Any]]
 
@@ -82,7 +82,7 @@ def _cluster() -> FakeCluster:
 @pytest.mark.parametrize("api_key", CALLS, ids=lambda key: key.name)
 async def test_every_retriable_error_is_retried(api_key: ApiKey):
     failed = []
-    async with _cluster() as cluster, Admin(cluster.bootstrap_servers, **QUICK) as admin:
+    async with _cluster() as cluster, Admin(cluster.bootstrap_servers) as admin:
         for code in RETRIABLE:
             if (api_key, code) in FINAL:
                 continue
@@ -104,7 +104,7 @@ async def test_coordinators_errors_are_retried(api_key: ApiKey):
     async with _cluster() as cluster:
         for code in COORDINATOR_CODES:
             fault = cluster.fault(api_key, AnswerError(code))
-            async with Admin(cluster.bootstrap_servers, **QUICK) as admin:
+            async with Admin(cluster.bootstrap_servers) as admin:
                 outcome = await ends(KEYED_CALLS[api_key](admin), code.name)
             failed += [
                 f"{code.name}: {outcome_text(answer)}"
@@ -120,7 +120,7 @@ async def test_coordinators_errors_are_retried(api_key: ApiKey):
                                     Garbage(b"\xff" * 40, framed=True)])  # fmt: skip
 async def test_broken_connections_are_made_anew(action: Any):
     failed = []
-    async with _cluster() as cluster, Admin(cluster.bootstrap_servers, **QUICK) as admin:
+    async with _cluster() as cluster, Admin(cluster.bootstrap_servers) as admin:
         for api_key, call in {**CALLS, **KEYED_CALLS}.items():
             fault = cluster.fault(api_key, action)
             try:
@@ -151,7 +151,7 @@ async def test_a_change_that_was_refused_is_made_by_another_try(api_key: ApiKey)
     refused = [code for code in RETRIABLE if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     failed = []
     for code in refused:
-        async with _cluster() as cluster, Admin(cluster.bootstrap_servers, **QUICK) as admin:
+        async with _cluster() as cluster, Admin(cluster.bootstrap_servers) as admin:
             cluster.fault(api_key, AnswerError(code), times=2)
             try:
                 await ends(CHANGES[api_key](admin), code.name)
@@ -172,7 +172,7 @@ async def test_a_change_that_was_refused_is_made_by_another_try(api_key: ApiKey)
 async def test_brokers_that_do_not_forward_are_asked_at_the_controller():
     cluster = _cluster()
     cluster.settings.forwards_admin = False
-    async with cluster, Admin(cluster.bootstrap_servers, **QUICK) as admin:
+    async with cluster, Admin(cluster.bootstrap_servers) as admin:
         await ends(admin.create_topics([NewTopic("a", 1, 1)]), "at the controller")
         cluster.controller_id = 1
         await ends(admin.create_topics([NewTopic("b", 1, 1)]), "after it moved")
@@ -180,7 +180,7 @@ async def test_brokers_that_do_not_forward_are_asked_at_the_controller():
 
 
 async def test_a_coordinator_that_moves_is_followed():
-    async with _cluster() as cluster, Admin(cluster.bootstrap_servers, **QUICK) as admin:
+    async with _cluster() as cluster, Admin(cluster.bootstrap_servers) as admin:
         before = await ends(admin.list_group_offsets(["g"]), "before")
         cluster.move_coordinator("group", "g")
         assert await ends(admin.list_group_offsets(["g"]), "after") == before
@@ -188,7 +188,7 @@ async def test_a_coordinator_that_moves_is_followed():
 
 
 async def test_a_leader_that_moves_is_followed():
-    async with _cluster() as cluster, Admin(cluster.bootstrap_servers, **QUICK) as admin:
+    async with _cluster() as cluster, Admin(cluster.bootstrap_servers) as admin:
         cluster.fill("t", [b"a"])
         wanted = {partition(0): OffsetSpec.LATEST}
         await ends(admin.list_offsets(wanted), "before")
@@ -197,7 +197,7 @@ async def test_a_leader_that_moves_is_followed():
 
 
 async def test_a_broker_that_is_gone_is_not_needed():
-    async with _cluster() as cluster, Admin(cluster.bootstrap_servers, **QUICK) as admin:
+    async with _cluster() as cluster, Admin(cluster.bootstrap_servers) as admin:
         await ends(admin.list_topics(), "before")
         await cluster.stop_node(0)
         assert await ends(admin.list_topics(), "with one broker") == ["t"]
@@ -208,7 +208,7 @@ async def test_a_broker_that_is_gone_is_not_needed():
 
 
 async def test_an_error_that_is_no_retriable_one_is_told_at_once():
-    async with _cluster() as cluster, Admin(cluster.bootstrap_servers, **QUICK) as admin:
+    async with _cluster() as cluster, Admin(cluster.bootstrap_servers) as admin:
         cluster.fault(
             ApiKey.CREATE_TOPICS, AnswerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), times=None
         )

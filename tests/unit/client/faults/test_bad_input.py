@@ -38,7 +38,7 @@ from moldau.client.errors import (
 )
 from moldau.protocol import ApiKey
 from tests.fake_broker import FakeCluster, Stall
-from tests.unit.client.faults.harness import CONSUMER, MEMBER, PRODUCER, QUICK, ends, partition
+from tests.unit.client.faults.harness import CONSUMER, MEMBER, PRODUCER, ends, partition
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ async def test_every_call_of_a_closed_client_says_so(cluster: FakeCluster):
     consumer = Consumer(cluster.bootstrap_servers, **MEMBER)
     async with consumer:
         consumer.assign([partition(0)])
-    admin = Admin(cluster.bootstrap_servers, **QUICK)
+    admin = Admin(cluster.bootstrap_servers)
     async with admin:
         await admin.list_topics()
     silent = []
@@ -417,7 +417,7 @@ async def test_a_client_belongs_to_its_event_loop(
 ):
     await ends(producer.send("t", b"here", partition=0), "here")
     consumer.assign([partition(0)])
-    async with Admin(cluster.bootstrap_servers, **QUICK) as admin:
+    async with Admin(cluster.bootstrap_servers) as admin:
         await ends(admin.list_topics(), "here")
         calls: list[Callable[[], Awaitable[Any]]] = [
             lambda: producer.send("t", b"elsewhere"),
@@ -435,7 +435,9 @@ async def test_a_client_belongs_to_its_event_loop(
 
 
 async def test_a_client_made_without_a_loop_is_started_by_its_first_use(cluster: FakeCluster):
-    made = await asyncio.to_thread(lambda: Producer(cluster.bootstrap_servers, **PRODUCER))
+    made = await asyncio.to_thread(
+        lambda: Producer(cluster.bootstrap_servers, **PRODUCER, ports=cluster.ports)
+    )
     async with made:
         await ends(made.send("t", b"v", partition=0), "send")
     assert cluster.values("t") == [b"v"]
@@ -445,7 +447,7 @@ async def test_a_client_made_without_a_loop_is_started_by_its_first_use(cluster:
 
 
 async def test_admin_calls_about_what_is_not_there(cluster: FakeCluster):
-    async with Admin(cluster.bootstrap_servers, **QUICK) as admin:
+    async with Admin(cluster.bootstrap_servers) as admin:
         with pytest.raises(UnknownTopicOrPartition, match="missing"):
             await ends(admin.describe_topics(["missing"]), "describe")
         with pytest.raises(InvalidTopic, match="no spaces"):

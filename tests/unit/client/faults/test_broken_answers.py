@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ from moldau.client import Admin, KafkaError, NoBrokerAvailable, Producer, Reques
 from moldau.protocol import ApiKey
 from moldau.protocol.messages.p00_produce import ProduceRequest
 from tests.fake_broker import FakeCluster, Garbage, Replace, Stall, Throttle, WrongCorrelation
-from tests.unit.client.faults.harness import PRODUCER, QUICK, check_delivered, ends
+from tests.unit.client.faults.harness import PRODUCER, check_delivered, ends, port_saying
 
 BROKEN = [
     WrongCorrelation(1),
@@ -60,47 +58,17 @@ async def test_a_producer_goes_on_over_a_new_connection(action: Any):
 async def test_a_bad_first_answer_is_no_end(action: Any):
     async with FakeCluster(1, topics={"t": 1}) as cluster:
         fault = cluster.fault(ApiKey.API_VERSIONS, action)
-        async with Admin(cluster.bootstrap_servers, **QUICK) as admin:
+        async with Admin(cluster.bootstrap_servers) as admin:
             assert await ends(admin.list_topics(), repr(action)) == ["t"]
         assert fault.fired_count == 1
-
-
-@asynccontextmanager
-async def _server(answer: bytes | None) -> AsyncIterator[str]:
-    """A port that answers everything with the same bytes, or with nothing."""
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while await reader.read(1000):
-                if answer is not None:
-                    writer.write(answer)
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.transport.abort()
-
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(serve(reader, writer))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in tuple(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.parametrize(
     "answer", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00" * 64]
 )
 async def test_a_server_that_is_no_broker_is_one_error_within_the_time(answer: bytes | None):
-    async with _server(answer) as address:
-        settings = {**QUICK, "default_api_timeout_ms": 300, "request_timeout_ms": 100}
+    async with port_saying(answer) as address:
+        settings = {"default_api_timeout_ms": 300, "request_timeout_ms": 100}
         async with Admin(address, **settings) as admin:
             with pytest.raises((RequestTimeout, NoBrokerAvailable), match=r"127\.0\.0\.1"):
                 await ends(admin.list_topics(), "the admin call")
@@ -116,9 +84,9 @@ async def _use(producer: Producer) -> None:
 
 
 async def test_one_good_bootstrap_server_among_bad_ones_is_enough():
-    async with FakeCluster(1, topics={"t": 1}) as cluster, _server(b"\x00" * 64) as address:
+    async with FakeCluster(1, topics={"t": 1}) as cluster, port_saying(b"\x00" * 64) as address:
         servers = f"127.0.0.1:1,{address},{cluster.bootstrap_servers}"
-        async with Admin(servers, **QUICK) as admin:
+        async with Admin(servers) as admin:
             assert await ends(admin.list_topics(), "the call") == ["t"]
 
 

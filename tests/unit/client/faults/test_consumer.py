@@ -136,6 +136,19 @@ async def test_leaders_may_move_at_any_request(hints: bool):
         assert problems == [None] * 8
 
 
+async def test_a_named_leader_is_asked_once_more_not_until_metadata_come():
+    """Its answer names the leader and its epoch: with the old epoch it would refuse every try."""
+    async with FakeCluster(2, topics={"t": 1}) as cluster, _consumer(cluster) as consumer:
+        consumer.assign([partition(0)])
+        assert await _take_next(cluster, consumer, b"before") is None
+        stalled = cluster.fault(ApiKey.METADATA, Stall(), times=None)
+        cluster.recorder.requests.clear()
+        cluster.move_leader("t", 0)
+        assert await _take_next(cluster, consumer, b"after") is None
+        stalled.release()
+        assert cluster.recorder.count(ApiKey.FETCH) < 10
+
+
 async def test_a_broker_may_stop_and_come_back():
     async with FakeCluster(2, topics={"t": 1}) as cluster, _consumer(cluster) as consumer:
         consumer.assign([partition(0)])

@@ -17,7 +17,6 @@ from tests.fake_broker import CutRequest, CutResponse, FakeCluster, Stall
 from tests.unit.client.faults.harness import (
     CONSUMER,
     PRODUCER,
-    QUICK,
     check_delivered,
     delivered,
     ends,
@@ -166,7 +165,7 @@ async def test_of_a_commit_and_its_answer():
 async def test_of_an_admin_exchange():
     failed = []
     async with FakeCluster(1, topics={"t": 1}) as cluster:
-        async with Admin(cluster.bootstrap_servers, **QUICK) as admin:
+        async with Admin(cluster.bootstrap_servers) as admin:
             await admin.list_topics()
             for action in _cuts(_size_of_last(cluster, ApiKey.METADATA), 80):
                 cluster.fault(ApiKey.METADATA, action)

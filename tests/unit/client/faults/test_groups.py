@@ -104,12 +104,8 @@ COMMIT_PASSING = (
 
 
 def _consumer(cluster: FakeCluster, protocol: str, **settings: Any) -> Consumer:
-    chosen = dict(MEMBER)
-    if protocol == "consumer":
-        # The broker says these.
-        del chosen["session_timeout_ms"], chosen["heartbeat_interval_ms"]
     consumer = Consumer(
-        cluster.bootstrap_servers, **{**chosen, "group_protocol": protocol, **settings}
+        cluster.bootstrap_servers, **{**MEMBER, "group_protocol": protocol, **settings}
     )
     consumer.subscribe(["t"])
     return consumer
@@ -442,6 +438,7 @@ async def test_leaving_by_an_exception_commits_nothing_automatically(
         assert cluster.groups.committed("g", "t") == (3 if ending is None else 1)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("is_left_by_an_exception", [False, True])
 async def test_the_blocking_consumer_too(is_left_by_an_exception: bool):
     async with _cluster() as cluster:

@@ -28,7 +28,6 @@ from tests.unit.client.faults.harness import (
     CONSUMER,
     MEMBER,
     PRODUCER,
-    QUICK,
     check_delivered,
     ends,
     partition,
@@ -85,9 +84,8 @@ async def test_groups_share_and_commit(release: str):
     async with _cluster(release) as cluster:
         for index in range(2):
             cluster.fill("t", [b"%d" % index], index)
-        settings = {**MEMBER, "session_timeout_ms": 10_000}  # no member is expelled here
-        first = Consumer(cluster.bootstrap_servers, **settings)
-        second = Consumer(cluster.bootstrap_servers, **settings)
+        first = Consumer(cluster.bootstrap_servers, **MEMBER)
+        second = Consumer(cluster.bootstrap_servers, **MEMBER)
         async with first, second:
             for consumer in (first, second):
                 consumer.subscribe(["t"])
@@ -136,7 +134,7 @@ async def _abort(producer: Producer) -> None:
 
 @EVERY_RELEASE
 async def test_the_admin_client_does_what_the_release_can(release: str):
-    async with _cluster(release) as cluster, Admin(cluster.bootstrap_servers, **QUICK) as admin:
+    async with _cluster(release) as cluster, Admin(cluster.bootstrap_servers) as admin:
         await ends(admin.create_topics([NewTopic("new", 1, 1)]), "create")
         await ends(admin.create_partitions({"new": NewPartitions(2)}), "grow")
         assert await ends(admin.list_topics(), "list") == ["new", "t"]
@@ -163,7 +161,6 @@ async def test_the_admin_client_does_what_the_release_can(release: str):
 async def test_what_a_release_does_not_serve_is_one_error_that_says_so():
     async with _cluster("2.1") as cluster:
         settings = {**MEMBER, "group_protocol": "consumer"}
-        del settings["session_timeout_ms"], settings["heartbeat_interval_ms"]
         async with Consumer(cluster.bootstrap_servers, **settings) as consumer:
             consumer.subscribe(["t"])
             with pytest.raises(UnsupportedByBroker, match=r"(?i)CONSUMER_?GROUP_?HEARTBEAT"):
@@ -185,7 +182,7 @@ async def test_a_filter_that_a_release_does_not_know_is_one_error_that_says_so(
     """Without the filter the list would be too long, and look right."""
     async with (
         FakeCluster(1, versions=RELEASES[release]) as cluster,
-        Admin(cluster.bootstrap_servers, **QUICK) as admin,
+        Admin(cluster.bootstrap_servers) as admin,
     ):
         assert await getattr(admin, call)() == []
         with pytest.raises(UnsupportedByBroker, match="is needed"):

@@ -14,6 +14,8 @@ from tests.unit.client.fire import blocking
 from tests.unit.client.fire.account import Account, Sent, check_block, value_of
 from tests.unit.client.fire.run import KINDS
 
+pytestmark = pytest.mark.real
+
 RECORD_COUNT = 4_000
 
 

@@ -20,6 +20,7 @@ from moldau.protocol.records import murmur2_partition
 from moldau.protocol.records._implementation import murmur2
 
 VECTORS = Path(__file__).with_name("murmur2_vectors.txt")
+DICE = random.Random(1)
 COUNTS = (1, 2, 3, 7, 12, 50, 1000, 2**31 - 1)
 
 
@@ -74,13 +75,13 @@ def test_round_robin_takes_turns_per_topic() -> None:
 
 def test_names() -> None:
     for name in (None, "", "default", "sticky"):
-        assert partitioner_of(name) is None
-    assert isinstance(partitioner_of("round_robin"), RoundRobinPartitioner)
-    assert isinstance(partitioner_of("murmur2"), Murmur2Partitioner)
-    assert isinstance(partitioner_of("random"), RandomPartitioner)
+        assert partitioner_of(name, DICE) is None
+    assert isinstance(partitioner_of("round_robin", DICE), RoundRobinPartitioner)
+    assert isinstance(partitioner_of("murmur2", DICE), Murmur2Partitioner)
+    assert isinstance(partitioner_of("random", DICE), RandomPartitioner)
     given = RoundRobinPartitioner()
-    assert partitioner_of(given) is given
+    assert partitioner_of(given, DICE) is given
     with pytest.raises(ValueError, match="round_robin"):
-        partitioner_of("roundrobin")
+        partitioner_of("roundrobin", DICE)
     with pytest.raises(TypeError, match="called"):
-        partitioner_of(5)  # type: ignore[arg-type]
+        partitioner_of(5, DICE)  # type: ignore[arg-type]

@@ -14,6 +14,8 @@ from tests.fake_broker import FakeCluster, ThreadedCluster
 from tests.unit.client.faults.harness import CONSUMER
 from tests.unit.client.sync.interruptions import interrupted_at
 
+pytestmark = pytest.mark.real
+
 FUNCTIONS = ("__next__", "getone", "getmany", "poll_arrow", "_call", "call", "run", "post", "_next")
 RECORD_COUNT = 2_000
 
@@ -42,7 +44,8 @@ def test_an_interruption_at_any_place_of_a_poll_loses_and_doubles_nothing(
     got: list[bytes | None] = []
     with ThreadedCluster(lambda: FakeCluster(1, topics={"t": 1})) as threaded:
         threaded.call(lambda cluster: cluster.fill("t", values))
-        with Consumer(threaded.cluster.bootstrap_servers, **CONSUMER) as consumer:
+        servers = threaded.cluster.bootstrap_servers
+        with Consumer(servers, **CONSUMER, fetch_max_wait_ms=50) as consumer:
             consumer.assign([TopicPartition("t", 0)])
             got += read(consumer)
             place = 0

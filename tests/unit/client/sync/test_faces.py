@@ -46,10 +46,11 @@ def calls_of(kind: type) -> dict[str, Any]:
 
 
 def parameters_of(function: Any) -> list[tuple[str, Any, Any, str]]:
-    """Name, kind, default and annotation of each."""
+    """Name, kind, default and annotation of each but `ports`: no simulation has threads."""
     return [
         (each.name, each.kind, each.default, str(each.annotation))
         for each in inspect.signature(function).parameters.values()
+        if each.name != "ports"
     ]
 
 

@@ -16,6 +16,8 @@ from moldau.client.sync.portal import ThreadPortal, thread_portal
 from moldau.testing import wait_until
 from tests.unit.client.sync.interruptions import interrupted_at
 
+pytestmark = pytest.mark.real
+
 DEADLINE_S = 10.0
 VALUE_BYTES = 36
 SIZE_BYTES = RECORD_OVERHEAD_BYTES + VALUE_BYTES

@@ -16,6 +16,8 @@ import pytest
 from moldau.client.errors import ClientClosed, InvalidState, KafkaError
 from moldau.client.sync.portal import Call, Callers, Kept, ThreadPortal, thread_portal
 
+pytestmark = pytest.mark.real
+
 DEADLINE_S = 10.0
 
 

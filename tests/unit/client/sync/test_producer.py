@@ -15,6 +15,8 @@ from tests.fake_broker import FakeCluster, Stall, ThreadedCluster
 from tests.unit.client.faults.harness import CONSUMER, PRODUCER
 from tests.unit.client.sync.interruptions import interrupted_at
 
+pytestmark = pytest.mark.real
+
 FUNCTIONS = ("__init__", "__enter__", "__exit__", "_call", "call", "run", "post", "transaction")
 
 

@@ -23,6 +23,7 @@ from moldau.runtime.authentication.listener_tls import (
 )
 from moldau.runtime.authentication.store_contexts import StoreContexts
 from moldau.runtime.authentication.tls import Store, openssl_name
+from tests.kit.counting import collector_at_rest, descriptors
 
 
 @pytest.fixture
@@ -189,9 +190,10 @@ def test_private_keys_leave_no_file_and_no_descriptor(
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
     settings = ListenerTlsSettings(own=own, trust=own, client_auth="requested")
     for _ in range(2):
-        before = set(os.listdir("/dev/fd"))
-        shown_by(listener_context(settings))
-        assert set(os.listdir("/dev/fd")) == before
+        with collector_at_rest():
+            before = descriptors()
+            shown_by(listener_context(settings))
+            assert not descriptors() - before
         assert not list(directory.iterdir())
         monkeypatch.delattr(os, "memfd_create", raising=False)
 

@@ -28,6 +28,7 @@ from moldau.runtime.authentication import (
 )
 from moldau.runtime.authentication.token_sources import PACKAGE, token_source
 from moldau.runtime.authentication.tokens import TokenSource
+from tests.kit.counting import Newcomers
 from tests.kit.manual_clock import ManualClock
 from tests.unit.runtime.authentication.test_tokens import jwt
 
@@ -313,10 +314,11 @@ async def test_who_gives_up_waits_for_no_answer(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("moldau.runtime.authentication.token_endpoint._opened", opened)
     source = source_of(token_endpoint_url=URL, **SECRET)
+    new = Newcomers()
     asking = asyncio.ensure_future(source())
     try:
         await asyncio.to_thread(asked.wait)
-        [thread] = [each for each in threading.enumerate() if "token-request" in each.name]
+        [thread] = new.threads("token-request")
         assert thread.daemon
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.config import ConfigError
@@ -310,9 +310,7 @@ def test_unknown_key_ids_are_looked_for_and_known_ones_are_not() -> None:
     assert check.keys.missing == ["newer"]
 
 
-@settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=400)
 @given(st.sampled_from(SIGNERS), st.data())
 def test_no_changed_token_is_accepted(signer: Signer, data: st.DataObject) -> None:
     """One character another, gone or new, or a piece taken from another token of the same key."""

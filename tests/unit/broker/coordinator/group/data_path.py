@@ -21,13 +21,10 @@ from moldau.protocol.messages.p08_offset_commit import (
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from moldau.server.authorizer import Authorizer
+from tests.kit.waiting import until_async
 from tests.unit.broker.coordinator.group.harness import subscription
 from tests.unit.broker.coordinator.harness import create_internal_topic
-from tests.unit.broker.harness import (
-    DataPath,
-    topic_id_of,
-    until,
-)
+from tests.unit.broker.harness import DataPath, topic_id_of
 
 SESSION_MS = 6000
 
@@ -57,7 +54,7 @@ async def running_broker(directory: Path, **options: Any) -> AsyncIterator[DataP
 
 async def loaded(broker: DataPath, partition_count: int) -> None:
     runtime = broker.services.group_coordinator.runtime
-    await until(lambda: len(list(runtime.states())) == partition_count)
+    await until_async(lambda: len(list(runtime.states())) == partition_count)
 
 
 SYNCED_PROTOCOL: Final[dict[str, Any]] = {"protocol_type": "consumer", "protocol_name": "range"}
@@ -94,7 +91,7 @@ async def ticked(broker: DataPath, condition: Any) -> None:
         broker.manager.complete_ready()
         return bool(condition())
 
-    await until(holds)
+    await until_async(holds)
 
 
 async def stable(broker: DataPath, version: int = 5, **changes: Any) -> Any:

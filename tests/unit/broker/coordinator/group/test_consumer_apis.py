@@ -17,8 +17,9 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
 )
 from moldau.protocol.messages.p69_consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.protocol.metadata_records import FeatureLevelRecord
+from tests.kit.waiting import until_async
 from tests.unit.broker.coordinator.group.data_path import Refusing, running_broker, stable
-from tests.unit.broker.harness import DataPath, topic_id_of, until
+from tests.unit.broker.harness import DataPath, topic_id_of
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ async def test_a_regular_expression_is_resolved(broker: DataPath) -> None:
         member_epoch=1, subscribed_topic_names=None, rebalance_timeout_ms=-1, topic_partitions=[]
     )
 
-    await until(lambda: "ev.*" in resolved(broker, "new"))
+    await until_async(lambda: "ev.*" in resolved(broker, "new"))
     broker.clock.advance(1000)
     answer = await broker.ask(request, 1)
     assert [each.partitions for each in answer.assignment.topic_partitions] == [[0, 1]]
@@ -98,7 +99,7 @@ async def test_who_has_a_costly_expression_compiled_is_throttled_before_the_answ
             request = heartbeat(subscribed_topic_regex=f"costly-{taken_ms:.0f}-{end}")
             answered = broker.send(request, 1)
             assert broker.connection.throttled_ms == rest_ms
-            await until(lambda sent=answered: sent.is_answered)
+            await until_async(lambda sent=answered: sent.is_answered)
             assert answered.response.throttle_time_ms == rest_ms
 
 

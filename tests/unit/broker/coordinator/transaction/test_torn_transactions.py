@@ -13,6 +13,7 @@ from moldau.protocol.messages.p27_write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from tests.kit.waiting import until_async
 from tests.unit.broker.coordinator.transaction.test_transactions_in_a_broker import (
     ID,
     Client,
@@ -21,7 +22,7 @@ from tests.unit.broker.coordinator.transaction.test_transactions_in_a_broker imp
     committed,
     path,
 )
-from tests.unit.broker.harness import DataPath, until
+from tests.unit.broker.harness import DataPath
 from tests.unit.broker.messages import only, produce
 
 __all__ = ["authorizer", "client", "path"]
@@ -46,7 +47,7 @@ def end_request(client: Client, *, is_commit: bool) -> EndTxnRequest:
 async def settle(path: DataPath, *indexes: int) -> None:
     for index in indexes:
         log = path.log("out", index)
-        await until(lambda log=log: log.last_stable_offset == log.log_end_offset)
+        await until_async(lambda log=log: log.last_stable_offset == log.log_end_offset)
 
 
 async def test_a_late_commit(path: DataPath, client: Client) -> None:

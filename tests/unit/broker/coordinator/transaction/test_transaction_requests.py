@@ -27,8 +27,9 @@ from moldau.protocol.messages.p65_describe_transactions import DescribeTransacti
 from moldau.protocol.messages.p66_list_transactions import ListTransactionsRequest
 from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.server.authorizer import Authorizer
+from tests.kit.waiting import until_async
 from tests.unit.broker.coordinator.harness import create_internal_topic
-from tests.unit.broker.harness import DataPath, until
+from tests.unit.broker.harness import DataPath
 
 TIMEOUT_MS = 60_000
 
@@ -108,7 +109,7 @@ class Broker:
             ((_, machine),) = state.runtime.states()
             return machine.transactions["t"].status.words == status
 
-        await until(has_it)
+        await until_async(has_it)
 
 
 def by_partition(topics: Any) -> dict[tuple[str, int], ErrorCode]:
@@ -145,7 +146,7 @@ async def serve(path: DataPath) -> None:
     create_internal_topic(path, CONSUMER_OFFSETS)
     path.create_topic("outputs", 3)
     runtime = path.services.transaction_coordinator.runtime
-    await until(lambda: runtime.coordinator_epoch(0) >= 0)
+    await until_async(lambda: runtime.coordinator_epoch(0) >= 0)
 
 
 @pytest.fixture

@@ -12,11 +12,12 @@ from moldau.broker.coordinator.transaction import verification
 from moldau.broker.replica import verification_guards
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
+from tests.kit.waiting import until_async
 from tests.unit.broker.coordinator.transaction.scripted_coordinator import (
     ScriptedCoordinator,
     script,
 )
-from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, FakeRequest, until
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, FakeRequest
 from tests.unit.broker.messages import batch, only, produce
 
 ID = "mine"
@@ -162,7 +163,7 @@ async def test_a_coordinator_elsewhere_that_cannot_be_reached(
 ) -> None:
     coordinator.leader = OTHER_BROKER_ID
     request = send(broker, transactional())
-    await until(lambda: request.is_answered)
+    await until_async(lambda: request.is_answered)
     assert errors(request) == [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert broker.network.attempts == [(f"host-{OTHER_BROKER_ID}", 9092)]
 
@@ -193,7 +194,7 @@ async def test_batches_of_a_producer_stay_in_order_while_the_coordinator_is_aske
     assert not any(each.is_answered for each in requests)
     (asked,) = coordinator.open
     asked.answer()
-    await until(lambda: all(each.is_answered for each in requests))
+    await until_async(lambda: all(each.is_answered for each in requests))
     assert [errors(each) for each in requests] == [[ErrorCode.NONE]] * 4
     assert [only(each.response).base_offset for each in requests] == [0, 1, 2, 3]
     assert len(coordinator.asked) == 1, "the first one's append answered for the others"
@@ -211,10 +212,10 @@ async def test_nothing_overtakes_a_batch_that_still_waits_for_its_answer(
     assert errors(requests[0]) == [ErrorCode.NONE]
     requests.append(send(broker, transactional(2)))
     assert not requests[2].is_answered
-    await until(lambda: bool(coordinator.open))
+    await until_async(lambda: bool(coordinator.open))
     requests.append(send(broker, transactional(3)))
     coordinator.open.pop().answer()
-    await until(lambda: all(each.is_answered for each in requests))
+    await until_async(lambda: all(each.is_answered for each in requests))
     assert [errors(each)[0] for each in requests] == [ErrorCode.NONE] * 4
     assert len(coordinator.asked) == 2
     after = send(broker, transactional(4))
@@ -233,7 +234,7 @@ async def test_questions_of_one_transaction_are_asked_together(
         for index in (1, 2)
     ]
     coordinator.open.pop().answer()
-    await until(lambda: first.is_answered and bool(coordinator.open))
+    await until_async(lambda: first.is_answered and bool(coordinator.open))
     (asked,) = coordinator.open
     assert asked.partitions == [TopicPartition("topic", 1), TopicPartition("topic", 2)]
     asked.answer()
@@ -439,7 +440,7 @@ async def test_recompression_keeps_the_transaction(
 ) -> None:
     broker.configure("topic", "compression.type", "gzip")
     requests = [send(broker, transactional(sequence)) for sequence in range(3)]
-    await until(lambda: all(each.is_answered for each in requests))
+    await until_async(lambda: all(each.is_answered for each in requests))
     assert [errors(each) for each in requests] == [[ErrorCode.NONE]] * 3
     assert broker.log("topic").producer_state.has_open_transaction(PRODUCER, 4)
 

@@ -35,7 +35,8 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
 from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.server.authorizer import Authorizer
 from moldau.testing.waiting import wait_until_async
-from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeRequest, until
+from tests.kit.waiting import until_async
+from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeRequest
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
 ID = "mine"
@@ -188,7 +189,7 @@ class Client:
         log = self.path.log("out")
         offsets = self.path.log("__consumer_offsets")
         for each in (log, self.path.log("out", 1), offsets):
-            await until(lambda each=each: each.last_stable_offset == each.log_end_offset)
+            await until_async(lambda each=each: each.last_stable_offset == each.log_end_offset)
 
 
 @pytest.fixture(params=[1, 2], ids=["classic", "own epochs"])
@@ -284,7 +285,7 @@ async def test_a_fetch_waits_for_the_end_of_the_transaction(path: DataPath, clie
     assert only(dirty.response).aborted_transactions is None
     assert not waiting.is_answered
     await client.end(True)
-    await until(lambda: waiting.is_answered)
+    await until_async(lambda: waiting.is_answered)
     assert only(waiting.response).last_stable_offset == 2
 
 
@@ -302,7 +303,7 @@ async def test_the_fenced_one_writes_nothing(path: DataPath, client: Client) -> 
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.FENCED_INSTANCE_ID,
     )
-    await until(lambda: path.log("out").last_stable_offset == path.log("out").log_end_offset)
+    await until_async(lambda: path.log("out").last_stable_offset == path.log("out").log_end_offset)
     assert committed(path) == []
     assert await group_offset(path) == -1
 
@@ -395,7 +396,7 @@ async def test_a_coordinator_that_does_not_answer(
     await client.init()
     path.change_partition("__transaction_state", leader=OTHER_BROKER_ID)
     request = path.send(client.offsets(5), api_version)
-    await until(lambda: request.is_answered)
+    await until_async(lambda: request.is_answered)
     assert codes(request) == {("in", 0): error}
 
 

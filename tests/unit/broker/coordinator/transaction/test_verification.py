@@ -20,11 +20,12 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.leader_link import LeaderAddress
 from moldau.testing.waiting import wait_until_async
+from tests.kit.waiting import until_async
 from tests.unit.broker.coordinator.transaction.scripted_coordinator import (
     ScriptedCoordinator,
     script,
 )
-from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, until
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
 P0, P1, P2 = (TopicPartition("topic", index) for index in range(3))
 
@@ -135,11 +136,11 @@ async def test_what_comes_meanwhile_goes_with_the_next_request(
     asker: Asker, link: FakeLink
 ) -> None:
     asker.ask("a", P0)
-    await until(lambda: len(link.sent) == 1)
+    await until_async(lambda: len(link.sent) == 1)
     asker.ask("b", P0, P1)
     asker.ask("c", P2, support=Support.OLD_ERRORS)
     link.answer()
-    await until(lambda: len(link.sent) == 2)
+    await until_async(lambda: len(link.sent) == 2)
     first, second = link.sent
     assert [each.transactional_id for each in first.transactions] == ["a"]
     assert [
@@ -147,7 +148,7 @@ async def test_what_comes_meanwhile_goes_with_the_next_request(
         for each in second.transactions
     ] == [("b", 7, False, [0, 1]), ("c", 7, True, [2])]
     link.answer(b=ErrorCode.PRODUCER_FENCED, c=ErrorCode.TRANSACTION_ABORTABLE)
-    await until(lambda: len(asker.told) == 3)
+    await until_async(lambda: len(asker.told) == 3)
     assert asker.told == [
         ("a", {P0: ErrorCode.NONE}),
         ("b", dict.fromkeys([P0, P1], ErrorCode.INVALID_PRODUCER_EPOCH)),
@@ -166,11 +167,11 @@ async def test_one_transaction_is_asked_about_once_at_a_time(asker: Asker, link:
     asker.ask("a", P1, epoch=1, support=Support.ABORTABLE_ERROR)
     for expected in ([0], [1, 2], [0], [1]):
         count = len(asker.told)
-        await until(lambda: link.pending is not None and not link.pending.done())
+        await until_async(lambda: link.pending is not None and not link.pending.done())
         (asked,) = link.sent[-1].transactions
         assert asked.topics[0].partitions == expected
         link.answer()
-        await until(lambda count=count: len(asker.told) > count)
+        await until_async(lambda count=count: len(asker.told) > count)
     assert [list(told) for _, told in asker.told] == [[P0], [P1], [P2], [P0], [P1]]
 
 
@@ -194,20 +195,20 @@ async def test_requests_that_fail(
     asker: Asker, link: FakeLink, answer: Any, told: ErrorCode
 ) -> None:
     asker.ask("a", P0)
-    await until(lambda: link.pending is not None)
+    await until_async(lambda: link.pending is not None)
     link.answer(answer)
-    await until(lambda: bool(asker.told))
+    await until_async(lambda: bool(asker.told))
     assert asker.told == [("a", {P0: told})]
     asker.ask("a", P0)
-    await until(lambda: len(link.sent) == 2)
+    await until_async(lambda: len(link.sent) == 2)
     link.answer()
-    await until(lambda: len(asker.told) == 2)
+    await until_async(lambda: len(asker.told) == 2)
 
 
 async def test_a_broker_that_cannot_verify(asker: Asker, link: FakeLink) -> None:
     link.version = 3
     asker.ask("a", P0)
-    await until(lambda: bool(asker.told))
+    await until_async(lambda: bool(asker.told))
     assert asker.told == [("a", {P0: ErrorCode.COORDINATOR_NOT_AVAILABLE})]
 
 
@@ -216,7 +217,7 @@ async def test_a_broker_that_is_not_there(
 ) -> None:
     coordinator.leader = 77
     asker.ask("a", P0)
-    await until(lambda: bool(asker.told))
+    await until_async(lambda: bool(asker.told))
     assert asker.told == [("a", {P0: ErrorCode.COORDINATOR_NOT_AVAILABLE})]
     assert not link.sent
 
@@ -225,7 +226,7 @@ async def test_a_retry_goes_to_whoever_coordinates_then(
     broker: DataPath, asker: Asker, coordinator: ScriptedCoordinator, link: FakeLink
 ) -> None:
     asker.ask("a", P0)
-    await until(lambda: link.pending is not None)
+    await until_async(lambda: link.pending is not None)
     link.answer(a=ErrorCode.CONCURRENT_TRANSACTIONS)
     coordinator.leader = BROKER_ID
 
@@ -241,9 +242,9 @@ async def test_a_stop_tells_everybody(asker: Asker, link: FakeLink) -> None:
     asker.ask("a", P0)
     asker.ask("a", P1)
     asker.ask("b", P0)
-    await until(lambda: link.pending is not None)
+    await until_async(lambda: link.pending is not None)
     await asker.verifier.close()
-    await until(lambda: len(asker.told) == 3)
+    await until_async(lambda: len(asker.told) == 3)
     assert link.is_closed
     assert asker.told == [
         ("a", {P0: ErrorCode.NETWORK_EXCEPTION}),
@@ -255,10 +256,10 @@ async def test_a_stop_tells_everybody(asker: Asker, link: FakeLink) -> None:
 
 async def test_what_is_measured(broker: DataPath, asker: Asker, link: FakeLink) -> None:
     asker.ask("a", P0, P1)
-    await until(lambda: link.pending is not None)
+    await until_async(lambda: link.pending is not None)
     broker.clock.advance(7)
     link.answer(a=ErrorCode.INVALID_TXN_STATE)
-    await until(lambda: bool(asker.told))
+    await until_async(lambda: bool(asker.told))
     found = {
         metric.name.partition("name=")[2]: metric.instrument
         for metric in broker.registry.collect()

@@ -43,10 +43,16 @@ class _Seat:
 
 
 class Coordinator:
-    """One group, as the broker keeps it."""
+    """One group, as the broker keeps it, and its leader's assignor.
+
+    Attributes:
+        is_sticky: whether each partition has one taker as long as the members stay the same.
+            Without it the takers change with every generation, and nothing ever settles.
+    """
 
     def __init__(self, cooperative: bool) -> None:
         self.cooperative = cooperative
+        self.is_sticky = False
         self.generation_id = 0
         self.seats: dict[str, _Seat] = {}
         self.rebalances = False
@@ -98,7 +104,8 @@ class Coordinator:
         for seat in self.seats.values():
             seat.assignment = frozenset()
         for index, partition in enumerate(sorted(ALL)):
-            taker = order[(index + self.generation_id) % len(order)]
+            turn = index if self.is_sticky else index + self.generation_id
+            taker = order[turn % len(order)]
             holders = [each for each in order if partition in self.seats[each].owned]
             if self.cooperative and holders and holders != [taker]:
                 continue
@@ -160,14 +167,24 @@ class ClassicWalk:
 
     def check_settles(self) -> None:
         """Without faults any group ends with everything assigned, to those who poll."""
+        coordinator = self.coordinator
+        coordinator.is_sticky = True
+        rebalances_since_ms: float | None = None
         for turn in range(400):
             self.now_ms += 20.0
+            if not coordinator.rebalances:
+                rebalances_since_ms = None
+            elif rebalances_since_ms is None:
+                rebalances_since_ms = self.now_ms
+            elif self.now_ms >= rebalances_since_ms + POLL_INTERVAL_MS:
+                # The rebalance timeout. Before it, a member that lives may not have joined yet:
+                # completing without it in a rhythm could expel the same one again and again.
+                coordinator.try_to_complete(by_force=True)
             if turn % 20 == 19:
-                # Sessions and rebalance timeouts of those that nobody is any more.
+                # Sessions end of members that no client is any more.
                 alive = {node.member.member_id for node in self.nodes}
-                for member_id in set(self.coordinator.seats) - alive:
-                    self.coordinator.expel(member_id)
-                self.coordinator.try_to_complete(by_force=True)
+                for member_id in set(coordinator.seats) - alive:
+                    coordinator.expel(member_id)
             for node in self.nodes:
                 for action in (self._poll, self._send, self._arrive, self._answer):
                     action(node)

@@ -5,7 +5,8 @@ interleaving. After every event the rules of `check` must hold.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from uuid import UUID
 
 from moldau.client.consumer.core.consumer_member import ConsumerMember, Wish
@@ -28,15 +29,31 @@ from tests.unit.client.consumer.core.decisions import Decisions
 TOPIC_ID = UUID(int=7)
 PARTITION_COUNT = 4
 POLL_INTERVAL_MS = 1_000.0
+POLL_PACES = (1, 9, 17)
+"""While it settles, a member polls once in so many turns; between two polls of the slower ones
+there is more than one heartbeat."""
 
 
-@dataclass
-class _Seat:
-    """What the coordinator knows of a member. `owned` is what it may still consume."""
+class SeatState(Enum):
+    """How far a member is with its target, as Apache Kafka's coordinator keeps it."""
 
+    STABLE = auto()
+    UNREVOKED = auto()
+    """It has to give partitions back before it gets others."""
+    UNRELEASED = auto()
+    """Other members have to give partitions back."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What the coordinator knows of a member, which may consume `assigned` and `pending`."""
+
+    joined_epoch: int
     epoch: int = 0
-    owned: frozenset[int] = frozenset()
-    sent: frozenset[int] | None = None
+    previous_epoch: int = 0
+    state: SeatState = SeatState.STABLE
+    assigned: frozenset[int] = frozenset()
+    pending: frozenset[int] = frozenset()
 
 
 class Coordinator:
@@ -44,54 +61,74 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.seats: dict[str, _Seat] = {}
+        self.seats: dict[str, Seat] = {}
 
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest
     ) -> tuple[ErrorCode, int, frozenset[int] | None]:
-        """Serve one: error, member epoch, assignment if it is told one."""
+        """Serve one: error, member epoch, the assignment if the answer has one."""
         member_id = request.member_id
         seat = self.seats.get(member_id)
+        said = None
+        if request.topic_partitions is not None:
+            said = frozenset(
+                each for topic in request.topic_partitions for each in topic.partitions
+            )
         if request.member_epoch < 0:
             self.remove(member_id)
             return ErrorCode.NONE, request.member_epoch, None
         if request.member_epoch == 0:
-            if request.topic_partitions is None or request.topic_partitions:
+            if said is None or said:
                 raise Violation("joins without saying that nothing is owned")
             if request.subscribed_topic_names is None or request.rebalance_timeout_ms < 0:
                 raise Violation("joins without saying what is wanted")
             if seat is None:
                 self.epoch += 1
-            seat = self.seats[member_id] = _Seat()
+                seat = self.seats[member_id] = Seat(self.epoch)
         elif seat is None:
             return ErrorCode.UNKNOWN_MEMBER_ID, 0, None
-        elif request.member_epoch != seat.epoch and request.member_epoch != seat.epoch - 1:
+        elif request.member_epoch != seat.epoch and (
+            request.member_epoch != seat.previous_epoch or said is None or not said <= seat.assigned
+        ):
             return ErrorCode.FENCED_MEMBER_EPOCH, 0, None
-        if request.topic_partitions is not None:
-            said = frozenset(
-                each for topic in request.topic_partitions for each in topic.partitions
-            )
-            if seat.sent is not None and said == seat.sent:
-                seat.owned = said
+        new = self.seats[member_id] = self.reconciled(member_id, seat, said)
+        is_full = request.member_epoch == 0 or (
+            request.subscribed_topic_names is not None
+            and request.rebalance_timeout_ms >= 0
+            and said is not None
+        )
+        shows_assignment = is_full or new.assigned != seat.assigned
+        return ErrorCode.NONE, new.epoch, new.assigned if shows_assignment else None
+
+    def reconciled(self, member_id: str, seat: Seat, said: frozenset[int] | None) -> Seat:
+        """The next step of a member that says it owns `said`: first it gives back, then it gets.
+        What it does not say that it owns, it does not have to give back.
+        """
+        if seat.state is SeatState.STABLE and seat.epoch == self.epoch:
+            return seat
+        if seat.state is SeatState.UNREVOKED and (said is None or said & seat.pending):
+            return seat
         target = self.target(member_id)
-        if seat.sent is None or seat.owned == seat.sent:
-            free = frozenset(
-                each
-                for each in target
-                if not any(
-                    each in other.owned | (other.sent or frozenset())
-                    for other_id, other in self.seats.items()
-                    if other_id != member_id
-                )
+        kept, surplus = seat.assigned & target, seat.assigned - target
+        if surplus and (said is None or said & surplus):
+            return replace(
+                seat,
+                previous_epoch=seat.epoch,
+                state=SeatState.UNREVOKED,
+                assigned=kept,
+                pending=surplus,
             )
-            if free != seat.sent:
-                seat.sent = free
-                seat.owned |= free
-                seat.epoch = max(seat.epoch + (seat.epoch < self.epoch), 1)
-                return ErrorCode.NONE, seat.epoch, free
-            seat.epoch = max(seat.epoch, 1)
-        full = request.subscribed_topic_names is not None
-        return ErrorCode.NONE, seat.epoch, seat.sent if full else None
+        free = target - kept - self.held_by_others(member_id)
+        state = SeatState.STABLE if kept | free == target else SeatState.UNRELEASED
+        new = replace(
+            seat, epoch=self.epoch, state=state, assigned=kept | free, pending=frozenset()
+        )
+        return seat if new == seat else replace(new, previous_epoch=seat.epoch)
+
+    def held_by_others(self, member_id: str) -> frozenset[int]:
+        """What members other than this one may still consume."""
+        others = (seat for each, seat in self.seats.items() if each != member_id)
+        return frozenset[int]().union(*(seat.assigned | seat.pending for seat in others))
 
     def target(self, member_id: str) -> frozenset[int]:
         """Whose turn it is."""
@@ -122,11 +159,15 @@ class ConsumerWalk:
     """One walk. `kind` may be a faulty member, to see that the rules notice."""
 
     def __init__(
-        self, decisions: Decisions, *, kind: type[ConsumerMember] = ConsumerMember
+        self,
+        decisions: Decisions,
+        *,
+        kind: type[ConsumerMember] = ConsumerMember,
+        coordinator: Coordinator | None = None,
     ) -> None:
         self.now_ms = 0.0
         self.decisions = decisions
-        self.coordinator = Coordinator()
+        self.coordinator = coordinator or Coordinator()
         self.knows_name = True
         self.nodes = []
         for index in range(3):
@@ -155,14 +196,15 @@ class ConsumerWalk:
             self.check()
 
     def check_settles(self) -> None:
-        """Without faults everything ends assigned."""
+        """Without faults everything ends assigned, however seldom the members poll."""
         self.knows_name = True
-        for _ in range(400):
+        for turn in range(400):
             self.now_ms += 20.0
-            for node in self.nodes:
+            for node, pace in zip(self.nodes, POLL_PACES, strict=True):
                 for action in (self._poll, self._send, self._arrive, self._answer):
-                    action(node)
-                    self.check()
+                    if action != self._poll or turn % pace == 0:
+                        action(node)
+                        self.check()
             owned = sorted(each.partition for node in self.nodes for each in node.member.owned)
             if owned == list(range(PARTITION_COUNT)) and all(
                 node.member.is_settled for node in self.nodes
@@ -180,8 +222,8 @@ class ConsumerWalk:
                 continue
             if member.member_epoch < 1:
                 raise Violation("commits could be signed without an epoch")
-            if member.member_epoch > seat.epoch or member.member_epoch < seat.epoch - 1:
-                continue  # expelled and back, or about to hear that it is fenced
+            if member.member_epoch < seat.joined_epoch:
+                continue  # expelled, and back with a join whose answer has not come yet
             for partition in member.owned:
                 other = owners.setdefault(partition, member.member_id)
                 if other != member.member_id:

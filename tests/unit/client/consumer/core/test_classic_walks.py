@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from moldau.client.consumer.core.classic_member import ClassicMember
@@ -15,9 +15,13 @@ from moldau.client.consumer.core.rebalance_steps import NOTHING, Partitions, Sta
 from tests.unit.client.consumer.core.classic_walk import ClassicWalk, Violation
 from tests.unit.client.consumer.core.decisions import Decisions
 
+IN_STEP = bytes.fromhex("0001000000000200000004000201060000040102000400060000020004")
+"""A group that never settled while the coordinator completed rebalances in the members' rhythm."""
 
-@settings(max_examples=60, deadline=None)
+
+@settings(max_examples=60)
 @given(data=st.binary(min_size=50, max_size=500), cooperative=st.booleans())
+@example(data=IN_STEP, cooperative=True)
 def test_any_interleaving(data: bytes, cooperative: bool) -> None:
     walk = ClassicWalk(Decisions(data), cooperative=cooperative)
     walk.run()

@@ -312,6 +312,33 @@ def test_a_target_that_is_taken_back_before_it_is_taken_over_is_acknowledged(
     assert script.beat(3).topic_partitions is None
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_new_partitions_wait_until_what_was_said_to_be_owned_is_answered(is_lost: bool) -> None:
+    script = Script()
+    script.beat(1, [(T, 0)])
+    script.now_ms += 100
+    before, _ = script.send()
+    assert script.step() == Assign(frozenset({P0}), frozenset({P0}))
+    script.answer(before, 2, [(T, 0), (T, 1)])
+    attempt, request = script.send()
+    assert request.topic_partitions is not None
+    assert [each.partitions for each in request.topic_partitions] == [[0]]
+    assert not script.member.has_step()
+    if is_lost:
+        script.member.failed(attempt, script.now_ms)
+        assert script.step() is None
+        script.now_ms += 100
+        attempt, _ = script.send()
+    assert script.step() is None
+    calls = script.calls
+    script.answer(attempt, 3, [(T, 0)] if is_lost else None)
+    if is_lost:  # the coordinator had taken the first one for a return of P1
+        assert script.step() == Assign(frozenset({P0}), frozenset())
+    else:
+        assert script.calls > calls, "the poll goes on"
+        assert script.step() == Assign(frozenset({P0, P1}), frozenset({P1}))
+
+
 def test_an_answer_to_an_older_heartbeat_changes_nothing() -> None:
     script = Script()
     old, _ = script.send()

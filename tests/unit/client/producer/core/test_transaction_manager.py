@@ -249,6 +249,21 @@ def test_fencing_is_fatal(kind: RequestKind, code: ErrorCode) -> None:
     assert manager.next_ask() is None
     assert not manager.admit(A)
 
+def test_partitions_left_out_beside_one_that_does_not_exist_yet_are_added_later() -> None:
+    manager = in_transaction(1)
+    manager.admit(A)
+    manager.admit(B)
+    asked = ask(manager, K.ADD_PARTITIONS)
+    response = refused(asked, ErrorCode.OPERATION_NOT_ATTEMPTED)
+    of_a = response.results_by_topic_v3_and_below[0].results_by_partition[0]
+    of_a.partition_error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert manager.answered(asked, response) == Step(Pause.BACK_OFF)
+    assert manager.state is S.IN_TRANSACTION
+    answer(manager, K.ADD_PARTITIONS)
+    assert manager.admit(A)
+    assert manager.admit(B)
+
+
 
 def test_not_attempted_is_never_told_as_the_cause() -> None:
     manager = in_transaction(1)

@@ -14,15 +14,20 @@ import asyncio
 import contextvars
 import heapq
 import inspect
+import math
+import types
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.simulation.cluster.wall_clocks import WallClock
 from tests.storage.simulated_filesystem import SimulatedCrash
+from tests.virtual.wall_clocks import WallClock
 
 MAX_STEPS_AT_ONE_INSTANT = 50_000
 """More callbacks than this without virtual time passing are taken for an endless loop."""
+
+LEAST_DELAY_S = 1e-6
+"""What is left of a delay by rounding still lets time pass, as on a machine's clock."""
 
 TASKS_KEPT = 5_000
 
@@ -30,7 +35,7 @@ WALL_CLOCK_START_MS = 1_700_000_000_000
 
 
 class Deadlock(AssertionError):
-    """Nothing is ready and no timer is set, but somebody still waits."""
+    """Nothing is ready and no timer is set, or time has run out, and a task still waits."""
 
 
 class EndlessLoop(AssertionError):
@@ -44,14 +49,18 @@ class UnhandledFailure(AssertionError):
 class Process:
     """Whom callbacks belong to. States: alive (running or stopped) -> killed."""
 
-    def __init__(self, loop: VirtualLoop, name: str) -> None:
+    def __init__(self, loop: VirtualLoop, name: str, *, owns_tasks: bool = True) -> None:
+        """`owns_tasks`: what runs in it is marked as its own; False for the process of a unit test,
+        which is never killed.
+        """
         self.name = name
         self.loop = loop
         self.is_alive = True
         self.stopped_until: float | None = None
         self.deferred: list[asyncio.Handle] = []
         self.context = contextvars.copy_context()
-        self.context.run(_PROCESS.set, self)
+        self.owner_of_tasks = self if owns_tasks else None
+        self.context.run(_PROCESS.set, self.owner_of_tasks)
         self.on_kill: list[Callable[[], object]] = []
         self.fails_with_tasks = True
 
@@ -108,7 +117,10 @@ def current_process() -> Process | None:
 class VirtualLoop(asyncio.BaseEventLoop):
     """See the module. `step_count` counts callbacks, `event_count` those that time brought."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, steps_at_one_instant: int = MAX_STEPS_AT_ONE_INSTANT, limit_s: float = math.inf
+    ) -> None:
+        """`limit_s` is how much virtual time may pass until what still waits is a deadlock."""
         super().__init__()
         self.step_count = 0
         self.event_count = 0
@@ -117,6 +129,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.history: deque[str] = deque(maxlen=400)
         self.after_step: Callable[[], None] | None = None
         self._now = 0.0
+        self._limit_s = limit_s
+        self._steps_allowed = steps_at_one_instant
         self._steps_at_instant = 0
         self._sequence = 0
         self._running: Process | None = None
@@ -160,6 +174,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
+        if 0 < delay < LEAST_DELAY_S:
+            delay = LEAST_DELAY_S
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
@@ -170,8 +186,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self._runnable:
             handle = self._runnable.popleft()
             self._steps_at_instant += 1
-            if self._steps_at_instant > MAX_STEPS_AT_ONE_INSTANT:
-                raise EndlessLoop(f"at {self._now:.6f} s: {handle}")
+            if self._steps_at_instant > self._steps_allowed:
+                raise EndlessLoop(f"at {self._now:.6f} s: {handle}{self._waiting()}")
         elif self._timers:
             when, _sequence, handle = heapq.heappop(self._timers)
             if handle._cancelled:
@@ -179,9 +195,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if when > self._now:
                 self._now = when
                 self._steps_at_instant = 0
+                if when > self._limit_s:
+                    raise Deadlock(f"{self._limit_s} s have passed{self._waiting()}")
             self.event_count += 1
         else:
-            raise Deadlock(f"at {self._now:.6f} s nothing is left to happen")
+            raise Deadlock(f"at {self._now:.6f} s nothing is left to happen{self._waiting()}")
         if handle._cancelled:
             return
         process = handle._context.get(_PROCESS)
@@ -249,6 +267,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.call_later(max(duration_ms, 0.0) / 1000, _finish, future)
         return future
 
+    def _waiting(self) -> str:
+        """What waits, and where."""
+        tasks = [task for task in asyncio.all_tasks(self) if not task.done()]
+        lines = [f"\n  {_name_of(task)} waits{_await_chain(task.get_coro())}" for task in tasks]
+        return "".join(sorted(lines))
+
     def unheard_failures(self) -> list[str]:
         """Exceptions of live processes' tasks that nobody has asked for."""
         return [
@@ -298,6 +322,21 @@ def _name_of(task: asyncio.Task[Any]) -> str:
     return str(getattr(task.get_coro(), "__qualname__", "a task"))
 
 
+def _await_chain(waiting: Any) -> str:
+    """The places of a coroutine and of what it awaits, the outermost first."""
+    places = []
+    while waiting is not None:
+        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "ag_frame", None)
+        if frame is not None:
+            places.append(_place(frame.f_code, frame.f_lineno))
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "ag_await", None)
+    return "".join(places)
+
+
+def _place(code: types.CodeType, line: int) -> str:
+    return f"\n    {code.co_filename.rpartition('moldau/')[2]}:{line} {code.co_name}"
+
+
 def _close(coroutine: Any) -> None:
     """What was never begun does not close the work that it was to wait for."""
     held = []
@@ -323,9 +362,7 @@ def _where(exception: BaseException) -> str:
     places = []
     trace = exception.__traceback__
     while trace is not None:
-        code = trace.tb_frame.f_code
-        places.append(f"\n    {code.co_filename.rpartition('moldau/')[2]}:{trace.tb_lineno}")
-        places[-1] += f" {code.co_name}"
+        places.append(_place(trace.tb_frame.f_code, trace.tb_lineno))
         trace = trace.tb_next
     return "".join(places[-8:])
 

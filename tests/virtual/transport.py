@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.cluster.virtual_loop import Process
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster.network import Fabric
+    from tests.virtual.network import Fabric
 
 WINDOW_BYTES = 64 * 1024
 DEFAULT_HIGH_WATER_BYTES = 64 * 1024
@@ -189,16 +189,23 @@ class SimulatedTransport(asyncio.Transport):
             if not self.protocol.eof_received():
                 self.close()
             return
-        buffer = self.protocol.get_buffer(-1)
-        count = min(len(buffer), len(piece))
-        assert count > 0, "a buffered protocol gives room"
-        buffer[:count] = piece[:count]
-        if count < len(piece):
-            self._arrived.appendleft(piece[count:])
-        if self.peer is not None:
-            self.fabric.send_acknowledgement(self, count)
-        self.protocol.buffer_updated(count)
+        if isinstance(self.protocol, asyncio.BufferedProtocol):
+            buffer = self.protocol.get_buffer(-1)
+            count = min(len(buffer), len(piece))
+            assert count > 0, "a buffered protocol gives room"
+            buffer[:count] = piece[:count]
+            if count < len(piece):
+                self._arrived.appendleft(piece[count:])
+            self._acknowledge(count)
+            self.protocol.buffer_updated(count)
+        else:
+            self._acknowledge(len(piece))
+            self.protocol.data_received(piece)
         self._schedule_reading()
+
+    def _acknowledge(self, size_bytes: int) -> None:
+        if self.peer is not None:
+            self.fabric.send_acknowledgement(self, size_bytes)
 
     def _adjust_writer(self) -> None:
         if self.is_lost or self.protocol is None:

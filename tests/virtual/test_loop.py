@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.simulation.cluster.virtual_loop import (
+from tests.virtual.loop import (
     Deadlock,
     EndlessLoop,
     Process,

@@ -9,8 +9,8 @@ import pytest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.runtime.connection import Connection, ConnectionLost, RequestTimedOut
 from moldau.server.server import ListenerSpec, Server
-from tests.simulation.cluster.network import Fabric, NetworkSettings
-from tests.simulation.cluster.virtual_loop import Process, VirtualClock, VirtualLoop
+from tests.virtual.loop import Process, VirtualClock, VirtualLoop
+from tests.virtual.network import Fabric, NetworkSettings
 
 PORT = 9093
 

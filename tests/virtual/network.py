@@ -15,6 +15,7 @@ import asyncio
 import contextvars
 import errno
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,12 +23,15 @@ from random import Random
 from typing import TypeVar
 
 from moldau.runtime.network import Handshakes
-from tests.simulation.cluster.transport import FIN, SimulatedTransport
-from tests.simulation.cluster.virtual_loop import Process, VirtualLoop, current_process
+from tests.virtual.loop import Process, VirtualLoop, current_process
+from tests.virtual.transport import FIN, SimulatedTransport
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 FIRST_EPHEMERAL_PORT = 40_000
+FIRST_FREE_PORT = 30_000
+"""The first one after it is what a listener gets that asks for any."""
+
 SYN_RETRY_MS = 1_000.0
 SEGMENT_BYTES = 16 * 1024
 
@@ -87,6 +91,7 @@ class Fabric:
         self._held: dict[SimulatedTransport, list[bytes]] = {}
         self._held_acknowledgements: dict[SimulatedTransport, int] = {}
         self._connection_number = 0
+        self._last_free_port = FIRST_FREE_PORT
         # What the network does belongs to no process: neither its death nor its pause delays it.
         self._context = contextvars.copy_context()
 
@@ -264,6 +269,12 @@ class Fabric:
             raise OSError(errno.EADDRINUSE, f"cannot listen on {listener.host}:{listener.port}")
         listeners[listener.port] = listener
 
+    def free_port(self, host: str) -> int:
+        """A port of the host on which nothing has listened yet."""
+        self._last_free_port += 1
+        assert self._last_free_port not in self._hosts[host].listeners
+        return self._last_free_port
+
     def close_listener(self, listener: _Listener) -> None:
         """Accept nothing any more (idempotent)."""
         listeners = self._hosts[listener.host].listeners
@@ -280,7 +291,7 @@ class Fabric:
     ) -> None:
         """Resolve `future` with a connection, or fail it, or leave it waiting."""
         if address[0] not in self._hosts:
-            future.set_exception(OSError(errno.ENOENT, f"{address[0]}: no such host"))
+            future.set_exception(socket.gaierror(socket.EAI_NONAME, f"{address[0]}: no such host"))
             return
         self._later(self._delay_ms(), self._syn_arrives, process, source, address, factory, future)
 
@@ -315,6 +326,10 @@ class Fabric:
         arrival = self.loop.time() + self._delay_ms() / 1000
         there.last_arrival = arrival
         self.loop.call_at(arrival, _connected, near, factory, future, context=process.context)
+
+    def open_transports(self) -> list[SimulatedTransport]:
+        """The ends that nothing has closed."""
+        return [each for each in self._transports if not each.is_closing()]
 
     # -- small things ----------------------------------------------------------------------------
 
@@ -385,8 +400,8 @@ class SimulatedNetwork:
         handshakes: Handshakes | None = None,
     ) -> _Listener:
         assert handshakes is None, "no TLS in a simulation"
-        assert port > 0, "simulated listeners have fixed ports"
-        listener = _Listener(self._process, protocol_factory, self._host, port, self._fabric)
+        chosen = port or self._fabric.free_port(self._host)
+        listener = _Listener(self._process, protocol_factory, self._host, chosen, self._fabric)
         self._fabric.add_listener(listener)
         return listener
 
@@ -399,15 +414,22 @@ class SimulatedNetwork:
         ssl_context: ssl.SSLContext | None = None,
         timeout_ms: int = 10_000,
     ) -> tuple[SimulatedTransport, ProtocolT]:
-        assert ssl_context is None, "no TLS in a simulation"
-        assert current_process() is self._process, "a process uses its own network"
+        if ssl_context is not None:
+            # A client looks whether TLS is spoken there: the peer hangs up on what is no frame.
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        assert current_process() is self._process.owner_of_tasks, "a process uses its own network"
         future: asyncio.Future[tuple[SimulatedTransport, ProtocolT]]
         future = asyncio.get_running_loop().create_future()
         self._fabric.dial(self._process, self._host, (host, port), protocol_factory, future)  # type: ignore[arg-type]
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await future
+                transport, protocol = await future
         except BaseException:
             if future.done() and not future.cancelled() and future.exception() is None:
                 future.result()[0].abort()
             raise
+        if ssl_context is not None:
+            # A client looks whether it should speak TLS; no listener does in a simulation.
+            transport.abort()
+            raise ConnectionResetError(errno.ECONNRESET, "no TLS in a simulation")
+        return transport, protocol

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.simulation.cluster.virtual_loop import VirtualClock, VirtualLoop
-from tests.simulation.cluster.wall_clocks import HOUR_MS, ClockSettings, WallClocks
+from tests.virtual.loop import VirtualClock, VirtualLoop
+from tests.virtual.wall_clocks import HOUR_MS, ClockSettings, WallClocks
 
 
 def test_a_jump_moves_one_wall_clock_and_no_monotonic_time():

@@ -1,0 +1,436 @@
+"""What one consumer and its group's coordinator say to each other, told to the ledger.
+
+Owns: who the consumer is to its coordinator, what it was assigned and was told to be committed, and
+what its listener was told. Must not: change a request or an answer. Invariants: what a member says
+it owns is all that it reads, so that an eager one says nothing when it joins; nothing is handed out
+of a partition between its revocation and its next assignment; commits leave in the order in which
+they were asked for; every refusal is one that the protocol knows, and has its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from moldau.client.consumer.group_link import GroupLink
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription, decode_payload
+from moldau.protocol.messages.p08_offset_commit import OffsetCommitRequest
+from moldau.protocol.messages.p09_offset_fetch import OffsetFetchRequest
+from moldau.protocol.messages.p11_join_group import JoinGroupRequest
+from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
+from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
+from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
+from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from tests.kit.seeds import Violation
+from tests.simulation.transactions.coordinator_link import ELSEWHERE
+from tests.simulation.transactions.group_log import Author, assigned, commit_number
+
+if TYPE_CHECKING:
+    from tests.simulation.transactions.world import TransactionWorld
+
+Place = tuple[str, int]
+
+JOIN_EPOCH = 0
+
+RETRIED = ELSEWHERE | {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
+OUT = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+"""With which a membership ends, or does not begin."""
+
+REFUSED = OUT | {
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.MEMBER_ID_REQUIRED,
+    ErrorCode.STALE_MEMBER_EPOCH,
+}
+MEMBERSHIP = (SyncGroupRequest, HeartbeatRequest, JoinGroupRequest, ConsumerGroupHeartbeatRequest)
+
+
+class GroupWatch:
+    """One consumer's. `epoch`: the generation, or the member epoch; `reported`: the partitions that
+    its listener knows to be its own, with their topics' ids.
+    """
+
+    def __init__(
+        self,
+        world: TransactionWorld,
+        label: str,
+        group: str,
+        instance_id: str | None,
+        *,
+        is_classic: bool,
+        limit_ms: float,
+    ) -> None:
+        self.world = world
+        self.label = label
+        self.group = group
+        self.instance_id = instance_id
+        self.is_classic = is_classic
+        self.is_cooperative = not is_classic
+        self.limit_ms = limit_ms
+        """After so long in silence, or of rebalancing, the coordinator may go on without it."""
+        self.member_id = ""
+        self.epoch = -1
+        self.is_member = self.is_closing = False
+        self.is_overdue: Callable[[], bool] = lambda: False
+        """Whether the consumer has not been polled for too long."""
+        self.reported: dict[Place, Any] = {}
+        self.asked: list[type] = []
+        """What it wanted to send since that was emptied, reached or not."""
+        self.refusals: set[ErrorCode] = set()
+        """Since its last assignment or commit."""
+        self.committed: dict[Place, list[int]] = {}
+        """What it knows to have been committed since the partition was revoked last."""
+        self._told: dict[Place, Any] = {}
+        """What it was assigned since it joined, with the topics' ids."""
+        self._joins = 0
+        self._topic_ids: dict[str, Any] = {}
+        self._heard_at = 0.0
+        self._is_revoking = False
+        self._answered_commits: dict[Place, int] = {}
+
+    def __repr__(self) -> str:
+        state = "in" if self.is_member else "out, before in"
+        return f"{self.member_id} {state} {self.epoch} has {sorted(self.reported)}"
+
+    @property
+    def mine(self) -> list[Place]:
+        """What it reads, as a member."""
+        return sorted(self.reported) if self.is_member else []
+
+    def attach(self, link: GroupLink) -> None:
+        """See all that goes through the link."""
+        ask = link.ask
+
+        async def asking(kind: Any, build: Callable[[int], Any], **options: Any) -> Any:
+            self.asked.append(kind)
+            sent: list[tuple[Any, float, int, int | None, bool]] = []
+
+            def building(version: int) -> Any:
+                request = build(version)
+                self.world.guard(self._sent, request)
+                node_id = link._node_id
+                leads = self.world.is_coordinator(self.group, node_id)
+                sent.append((request, self.world.loop.time(), self._joins, node_id, leads))
+                return request
+
+            try:
+                response = await ask(kind, building, **options)
+            except BaseException:
+                if sent and isinstance(sent[-1][0], OffsetCommitRequest):
+                    self._may_come_late(sent[-1][0])
+                raise
+            self.world.guard(self._answered, *sent[-1], response)
+            return response
+
+        link.ask = asking  # type: ignore[method-assign]
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _sent(self, request: Any) -> None:
+        data = self.world.data
+        if isinstance(request, JoinGroupRequest):
+            self._begin_membership(is_classic=True)
+            for protocol in request.protocols:
+                read = decode_payload(ConsumerProtocolSubscription, bytes(protocol.metadata))
+                owned = [(each.topic, i) for each in read.owned_partitions for i in each.partitions]
+                self._check_said(owned)
+        elif isinstance(request, HeartbeatRequest):
+            self._check_epoch(request.generation_id)
+        elif isinstance(request, SyncGroupRequest):
+            self._check_epoch(request.generation_id)
+            # An assignment names topics; one that is created again later is not meant by it.
+            names = [plan.name for plan in self.world.topics]
+            self._topic_ids = {name: data.topic_id_of(name) for name in names}
+        elif isinstance(request, LeaveGroupRequest):
+            for member in request.members:
+                data.group_log.left.add((self.group, member.member_id))
+            self._leaves()
+        elif isinstance(request, ConsumerGroupHeartbeatRequest):
+            self._beats(request)
+        elif isinstance(request, OffsetCommitRequest):
+            self._commits(request)
+
+    def _begin_membership(self, *, is_classic: bool) -> None:
+        self._joins += 1
+        self._told = {}
+        self.epoch = -1
+        data = self.world.data
+        data.challenged(self.group, self.label, self.instance_id, is_classic=is_classic)
+
+    def _beats(self, request: ConsumerGroupHeartbeatRequest) -> None:
+        if request.member_epoch < JOIN_EPOCH:
+            self._leaves()
+            return
+        if request.member_epoch == JOIN_EPOCH:
+            self._begin_membership(is_classic=False)
+            self.member_id = request.member_id
+        else:
+            self._check_epoch(request.member_epoch)
+        if request.topic_partitions is not None:
+            names = self.world.data.topic_names
+            self._check_said(
+                [
+                    (names[topic.topic_id], index)
+                    for topic in request.topic_partitions
+                    for index in topic.partitions
+                ]
+            )
+
+    def _check_epoch(self, epoch: int) -> None:
+        """A member is in the generation, or epoch, that it was told since it joined."""
+        if epoch != self.epoch:
+            raise Violation("epoch-of-another-membership", f"{self.label}: {epoch}, {self}")
+
+    def _check_said(self, owned: Iterable[Place]) -> None:
+        """Others get what a member does not claim."""
+        unsaid = set(self.reported).difference(owned)
+        if unsaid and not self.world.data.is_spoilt:
+            raise Violation(
+                "kept-what-it-gave-up", f"{self.label}: {sorted(unsaid)}, it claims {owned}"
+            )
+
+    def _commits(self, request: OffsetCommitRequest) -> None:
+        author = Author(
+            request.member_id, request.generation_id_or_member_epoch, request.group_instance_id
+        )
+        for topic, partition in self._of_request(request):
+            metadata = partition.committed_metadata or ""
+            if not metadata:
+                continue
+            # Signed again with a newer epoch, it may still arrive with the older one.
+            self.world.data.group_log.authors.setdefault(metadata, author)
+            place, number = (topic, partition.partition_index), commit_number(metadata)
+            answered = self._answered_commits.get(place, -1)
+            if number < answered:
+                raise Violation(
+                    "commit-reordered", f"{metadata} of {place}, {answered} was answered"
+                )
+
+    def _of_request(self, request: Any) -> list[tuple[str, Any]]:
+        names = self.world.data.topic_names
+        return [
+            (topic.name or names[topic.topic_id], partition)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+
+    def _may_come_late(self, request: OffsetCommitRequest) -> None:
+        asked_again = self.world.data.group_log.asked_again
+        for topic, partition in self._of_request(request):
+            key = (self.group, topic, partition.partition_index)
+            asked_again.setdefault(key, set()).add(partition.committed_offset)
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answered(
+        self,
+        request: Any,
+        sent_at: float,
+        joins: int,
+        node_id: int | None,
+        was_leader: bool,
+        response: Any,
+    ) -> None:
+        what = type(request).__name__.removesuffix("Request")
+        error = self._judge(ErrorCode.of(getattr(response, "error_code", 0)), what, sent_at)
+        if isinstance(request, OffsetCommitRequest):
+            self._committed(request, response, sent_at)
+        elif isinstance(request, OffsetFetchRequest):
+            leads = was_leader and self.world.is_coordinator(self.group, node_id)
+            self._fetched(request, response, sent_at, is_leader=leads)
+        elif joins == self._joins and isinstance(request, MEMBERSHIP):
+            if error is not ErrorCode.NONE:
+                if error in OUT:
+                    self._drop()
+            elif isinstance(request, JoinGroupRequest):
+                self.member_id = response.member_id
+                self.epoch = response.generation_id
+                self.is_cooperative = response.protocol_name == "cooperative-sticky"
+            elif isinstance(request, SyncGroupRequest):
+                self._synced(request, response, sent_at)
+            elif isinstance(request, HeartbeatRequest):
+                self._heard(sent_at)
+                if self.instance_id is None:
+                    self.world.data.may_stay(self.group, self.member_id, sent_at, self.limit_ms)
+            elif request.member_epoch >= JOIN_EPOCH:
+                self._beat(response, sent_at)
+        elif isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch == -1:
+            self._left(request.member_id, error)
+
+    def _left(self, member_id: str, error: ErrorCode) -> None:
+        known = self.world.data.group_log.member_epochs.get(self.group, ())
+        if error is ErrorCode.NONE and member_id in known and not self.world.data.is_spoilt:
+            raise Violation("left-member-lives", f"{self.label}: {member_id} in {known}")
+
+    def _judge(self, error: ErrorCode, what: str, sent_at: float) -> ErrorCode:
+        """Count an error, and find its reason."""
+        world = self.world
+        if error is ErrorCode.NONE:
+            return error
+        world.counts[f"{what} {error.name}"] += 1
+        is_lawful = error in RETRIED | REFUSED
+        if error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+            is_lawful = self.group in world.changing_groups or world.faulty_clients > 0
+        is_lawful |= error is ErrorCode.UNKNOWN_TOPIC_ID and world.draws.has_visitors
+        is_lawful |= error is ErrorCode.UNSUPPORTED_VERSION and world.draws.levels
+        if error in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID):
+            is_lawful = world.data.is_rivalled(self.group, self.label, self.instance_id)
+        if not is_lawful and not world.data.is_spoilt:
+            raise Violation("unexpected-error", f"{self.label}: {what}: {error.name}")
+        may_refuse = world.data.is_spoilt or self.group in world.changing_groups
+        may_refuse |= world.draws.groups or world.draws.levels
+        if error is ErrorCode.GROUP_ID_NOT_FOUND and not may_refuse:
+            # A group without members and offsets is removed: who comes late finds none.
+            if not world.data.may_be_lost(self.group, self.label, sent_at):
+                raise Violation("group-lost", f"{self.label}: {what} in {self.group}")
+            world.counts["groups_gone"] += 1
+        self.refusals.add(error)
+        return error
+
+    def _synced(self, request: SyncGroupRequest, response: Any, sent_at: float) -> None:
+        given = assigned(bytes(response.assignment))
+        # A static member that comes back has the assignment that it had (KIP-345).
+        who = self.instance_id or self.label
+        self.world.data.claimed(self.group, request.generation_id, who, given)
+        self._told = {place: self._topic_ids.get(place[0]) for place in given}
+        self.is_member = True
+        self._heard(sent_at)
+
+    def _beat(self, response: Any, sent_at: float) -> None:
+        self.epoch = response.member_epoch
+        self.is_member = True
+        if not self._is_revoking:
+            self._heard(sent_at)
+        if response.assignment is not None:
+            self.world.data.counts["assignments"] += 1
+            names = self.world.data.topic_names
+            given = {
+                (names[topic.topic_id], index): topic.topic_id
+                for topic in response.assignment.topic_partitions
+                for index in topic.partitions
+            }
+            self._told.update(given)
+            # The time that it has for giving back runs on while it is heard.
+            self._is_revoking = not self.reported.items() <= given.items()
+
+    def _heard(self, sent_at: float) -> None:
+        self._heard_at = max(self._heard_at, sent_at)
+        self.world.data.heard(self.group, self.label, sent_at)
+
+    def _leaves(self) -> None:
+        """Its listener is told before, unless the consumer was not polled for too long."""
+        if self.is_closing and self.reported and self.is_member and not self.is_overdue():
+            raise Violation("left-with-partitions", f"{self.label}: {self}")
+        self._drop()
+
+    def _drop(self) -> None:
+        """It is a member no more, and knows: it commits nothing from now on."""
+        self.is_member = False
+        self.refusals.add(ErrorCode.UNKNOWN_MEMBER_ID)
+        self.world.data.released(self.group, self.label)
+        self.world.data.may_go(self.group, self.member_id)
+
+    def ended(self) -> None:
+        """Its process is gone."""
+        self.is_member = False
+        self.world.data.released(self.group, self.label)
+        self.world.data.may_go(self.group, self.member_id)
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    def _committed(self, request: OffsetCommitRequest, response: Any, sent_at: float) -> None:
+        sent = {
+            (topic, partition.partition_index): partition
+            for topic, partition in self._of_request(request)
+        }
+        for topic, answer in self._of_request(response):
+            error = self._judge(ErrorCode.of(answer.error_code), "OffsetCommit", sent_at)
+            place = (topic, answer.partition_index)
+            if error is not ErrorCode.NONE:
+                continue
+            partition = sent[place]
+            metadata = partition.committed_metadata or ""
+            key = (self.group, *place)
+            self.world.data.offset_answered(key, partition.committed_offset, metadata)
+            if place in self.reported:
+                self.committed.setdefault(place, []).append(partition.committed_offset)
+            if metadata:
+                number = commit_number(metadata)
+                self._answered_commits[place] = max(number, self._answered_commits.get(place, -1))
+
+    def _fetched(
+        self, request: OffsetFetchRequest, response: Any, sent_at: float, *, is_leader: bool
+    ) -> None:
+        data = self.world.data
+        found = response.groups[0]
+        self._judge(ErrorCode.of(found.error_code), "OffsetFetch", sent_at)
+        ids = {topic.topic_id for topic in request.groups[0].topics}
+        for topic in found.topics:
+            name = topic.name or data.topic_names[topic.topic_id]
+            topic_id = topic.topic_id if topic.topic_id in ids and not topic.name else None
+            for each in topic.partitions:
+                error = self._judge(ErrorCode.of(each.error_code), "OffsetFetch", sent_at)
+                if error is not ErrorCode.NONE:
+                    continue
+                data.offset_fetched(
+                    (self.group, name, each.partition_index),
+                    each.committed_offset,
+                    each.metadata or "",
+                    sent_at,
+                    is_leader=is_leader,
+                    topic_id=topic_id if name in data.recreated else None,
+                )
+                place = (name, each.partition_index)
+                self.committed.setdefault(place, []).append(max(each.committed_offset, 0))
+
+    # -- what its listener is told ---------------------------------------------------------------
+
+    def assigned(self, added: Iterable[Place]) -> None:
+        """These are new. Raises Violation."""
+        data = self.world.data
+        new = {}
+        for place in added:
+            if place in self.reported:
+                raise Violation("assigned-without-revocation", f"{self.label}: {place}")
+            if place not in self._told and self.is_member and not data.is_spoilt:
+                raise Violation("assigned-untold", f"{self.label}: {place}, told {self._told}")
+            new[place] = self._told.get(place)
+        self.reported.update(new)
+        self._is_revoking = False
+        if self.is_member:
+            self.refusals.clear()
+            data.owned(
+                self.group,
+                self.label,
+                new,
+                self._heard_at,
+                self.limit_ms,
+                self.instance_id,
+                is_classic=self.is_classic,
+            )
+
+    def gave_up(self, places: Iterable[Place]) -> None:
+        """These are revoked, or lost. Raises Violation."""
+        for place in places:
+            if place not in self.reported:
+                raise Violation("revoked-without-assignment", f"{self.label}: {place}")
+            del self.reported[place]
+            self.committed.pop(place, None)
+        self._is_revoking = False
+        self.world.data.released(self.group, self.label, self.reported)

@@ -1,0 +1,102 @@
+"""The machine of a unit test: its loop, clock, network and randomness, all virtual, from one seed.
+
+Owns what an async test below a folder with virtual time runs on, unless the test is marked `real`.
+Must not: know what runs there. Invariants: nothing that runs there meets a thread, a socket or the
+machine's clock; a test that hangs fails at once and says what waits; what it leaves open is a
+ResourceWarning, as for real sockets.
+
+A conftest gives its folder virtual time by importing `pytest_asyncio_loop_factories` and
+`the_machine_is_virtual` from here. Clients, servers and fake clusters then need no `ports`: what
+they take without is `Ports.of_machine()`, which on such a loop is this machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from moldau.runtime.ports import Ports
+from tests.virtual.loop import Process, UnhandledFailure, VirtualClock, VirtualLoop
+from tests.virtual.network import Fabric, NetworkSettings
+
+HOST: Final = "127.0.0.1"
+SEED: Final = "MOLDAU_VIRTUAL_SEED"
+"""The seed of every test; without it each has its own, which its name gives."""
+
+LIMIT_S: Final = 3_600.0
+DELAYS: Final = NetworkSettings(min_delay_ms=0.01, max_delay_ms=0.2)
+
+
+class MachineLoop(VirtualLoop):
+    """The loop of one test, and the rest of its machine."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(limit_s=LIMIT_S)
+        print(f"virtual time: {SEED}={seed}")  # pytest shows it when the test fails
+        self.fabric = Fabric(self, Random(f"{seed} network"), DELAYS)
+        network = self.fabric.port_of(Process(self, "the test", owns_tasks=False), HOST)
+        self.ports = Ports(VirtualClock(self), network, Random(seed))
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """Run it here and now, as on a thread: no loop runs there."""
+        future = self.create_future()
+        asyncio._set_running_loop(None)
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001  the future's waiter gets it
+            future.set_exception(error)
+        finally:
+            asyncio._set_running_loop(self)
+        return future
+
+    def _run_once(self) -> None:
+        try:
+            super()._run_once()
+        except UnhandledFailure:
+            self.failures.clear()  # the test has failed with it; what cleans up may go on
+            raise
+
+    def close(self) -> None:
+        open_transports = [] if self.is_closed() else self.fabric.open_transports()
+        super().close()
+        for transport in open_transports:
+            warnings.warn(f"unclosed {transport!r}", ResourceWarning, stacklevel=2)
+
+
+async def pass_time(duration_ms: float) -> None:
+    """Let so much virtual time pass: no test sleeps on a real loop."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, MachineLoop), "time passes by itself only on a virtual loop"
+    await loop.elapse(duration_ms)
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """On which loop a test runs."""
+    if item.get_closest_marker("real"):
+        return {"real": asyncio.new_event_loop}
+    seed = int(os.environ.get(SEED, zlib.crc32(item.nodeid.encode())))
+    return {"virtual": partial(MachineLoop, seed)}
+
+
+_of_real_machine = Ports.of_machine
+
+
+def _of_machine(_kind: type[Ports]) -> Ports:
+    loop = asyncio._get_running_loop()
+    return loop.ports if isinstance(loop, MachineLoop) else _of_real_machine()
+
+
+@pytest.fixture(autouse=True)
+def the_machine_is_virtual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs on a virtual loop without ports of its own has that loop's."""
+    monkeypatch.setattr(Ports, "of_machine", classmethod(_of_machine))
