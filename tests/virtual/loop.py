@@ -26,9 +26,6 @@ from tests.virtual.wall_clocks import WallClock
 MAX_STEPS_AT_ONE_INSTANT = 50_000
 """More callbacks than this without virtual time passing are taken for an endless loop."""
 
-LEAST_DELAY_S = 1e-6
-"""What is left of a delay by rounding still lets time pass, as on a machine's clock."""
-
 TASKS_KEPT = 5_000
 
 WALL_CLOCK_START_MS = 1_700_000_000_000
@@ -174,8 +171,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        if 0 < delay < LEAST_DELAY_S:
-            delay = LEAST_DELAY_S
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:

@@ -13,6 +13,7 @@ they take without is `Ports.of_machine()`, which on such a loop is this machine'
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import warnings
 import zlib
@@ -31,7 +32,12 @@ HOST: Final = "127.0.0.1"
 SEED: Final = "MOLDAU_VIRTUAL_SEED"
 """The seed of every test; without it each has its own, which its name gives."""
 
+LEAST_DELAY_S: Final = 1e-6
+"""What is left of a delay by rounding still lets time pass, as on a machine's clock."""
+
 LIMIT_S: Final = 3_600.0
+"""So much virtual time may a test take."""
+
 DELAYS: Final = NetworkSettings(min_delay_ms=0.01, max_delay_ms=0.2)
 
 
@@ -44,6 +50,17 @@ class MachineLoop(VirtualLoop):
         self.fabric = Fabric(self, Random(f"{seed} network"), DELAYS)
         network = self.fabric.port_of(Process(self, "the test", owns_tasks=False), HOST)
         self.ports = Ports(VirtualClock(self), network, Random(seed))
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Any,
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        if 0 < delay < LEAST_DELAY_S:
+            delay = LEAST_DELAY_S
+        return super().call_later(delay, callback, *args, context=context)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         """Run it here and now, as on a thread: no loop runs there."""
