@@ -141,6 +141,9 @@ class ProducerClient(ClientHost):
             await world.loop.elapse(random.expovariate(1 / self.pause_ms))
             await self._act(producer, writer)
         timeout_ms = random.choice((None, None, 0.0, 300.0))
+        if random.random() < 0.3:
+            # What a cancelled close leaves undecided fails.
+            await self.cut_short(producer.close(timeout_ms), random.uniform(0.0, 300.0))
         await producer.close(timeout_ms)
         await world.loop.elapse(1.0)  # for those who await a single record
         world.guard(self.records.ended, writer, f"close({timeout_ms})")
