@@ -37,7 +37,7 @@ CANCELLED = 0.08
 """So many calls are cancelled, and made again."""
 
 NOT_STORED = PreparedTransaction(2**62, 0)
-"""No transaction: what an outside coordinator has that did not decide to commit the prepared one."""
+"""No transaction: what an outside coordinator has stored that did not decide to commit."""
 
 Result = TypeVar("Result")
 
