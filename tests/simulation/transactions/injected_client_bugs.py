@@ -83,7 +83,7 @@ def aborted_producers_forgotten(patch: Patch) -> None:
 
 
 CLIENT_BUGS = (
-    InjectedBug(answer_of_an_old_connection, 11, ("kill_coordinator", "reset", "late_requests")),
+    InjectedBug(answer_of_an_old_connection, 7, ("stop_coordinator", "reset")),
     InjectedBug(close_forgets_its_transaction, 1),
     InjectedBug(lost_wake_up, 2),
     InjectedBug(commit_overtakes_its_batches, 3),

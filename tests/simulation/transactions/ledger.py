@@ -34,6 +34,7 @@ from tests.simulation.transactions.group_log import (
     Commit,
     GroupLog,
     OffsetKey,
+    Ownership,
     commit_number,
     topic_mark,
 )
@@ -68,22 +69,6 @@ class ClientTransaction:
     is_two_phase: bool = False
     decided: bool | None = None
     """What an outside coordinator has decided once everything was acknowledged (KIP-939)."""
-
-
-@dataclass(slots=True)
-class Ownership:
-    """Who reads a partition for its group. `heard_at`: when it sent the last heartbeat (or join)
-    that was answered well; `limit_s`: after so long in silence its coordinator may give it up.
-    `instance_id`: of a static member; `is_classic`: whether it speaks the classic protocol;
-    `topic_id`: of the topic, of which a member of the classic protocol knows only the name.
-    """
-
-    member: str
-    heard_at: float
-    limit_s: float
-    instance_id: str | None = None
-    is_classic: bool = False
-    topic_id: UUID | None = None
 
 
 class TransactionLedger(DataLedger):
@@ -493,9 +478,11 @@ class TransactionLedger(DataLedger):
         """
         if self.is_spoilt or name in self.excused:
             return
-        log = self.transaction_log
-        if name in log.last and max(log.pairs.get(name, ()), default=pair) <= pair:
-            raise Violation("refused-without-reason", f"{name}, {pair}: {what}")
+        last = self.transaction_log.last.get(name)
+        if last is None or (last.producer_id, last.producer_epoch) != pair:
+            return
+        if last.next_producer_id < 0:
+            raise Violation("refused-without-reason", f"{name}, {pair}: {what}; {last}")
 
     def ended(
         self, transaction: ClientTransaction, following: tuple[int, int], *, is_commit: bool
@@ -535,7 +522,7 @@ class TransactionLedger(DataLedger):
             is_known = bool(transaction.acknowledged or transaction.offsets)
             if transaction.version >= EPOCH_BUMP_VERSION and is_known:
                 raise Violation("epoch-not-bumped", f"{name}: {before}, then {after}")
-        elif after in self.given or after < before:
+        elif after in self.given or (after[0] == before[0] and after < before):
             raise Violation("pair-given-twice", f"{name}: {before}, then {after}")
         elif after not in self.transaction_log.pairs.get(name, ()):
             raise Violation("answered-uncommitted", f"{name} is {after}, which no log has")

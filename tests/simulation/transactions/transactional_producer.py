@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from moldau.client import Producer
-from moldau.client.errors import KafkaError
+from moldau.client.errors import KafkaError, UnsupportedByBroker
 from moldau.client.producer.core.transaction_states import TransactionState
 from moldau.client.producer.transactions import PreparedTransaction
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata
@@ -245,6 +245,10 @@ class TransactionalProducer:
                 self.world.counts[f"{what}_{kind}"] += 1
                 if self.is_calm and kind == "timed_out":
                     raise Violation("late-in-calm", f"{self.name}: {what}: {error!r}") from error
+            except UnsupportedByBroker as error:
+                if not self.world.draws.levels:
+                    raise self._meaning(what, error) from error
+                self.world.counts["kept_later"] += 1  # until `transaction.version` is up again
             except KafkaError as error:
                 raise self._meaning(what, error) from error
             await loop.elapse(self.random.uniform(0.0, 50.0))
