@@ -29,7 +29,7 @@ MOST_TRIED = 20
 """If more fail, nothing is run again: no such run can be green."""
 
 PASSED = re.compile(r"^=*\s*1 passed\b")
-SEED = re.compile(r"\bseed[ =:]+(\d+)\b", re.IGNORECASE)
+SEED = re.compile(r"(?:\b|_)seed[ =:]+(\d+)\b", re.IGNORECASE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random as random_module
 from collections.abc import Callable
 from uuid import UUID
@@ -30,13 +29,6 @@ def topic_id(number: int) -> UUID:
 def tp(name: str) -> TopicPartition:
     topic, _, partition = name.rpartition("-")
     return TopicPartition(topic, int(partition))
-
-
-def seed_from_environment(default: int) -> int:
-    """The seed of this run, printed so that a failure can be replayed with MOLDAU_SEED."""
-    seed = int(os.environ.get("MOLDAU_SEED", default))
-    print(f"MOLDAU_SEED={seed}")
-    return seed
 
 
 def batch(

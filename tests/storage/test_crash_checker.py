@@ -17,9 +17,9 @@ from moldau.storage.log_manager import LogManager
 from moldau.storage.log_segments import FlushJob
 from moldau.storage.producer_state import ProducerState
 from moldau.storage.segment import LogSegment
+from tests.kit.dice import drawn_seed
 from tests.kit.injected_bugs import Inject, Patch
 from tests.storage.crash_workloads import Rebooter, run_workload
-from tests.storage.storage_fixtures import seed_from_environment
 from tests.storage.test_crash_points import (
     POWER_LOSSES_PER_POINT,
     appends_and_flushes,
@@ -140,7 +140,7 @@ BUGS: list[tuple[Inject, object]] = [
 def test_an_injected_bug_is_found(
     inject: Inject, steps: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seed = seed_from_environment(20240229)
+    seed = drawn_seed(20240229)
     inject(monkeypatch)
     with pytest.raises(AssertionError, match=f"seed {seed}"):
         check_all_points(steps, seed)

@@ -12,8 +12,8 @@ import random as random_module
 import pytest
 
 from moldau.protocol.records import ControlRecordType
+from tests.kit.dice import drawn_seed
 from tests.storage.crash_workloads import Rebooter, Workload, run_workload
-from tests.storage.storage_fixtures import seed_from_environment
 
 POWER_LOSSES_PER_POINT = 5
 ABORT, COMMIT = ControlRecordType.ABORT, ControlRecordType.COMMIT
@@ -111,7 +111,7 @@ WORKLOADS = [
 
 @pytest.mark.parametrize("steps", WORKLOADS, ids=lambda steps: steps.__name__)
 def test_every_crash_point_recovers(steps: object) -> None:
-    seed = seed_from_environment(20240229)
+    seed = drawn_seed(20240229)
     workload = run_workload(steps, seed)  # type: ignore[arg-type]
     assert len(workload.points) > 100
     with Rebooter() as rebooter:
@@ -123,7 +123,7 @@ def test_every_crash_point_recovers(steps: object) -> None:
 @pytest.mark.parametrize("steps", WORKLOADS, ids=lambda steps: steps.__name__)
 def test_crash_during_recovery(steps: object) -> None:
     """Power fails, and again at each operation of the recovery that follows."""
-    seed = seed_from_environment(31)
+    seed = drawn_seed(31)
     random = random_module.Random(seed)
     workload = run_workload(steps, seed)  # type: ignore[arg-type]
     with Rebooter() as rebooter:

@@ -14,6 +14,7 @@ from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.timestamp_search import TimestampedOffset, TimestampSearch
+from tests.kit.dice import drawn_seed
 from tests.storage.log_fixtures import (
     START_MS,
     LogBench,
@@ -26,7 +27,6 @@ from tests.storage.log_fixtures import (
     values_of,
 )
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
-from tests.storage.storage_fixtures import seed_from_environment
 
 
 def small(**options: object) -> LogConfig:
@@ -265,7 +265,7 @@ def test_a_closed_log_is_flushed_trimmed_and_snapshotted() -> None:
 @pytest.fixture(params=[0, 1])
 def mixed(request: pytest.FixtureRequest) -> Iterator[tuple[Log, list[tuple[int, int]]]]:
     """Batches of every codec with timestamps that go up and down; (offset, timestamp) pairs."""
-    seed = seed_from_environment(7 + request.param)
+    seed = drawn_seed(7 + request.param)
     rng = random.Random(seed)
     log = LogBench(config=small()).open()
     pairs = []

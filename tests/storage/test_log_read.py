@@ -13,6 +13,7 @@ from moldau.runtime.files import FileRegion
 from moldau.storage import log_segments
 from moldau.storage.log_config import LogConfig
 from moldau.storage.segment import MAX_VERIFIED_RANGES, OpenSegments, VerifiedRanges
+from tests.kit.dice import drawn_seed
 from tests.storage.log_fixtures import (
     START_MS,
     LogBench,
@@ -25,7 +26,6 @@ from tests.storage.log_fixtures import (
     values_of,
 )
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
-from tests.storage.storage_fixtures import seed_from_environment
 
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=300, segment_index_bytes=4096)
 
@@ -433,7 +433,7 @@ def test_a_range_just_verified_is_not_the_one_forgotten() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_verified_ranges_are_the_bytes_that_were_checked(seed: int) -> None:
-    rng = random.Random(seed_from_environment(seed))
+    rng = random.Random(drawn_seed(seed))
     trusted_from = rng.randint(0, 40)
     ranges = VerifiedRanges(trusted_from)
     checked = set(range(trusted_from, 60))

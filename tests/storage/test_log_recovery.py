@@ -13,6 +13,7 @@ from moldau.protocol.types import TopicPartition
 from moldau.storage.faults import DiskFull
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
+from tests.kit.dice import drawn_seed
 from tests.kit.manual_clock import ManualClock
 from tests.storage.log_fixtures import (
     START_MS,
@@ -27,7 +28,6 @@ from tests.storage.log_fixtures import (
     values_of,
 )
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
-from tests.storage.storage_fixtures import seed_from_environment
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200, segment_index_bytes=4096)
 GOLDEN = Path(__file__).parent / "golden"
@@ -197,7 +197,7 @@ def test_damage_below_the_recovery_point_takes_the_partition_offline(
 
 
 def test_random_tails_recover_to_a_prefix() -> None:
-    seed = seed_from_environment(20261121)
+    seed = drawn_seed(20261121)
     rng = random.Random(seed)
     bench = LogBench(config=LogConfig(segment_index_bytes=1200, index_interval_bytes=300))
     log = bench.open()

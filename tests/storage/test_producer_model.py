@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from moldau.storage.producer_state import ProducerState, SnapshotEntry
+from tests.kit.dice import drawn_seed
 from tests.storage.producer_model import History
-from tests.storage.storage_fixtures import seed_from_environment
 
 SEED = 20_261
 HISTORIES = 120
@@ -30,7 +30,7 @@ def run_histories(first_seed: int, count: int) -> set[str]:
 
 
 def test_random_histories() -> None:
-    kinds = run_histories(seed_from_environment(SEED), HISTORIES)
+    kinds = run_histories(drawn_seed(SEED), HISTORIES)
     assert {"cut", "close_and_open", "kill_and_open", "start_elsewhere", "delete_records"} < kinds
 
 

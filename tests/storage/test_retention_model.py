@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from moldau.storage.log_config import LogConfig
+from tests.kit.dice import drawn_seed
 from tests.storage.log_fixtures import START_MS, LogBench, append
-from tests.storage.storage_fixtures import seed_from_environment
 
 
 @dataclass
@@ -61,7 +61,7 @@ def _oldest(segments, high_watermark, is_over):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("number", range(60))
 def test_retention_takes_what_kafkas_rules_take(number: int) -> None:
-    rng = random.Random(seed_from_environment(number))
+    rng = random.Random(drawn_seed(number))
     bench = LogBench(config=LogConfig(segment_bytes=400, index_interval_bytes=200))
     log = bench.open()
     for _ in range(rng.randint(1, 12)):

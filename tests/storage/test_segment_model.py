@@ -12,9 +12,9 @@ from moldau.protocol.records import Record, encode_batch, read_batch_header
 from moldau.storage.indexes import SparseIndex
 from moldau.storage.log_config import LogConfig
 from moldau.storage.segment import POSITION_HINT_COUNT, ByteRange, LogSegment, OpenSegments
+from tests.kit.dice import drawn_seed
 from tests.storage.log_fixtures import START_MS
 from tests.storage.simulated_filesystem import SimulatedFilesystem
-from tests.storage.storage_fixtures import seed_from_environment
 
 BASE = 1000
 INTERVAL_BYTES = 200
@@ -144,7 +144,7 @@ def assert_is_as_new(
 
 @pytest.fixture(params=range(12))
 def rng(request: pytest.FixtureRequest) -> random.Random:
-    return random.Random(seed_from_environment(request.param))
+    return random.Random(drawn_seed(request.param))
 
 
 def test_reads_are_what_a_plain_search_gives(rng: random.Random) -> None:

@@ -18,11 +18,12 @@ from moldau.protocol.types import TopicPartition
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.verify import Verification
+from tests.kit.dice import drawn_seed
 from tests.kit.manual_clock import ManualClock
 from tests.storage.crash_model import contents_of
 from tests.storage.simulated_disk import DirectoryNode, deep_copy
 from tests.storage.simulated_filesystem import SimulatedFilesystem
-from tests.storage.storage_fixtures import START_MS, batch, seed_from_environment
+from tests.storage.storage_fixtures import START_MS, batch
 
 CASE_COUNT = 10_000
 PARTS = 10
@@ -178,7 +179,7 @@ def check_case(original: Original, random: random_module.Random) -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_damaged_tails_recover_to_a_prefix(part: int) -> None:
-    seed = seed_from_environment(4711)
+    seed = drawn_seed(4711)
     random = random_module.Random(seed * 1000 + part)
     original = Original(random, 2 + part * 2)
     for case in range(CASE_COUNT // PARTS):
@@ -193,7 +194,7 @@ def test_damaged_tails_recover_to_a_prefix(part: int) -> None:
 
 def test_damage_below_the_recovery_point_is_never_cut_off() -> None:
     """Flushed bytes that are wrong take the partition offline, and the files stay as they are."""
-    seed = seed_from_environment(99)
+    seed = drawn_seed(99)
     random = random_module.Random(seed)
     original = Original(random, 12)
     _, _, _, recovery_point = original.batches[-1]

@@ -7,8 +7,8 @@ import re
 
 from tests.tidy.sources import Function, functions_of, name_of, python_files, tree_of
 
-#: The one place that may sleep: it waits for a condition, with a deadline.
-SLEEPERS = frozenset({"tests/waiting.py", "tests/system/waiting.py", "moldau/testing/waiting.py"})
+#: Shows that a test of the gate that sleeps is found.
+SLEEPERS = frozenset({"tests/unit/kit/test_guard.py"})
 
 _CHECKING_NAME = re.compile(r"^_?(assert|check|expect|verify|must|raises|fail|require)")
 

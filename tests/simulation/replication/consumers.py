@@ -16,17 +16,14 @@ from uuid import UUID
 
 from moldau.client import Consumer
 from moldau.client.errors import (
-    BrokerError,
     KafkaError,
     LogTruncated,
-    NoBrokerAvailable,
     NoOffsetForPartition,
     OffsetOutOfRange,
-    RequestTimeout,
 )
 from moldau.protocol.types import TopicPartition
 from tests.kit.seeds import Violation
-from tests.simulation.clients import ClientHost
+from tests.simulation.clients import ClientHost, is_passing
 
 if TYPE_CHECKING:
     from moldau.client.records import ConsumerRecord
@@ -36,6 +33,7 @@ if TYPE_CHECKING:
 RESETS = ("earliest", "earliest", "latest", "none", "by_duration:PT1S")
 LIFE_MS = (1_500.0, 30_000.0)
 READ_ALL_S = 20.0
+END = 2**62
 
 Found = Mapping[TopicPartition, "list[ConsumerRecord[bytes, bytes]]"]
 
@@ -297,9 +295,7 @@ class ConsumerClient(ClientHost):
                 continue
             kind = "consumer-truncated" if isinstance(error, LogTruncated) else "offset-lost"
             raise Violation(kind, f"{self.host}, {place} {reading}: {error}")
-        if lost or isinstance(error, NoOffsetForPartition | RequestTimeout | NoBrokerAvailable):
-            return
-        if not (isinstance(error, BrokerError) and error.code.retriable):
+        if not (lost or isinstance(error, NoOffsetForPartition) or is_passing(error)):
             raise Violation("unexpected-error", f"{self.host}: {error!r}")
 
     # -- asking ----------------------------------------------------------------------------------
@@ -330,7 +326,7 @@ class ConsumerClient(ClientHost):
         self.world.counts["ends_asked"] += 1
         if first > truth.deleted_to or end > max(truth.committed.end_offset, truth.deleted_to):
             detail = f"{self.host}: {first} to {end} of {truth.name}, not {truth.committed}"
-            self.world.guard(_raise, "ends-ahead", detail)
+            self.world.violated("ends-ahead", detail)
 
     async def _ask_for_times(self, consumer: Consumer[bytes, bytes]) -> None:
         place = self._some_place()
@@ -340,7 +336,7 @@ class ConsumerClient(ClientHost):
         if truth is not None and found is not None and not self._may_jump(truth, END):
             self.world.counts["times_asked"] += 1
             if found.timestamp_ms < time_ms or found.offset >= truth.committed.end_offset:
-                self.world.guard(_raise, "found-early", f"{found} of {truth.name} at {time_ms}")
+                self.world.violated("found-early", f"{found} of {truth.name} at {time_ms}")
 
     # -- at the end ------------------------------------------------------------------------------
 
@@ -370,10 +366,3 @@ class ConsumerClient(ClientHost):
             position = await consumer.position(place)
         await consumer.close()
         return read, wanted
-
-
-END = 2**62
-
-
-def _raise(kind: str, detail: str) -> None:
-    raise Violation(kind, detail)

@@ -141,6 +141,9 @@ class ProducerClient(ClientHost):
             await world.loop.elapse(random.expovariate(1 / self.pause_ms))
             await self._act(producer, writer)
         timeout_ms = random.choice((None, None, 0.0, 300.0))
+        if random.random() < 0.3:
+            # What a cancelled close leaves undecided fails.
+            await self.cut_short(producer.close(timeout_ms), random.uniform(0.0, 300.0))
         await producer.close(timeout_ms)
         await world.loop.elapse(1.0)  # for those who await a single record
         world.guard(self.records.ended, writer, f"close({timeout_ms})")
@@ -174,7 +177,7 @@ class ProducerClient(ClientHost):
         left = [each for each in before if not each.is_decided]
         if left:
             detail = f"{writer} after flush({timeout_ms}): {left[:3]}"
-            self.world.guard(_raise, "undecided", detail)
+            self.world.violated("undecided", detail)
 
     def _record(
         self, producer: Producer[bytes, bytes], writer: Writer, topic: str, index: int
@@ -284,7 +287,7 @@ class ProducerClient(ClientHost):
     ) -> None:
         self._decided(sent, metadata, error)
         if error is not None:
-            self.world.guard(_raise, "undelivered", f"{sent}: {error!r}")
+            self.world.violated("undelivered", f"{sent}: {error!r}")
 
     # -- what the producer does ------------------------------------------------------------------
 
@@ -354,7 +357,3 @@ class ProducerClient(ClientHost):
             self.world.counts["behind_what_was_given_up"] += 1
         elif not any(truth.lost or truth.allows_unclean for truth in truths):
             raise Violation("sequence-lost", f"{self.writer}, {name}: {code.name}")
-
-
-def _raise(kind: str, detail: str) -> None:
-    raise Violation(kind, detail)

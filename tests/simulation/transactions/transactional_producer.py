@@ -36,6 +36,9 @@ VERSION_1 = "of version 1"
 CANCELLED = 0.08
 """So many calls are cancelled, and made again."""
 
+NOT_STORED = PreparedTransaction(2**62, 0)
+"""No transaction: what an outside coordinator has stored that did not decide to commit."""
+
 Result = TypeVar("Result")
 
 OVERTAKEN = frozenset(
@@ -199,7 +202,7 @@ class TransactionalProducer:
         Fenced.
         """
         transaction.asked.add(is_commit)
-        stored = prepared if is_commit else PreparedTransaction(0, 0)
+        stored = prepared if is_commit else NOT_STORED
         told = await self._call("complete", partial(self.producer.complete_transaction, stored))
         if told is not is_commit:
             raise Violation("completed-otherwise", f"{self.name}: {transaction}")

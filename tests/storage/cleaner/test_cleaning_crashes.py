@@ -17,6 +17,7 @@ from moldau.protocol.records import (
 )
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
+from tests.kit.dice import drawn_seed
 from tests.storage.cleaner.cleaner_bench import (
     Told,
     batches_of,
@@ -32,7 +33,7 @@ from tests.storage.crash_workloads import (
     run_workload,
 )
 from tests.storage.simulated_filesystem import SimulatedFilesystem
-from tests.storage.storage_fixtures import START_MS, seed_from_environment
+from tests.storage.storage_fixtures import START_MS
 
 POWER_LOSSES_PER_POINT = int(os.environ.get("MOLDAU_POWER_LOSSES", "1"))
 ABORT, COMMIT = ControlRecordType.ABORT, ControlRecordType.COMMIT
@@ -189,7 +190,7 @@ def is_of_interest(point: CrashPoint) -> bool:
 
 @pytest.mark.parametrize("steps", WORKLOADS, ids=lambda steps: steps.__name__)
 def test_every_crash_point_of_a_cleaning(steps: object) -> None:
-    seed = seed_from_environment(20241)
+    seed = drawn_seed(20241)
     workload = run_workload(steps, seed, CONFIG, CompactedWorkload)  # type: ignore[arg-type]
     points = [point for point in workload.points if is_of_interest(point)]
     swaps = [point for point in points if ".swap" in str(point.operation)]
@@ -203,7 +204,7 @@ def test_every_crash_point_of_a_cleaning(steps: object) -> None:
 @pytest.mark.parametrize("steps", WORKLOADS, ids=lambda steps: steps.__name__)
 def test_crash_while_a_swap_is_finished(steps: object) -> None:
     """A crash inside a swap, and again at each operation of the start that finishes it."""
-    seed = seed_from_environment(77)
+    seed = drawn_seed(77)
     random = random_module.Random(seed)
     workload = run_workload(steps, seed, CONFIG, CompactedWorkload)  # type: ignore[arg-type]
     swaps = [point for point in workload.points if ".swap" in str(point.operation)]

@@ -10,6 +10,7 @@ import random as random_module
 import pytest
 
 from moldau.protocol.records import Codec, Record
+from tests.kit.dice import drawn_seed
 from tests.storage.cleaner.cleaner_bench import (
     ABORT,
     COMMIT,
@@ -20,7 +21,6 @@ from tests.storage.cleaner.cleaner_bench import (
     newest_of,
     told,
 )
-from tests.storage.storage_fixtures import seed_from_environment
 
 STEP_COUNT = 120
 RUN_COUNT = 12
@@ -206,7 +206,7 @@ class Run:
 
 @pytest.mark.parametrize("number", range(RUN_COUNT))
 def test_random_logs(number: int) -> None:
-    seed = seed_from_environment(4000 + number)
+    seed = drawn_seed(4000 + number)
     run = Run(seed)
     asyncio.run(run.go())
     # In the end hardly anything is left that could go.

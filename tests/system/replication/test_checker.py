@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import secrets
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -12,6 +11,7 @@ from confluent_kafka import Producer
 
 from moldau.testing import Cluster
 from tests.interop.topics import TopicMaker
+from tests.kit.dice import drawn_seed
 from tests.system.replication.checker import (
     Findings,
     ReadRecord,
@@ -128,8 +128,7 @@ def shift(log: list[ReadRecord], dice: random.Random) -> None:
 
 @pytest.fixture
 def dice() -> random.Random:
-    seed = secrets.randbits(32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     return random.Random(seed)
 
 
@@ -206,6 +205,7 @@ def write(bootstrap: str, topic: str, log: list[ReadRecord]) -> None:
     assert producer.flush(READ_DEADLINE_S) == 0
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import secrets
 from collections.abc import Callable
 from typing import Final
 
 import pytest
 
+from tests.kit.dice import drawn_seed
 from tests.system.transactions.checker import check
 from tests.system.transactions.history import (
     History,
@@ -25,8 +25,7 @@ PLANT_RUNS: Final = 6
 
 
 def test_random_histories_without_faults_are_clean():
-    base = secrets.randbits(32)
-    print(f"seeds {base} to {base + CLEAN_RUNS - 1}")
+    base = drawn_seed()
     seen: dict[str, int] = {}
     for seed in range(base, base + CLEAN_RUNS):
         history = Run(seed).make()
@@ -129,8 +128,7 @@ ANOMALIES: Final = [
 def test_an_anomaly_in_a_random_history_is_found(
     put: Callable[[History, random.Random], None], kind: str
 ):
-    base = secrets.randbits(32)
-    print(f"seeds {base} to {base + PLANT_RUNS - 1}")
+    base = drawn_seed()
     for seed in range(base, base + PLANT_RUNS):
         history = Run(seed).make()
         put(history, random.Random(seed))

@@ -123,8 +123,8 @@ def test_nothing_is_heard_between_tests_of_the_gate(guard):
     ("place", "kind"),
     [
         ("unit/raft/test_peers.py::test_it", Kind.GATE),
-        ("unit/client/sync/test_it.py::test_it[a/b::c]", Kind.REAL),
-        ("unit/clients/test_it.py::test_it", Kind.GATE),
+        ("interop/kcat/test_it.py::test_it[a/b::c]", Kind.REAL),
+        ("interoperable/test_it.py::test_it", Kind.GATE),
         ("system/transactions/test_checker.py::test_it", Kind.GATE),
         ("system/transactions/test_checker_of_all.py::test_it", Kind.REAL),
         ("deploy/test_image.py::TestIt::test_it", Kind.LONG),

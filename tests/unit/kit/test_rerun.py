@@ -40,6 +40,7 @@ def count(name):
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 PARALLEL = ("-p", "xdist.plugin", "-n")
 REAL = "pytestmark = pytest.mark.real\n"
+GATE = "pytestmark = pytest.mark.gate\n"
 FIRST_TIME = """
 def test_first_time():
     print("seed 4711")
@@ -189,14 +190,16 @@ def test_an_error_of_a_fixture_counts(tmp_path, where):
 
 
 @pytest.mark.parametrize(
-    ("head", "status", "said"), [(REAL, 0, "1 unsteady"), ("", 1, "1 failed")], ids=["real", "gate"]
+    ("head", "status", "said", "run_count"),
+    [(REAL, 0, "1 unsteady", 6), (GATE, 1, "1 failed", 1)],
+    ids=["real", "gate"],
 )
-def test_a_worker_that_crashes_failed_its_test(tmp_path, head, status, said):
+def test_a_worker_that_crashes_failed_its_test(tmp_path, head, status, said, run_count):
     text = head + "def test_it():\n    if count('it') == 1:\n        os._exit(3)\n"
     ended = run(tmp_path, text, "--run-again", *PARALLEL, "1")
     assert ended.returncode == status, ended.stdout
     assert said in closing(ended)
-    assert count(tmp_path, "it") == (6 if head else 1)
+    assert count(tmp_path, "it") == run_count
 
 
 def test_a_skip_is_no_pass(tmp_path):

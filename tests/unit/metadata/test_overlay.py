@@ -9,6 +9,7 @@ import pytest
 
 from moldau.metadata.image import overlay as module
 from moldau.metadata.image.overlay import LayeredMapping, layered, overlay
+from tests.kit.dice import drawn_seed
 
 BIG = 10_000
 
@@ -28,8 +29,7 @@ def check_equal(mapping: Mapping[str, int], expected: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("size", [0, 3, BIG])
 def test_random_changes_give_what_a_dict_gives(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     dice = random.Random(seed)
     monkeypatch.setattr(module, "ALWAYS_COPIED", 2)
     expected = {f"key-{index}": index for index in range(size)}

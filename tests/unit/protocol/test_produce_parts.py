@@ -12,6 +12,7 @@ from moldau.protocol.messages.p00_produce import (
     TopicProduceData,
 )
 from moldau.protocol.produce_parts import has_more_parts
+from tests.kit.dice import drawn_seed
 
 
 def _request(source: random.Random) -> tuple[ProduceRequest, int]:
@@ -35,8 +36,7 @@ def _request(source: random.Random) -> tuple[ProduceRequest, int]:
     "api_version", range(ProduceRequest.MIN_VERSION, ProduceRequest.MAX_VERSION + 1)
 )
 def test_parts_are_counted(api_version: int) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     source = random.Random(seed)
     for _ in range(50):
         request, count = _request(source)

@@ -7,12 +7,12 @@ import pytest
 
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.timers import SWEEP_MIN_CANCELLED, TimerWheel
+from tests.kit.dice import drawn_seed
 from tests.kit.manual_clock import ManualClock
 
 
 def test_timers_run_in_order_never_early_and_at_most_a_tick_late() -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     source = random.Random(seed)
     clock = ManualClock()
     wheel = TimerWheel(clock)

@@ -14,6 +14,7 @@ from moldau.runtime.filesystem import OsFilesystem
 from moldau.server import outgoing
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.request import Request
+from tests.kit.dice import drawn_seed
 from tests.kit.waiting import until_async
 
 from .conftest import Harness, response
@@ -51,8 +52,7 @@ async def test_regions_and_bytes_interleaved(
     way: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     source = random.Random(seed)
     if "copy" in way:
         monkeypatch.setattr(outgoing, "_HAS_SENDFILE", False)

@@ -23,6 +23,7 @@ from moldau.server.server_connection import (
     TURN_MS,
     ServerConnection,
 )
+from tests.kit.dice import drawn_seed
 from tests.kit.manual_clock import ManualClock
 from tests.kit.waiting import until_async
 
@@ -184,8 +185,7 @@ async def test_every_request_is_answered_in_order(
     memory_limit_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     dice = random.Random(seed)
     if sends == "copy":
         monkeypatch.setattr(outgoing, "_HAS_SENDFILE", False)
@@ -220,8 +220,7 @@ async def test_peers_that_vanish_leave_nothing_and_hold_nobody_up(
     contents: bytes,
     faults: list[dict[str, Any]],
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     dice = random.Random(seed)
     answerer = Answerer(dice, filesystem, segment, contents)
     memory = ReceiveMemory(MEMORY_LIMIT_BYTES, poison=True)

@@ -28,6 +28,7 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsTopicResponse,
 )
 from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsResponse
+from tests.kit.dice import drawn_seed
 from tests.kit.waiting import until_async
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of
 from tests.unit.broker.messages import batch
@@ -135,8 +136,7 @@ async def until_pausing(followers: Followers, condition: Callable[[], bool]) -> 
 
 
 async def test_bytes_that_are_no_protocol_cost_the_connection_alone(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     choice = random.Random(seed)
 
     async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

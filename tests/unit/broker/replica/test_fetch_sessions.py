@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from tests.kit.dice import drawn_seed
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import batch, fetch, fetched_values, produce
 
@@ -353,8 +353,7 @@ async def test_a_session_tells_all_that_full_fetches_would(
     broker: DataPath, round_number: int
 ) -> None:
     """Whatever happens, the client's picture after an incremental fetch is the whole truth."""
-    seed = int(os.environ.get("MOLDAU_SEED", 4711)) + round_number
-    print(f"MOLDAU_SEED={seed}")
+    seed = drawn_seed(4711) + round_number
     chance = random.Random(seed)
     keys = [(topic, index) for topic in "tuv" for index in range(4)]
     for topic in "tuv":

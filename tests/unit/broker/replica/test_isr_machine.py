@@ -5,7 +5,6 @@ That bugs of that kind are found is shown with injected ones.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from moldau.broker.replica.core.in_sync_set import InSyncSet
+from tests.kit.dice import drawn_seed
 from tests.unit.broker.replica.isr_machine import (
     FOLLOWERS,
     LOCAL,
@@ -121,8 +121,7 @@ STEPS_PER_WALK = 5_000
 
 @pytest.mark.parametrize("round_number", range(WALKS))
 def test_long_walks(round_number: int) -> None:
-    seed = int(os.environ.get("MOLDAU_SEED", random.randrange(2**32))) + round_number
-    print(f"MOLDAU_SEED={seed - round_number}")
+    seed = drawn_seed() + round_number
     walk = Walk(random.Random(seed))
     for _ in range(STEPS_PER_WALK):
         walk.step()  # checks the promises

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-import time
 from bisect import bisect_left, bisect_right
 
 import pytest
@@ -22,6 +21,7 @@ from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.telemetry.metrics import Registry
+from tests.kit.dice import drawn_seed
 from tests.kit.manual_clock import ManualClock
 from tests.unit.broker.harness import topic_id_of
 
@@ -177,8 +177,7 @@ def test_the_metrics_are_those_of_kafka(clock: ManualClock) -> None:
 )
 def test_any_long_span_stays_within_the_limit_and_one_burst(burst_bytes: int, seconds: int) -> None:
     """Whatever arrives whenever the quota allows it: bytes <= limit × span + window + burst."""
-    seed = time.time_ns()
-    print(f"seed {seed}")
+    seed = drawn_seed()
     dice = random.Random(seed)
     clock = ManualClock()
     quota = make_quota(clock)
@@ -207,8 +206,7 @@ def test_any_long_span_stays_within_the_limit_and_one_burst(burst_bytes: int, se
 
 def test_nobody_starves() -> None:
     """Each of many that wait gets its turn, in rounds; each waits as long as it is told to."""
-    seed = time.time_ns()
-    print(f"seed {seed}")
+    seed = drawn_seed()
     dice = random.Random(seed)
     clock = ManualClock()
     quota = make_quota(clock)

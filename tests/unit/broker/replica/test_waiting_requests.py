@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from typing import Any
 
 import pytest
 
+from tests.kit.dice import drawn_seed
 from tests.kit.waiting import until_async
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection, FakeRequest
 from tests.unit.broker.messages import batch, fetch, produce
@@ -139,8 +139,7 @@ class Storm:
 
 @pytest.mark.parametrize("round_number", range(4))
 async def test_every_request_ends_and_leaves_nothing(broker: DataPath, round_number: int) -> None:
-    seed = int(os.environ.get("MOLDAU_SEED", random.randrange(2**32))) + round_number
-    print(f"MOLDAU_SEED={seed - round_number}")
+    seed = drawn_seed() + round_number
     storm = Storm(broker, random.Random(seed))
     timer_count = len(broker.timers)
     for _ in range(STEPS):

@@ -24,6 +24,7 @@ from moldau.protocol.messages.p01_fetch import FetchRequest
 from moldau.protocol.records import Record
 from tests.fake_broker import KAFKA_2_1, KAFKA_2_8, KAFKA_4_3, AnswerError, FakeCluster
 from tests.fake_broker.versions import Versions
+from tests.kit.dice import drawn_seed
 from tests.unit.client.faults.harness import CONSUMER, ends
 from tests.virtual.machine import pass_time
 
@@ -96,8 +97,7 @@ class Ways:
 
 async def test_ways_of_polling_and_cancelling_anywhere_give_every_record_once():
     """Polls are cancelled after any number of turns of the loop: the next ones go on."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     source = random.Random(seed)
     async with FakeCluster(2, topics={"t": 3}) as cluster:
         expected = filled(cluster, 120)

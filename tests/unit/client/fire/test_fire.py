@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 
 import pytest
 
 from moldau.client.errors import DeliveryTimeout
 from moldau.client.records import RecordMetadata
 from tests.kit import judging
+from tests.kit.dice import drawn_seed
 from tests.unit.client.fire import blocking
 from tests.unit.client.fire.account import Account, Sent, check_block, value_of
 from tests.unit.client.fire.run import KINDS
@@ -22,7 +22,7 @@ RECORD_COUNT = 4_000
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_lost_doubled_moved_or_wrongly_reported(kind: str) -> None:
-    seed = Random().randrange(10**9)
+    seed = drawn_seed()
     account = KINDS[kind](seed, RECORD_COUNT)
     print(f"{kind}: seed {seed}: {account.counts}")
     with judging():

@@ -22,6 +22,7 @@ from moldau.spark_connector.pipelines.jobs.replay import (
 )
 from moldau.spark_connector.pipelines.model import ArchiveSource, Pipeline, TopicSink
 from moldau.spark_connector.pipelines.small_files import LocalFiles
+from tests.kit.dice import drawn_seed
 
 SOURCE = ArchiveSource("/archive", ("in",), None, 5, records_per_chunk=100)
 
@@ -48,8 +49,7 @@ def counted(cells: Cells, offsets: dict[int, list[int]]) -> dict[int, int]:
 
 
 def test_each_offset_is_in_one_chunk_and_no_chunk_is_too_big():
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     dice = random.Random(seed)
     for _ in range(200):
         offsets: dict[int, list[int]] = {}

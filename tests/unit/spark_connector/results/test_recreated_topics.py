@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from moldau.client import TopicPartition
 from moldau.spark_connector.results import RedisOffsets, RedisResults, RowsOutOfOrder, SqlResults
+from tests.kit.dice import drawn_seed
 
 QUERY, OTHER_QUERY = "query-1", "query-2"
 FORMER, NEW, NEWER = "A" * 22, "B" * 22, "C" * 22
@@ -272,8 +273,7 @@ def test_rows_without_ids_are_of_the_topic_heard_of_last(store: Store):
 
 def test_whatever_happens_every_row_is_there_once(store: Store):
     """Topics are created again, batches come again, checkpoints are taken back and cut anew."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     dice = random.Random(seed)
     partition_count = 2
     topic_ids = [f"{chr(65 + number) * 22}" for number in range(4)]

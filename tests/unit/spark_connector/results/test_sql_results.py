@@ -20,6 +20,7 @@ from moldau.spark_connector.results import (
     ResultsBehind,
     SqlResults,
 )
+from tests.kit.dice import drawn_seed
 
 COLUMNS = ("topic", "partition", "offset", "key", "amount")
 QUERY = "0a09e9d0-e7e6-4233-8962-b3c68b976e1b"
@@ -95,8 +96,7 @@ def test_a_batch_that_fails_leaves_nothing(store: SqlResults):
 
 @pytest.mark.promise("results-sql")
 def test_batches_cut_at_random_and_repeated_add_up_to_each_row_once(store: SqlResults):
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     dice = random.Random(seed)
     starts = [0]
     while starts[-1] < 300:

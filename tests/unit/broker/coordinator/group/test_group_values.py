@@ -29,7 +29,7 @@ from moldau.broker.coordinator.group.core.consumer_member import (
 from moldau.broker.coordinator.group.core.joining import join_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p11_join_group import JoinGroupResponse
-from tests.storage.storage_fixtures import seed_from_environment
+from tests.kit.dice import drawn_seed
 from tests.unit.broker.coordinator.group.harness import subscription
 
 TOPICS = ("a", "b", "c")
@@ -90,7 +90,7 @@ def assert_counts(
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_consumer_groups_counts_are_those_of_its_members(seed: int) -> None:
-    rng = random.Random(seed_from_environment(seed))
+    rng = random.Random(drawn_seed(seed))
     index: dict[str, set[str]] = {}
     group = ConsumerGroup("team", index)
     members: dict[str, ConsumerGroupMember] = {}

@@ -13,7 +13,7 @@ from moldau.broker.coordinator.group.core.offset_store import (
     StoredOffset,
 )
 from moldau.protocol.types import ZERO_UUID
-from tests.storage.storage_fixtures import seed_from_environment
+from tests.kit.dice import drawn_seed
 
 GROUPS, TOPICS, PARTITIONS, PRODUCERS = ("a", "b"), ("x", "y"), (0, 1), (7, 8)
 KEYS = [PartitionKey(g, t, p) for g in GROUPS for t in TOPICS for p in PARTITIONS]
@@ -77,7 +77,7 @@ def assert_agree(store: OffsetStore, model: Model) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_store_is_what_a_plain_replay_of_the_log_gives(seed: int) -> None:
-    rng = random.Random(seed_from_environment(seed))
+    rng = random.Random(drawn_seed(seed))
     store, model = OffsetStore(), Model()
     assert_agree(store, model)
     for log_offset in range(60):
