@@ -14,24 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
-from functools import partial
 from random import Random
 from typing import Any, Final
 
 import pytest
 
 from moldau.runtime.ports import Ports
+from tests.kit.dice import drawn_seed
 from tests.virtual.loop import Process, UnhandledFailure, VirtualClock, VirtualLoop
 from tests.virtual.network import Fabric, NetworkSettings
 
 HOST: Final = "127.0.0.1"
-SEED: Final = "MOLDAU_VIRTUAL_SEED"
-"""The seed of every test; without it each has its own, which its name gives."""
-
 LEAST_DELAY_S: Final = 1e-6
 """What is left of a delay by rounding still lets time pass, as on a machine's clock."""
 
@@ -46,7 +42,6 @@ class MachineLoop(VirtualLoop):
 
     def __init__(self, seed: int) -> None:
         super().__init__(limit_s=LIMIT_S)
-        print(f"virtual time: {SEED}={seed}")  # pytest shows it when the test fails
         self.fabric = Fabric(self, Random(f"{seed} network"), DELAYS)
         network = self.fabric.port_of(Process(self, "the test", owns_tasks=False), HOST)
         self.ports = Ports(VirtualClock(self), network, Random(seed))
@@ -101,8 +96,8 @@ def pytest_asyncio_loop_factories(
     """On which loop a test runs."""
     if item.get_closest_marker("real"):
         return {"real": asyncio.new_event_loop}
-    seed = int(os.environ.get(SEED, zlib.crc32(item.nodeid.encode())))
-    return {"virtual": partial(MachineLoop, seed)}
+    own_seed = zlib.crc32(item.nodeid.encode())
+    return {"virtual": lambda: MachineLoop(drawn_seed(own_seed))}
 
 
 _of_real_machine = Ports.of_machine
