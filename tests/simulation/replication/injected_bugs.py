@@ -452,7 +452,7 @@ BUGS = table(
     InjectedBug(unclean_election_takes_the_first_only, 14, ("wipe_disk", "kill_controller")),
     InjectedBug(offline_log_keeps_its_name, 7, ("fail_directory",)),
     InjectedBug(answer_overtakes_metadata, 2, ("raise_minimum",)),
-    InjectedBug(late_copy_is_forgotten, 17, ("unsettle",)),
+    InjectedBug(late_copy_is_forgotten, 20, ("unsettle",)),
     InjectedBug(answer_wakes_no_sender, 3, ("kill_broker",)),
     InjectedBug(older_leader_is_believed, 2, ("lag_metadata", "kill_broker", "broker_leaves")),
     InjectedBug(retries_go_to_the_former_leader, 1, ("kill_broker", "broker_leaves")),

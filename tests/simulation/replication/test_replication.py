@@ -38,7 +38,7 @@ EXPECTED = (
 SEED_OF_LOST_DISKS = "23"
 """Brokers get empty disks so soon one after the other that no replica of `main` is left."""
 
-SEED_OF_A_RESCUE_WITHOUT_A_DIRECTORY = "7"
+SEED_OF_A_RESCUE_WITHOUT_A_DIRECTORY = "2097"
 """A leader gets an empty disk while no other replica is in sync, and a directory of a broker
 without a replica of the partition is out to the end.
 """
