@@ -446,6 +446,9 @@ class TransactionWorld(ReplicationWorld):
         self.counts["stuck_after_lawful_loss"] += 1
         return True
 
+    async def _deliver(self) -> None:
+        """Transactions have ended; nothing is sent besides."""
+
     async def _read(self, topic: str, index: int) -> None:
         if self._keeps_all(topic):
             await super()._read(topic, index)
