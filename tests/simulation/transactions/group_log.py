@@ -10,6 +10,7 @@ for it; after an offset of a topic that was created again comes none of the topi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -45,6 +46,22 @@ class Author(NamedTuple):
     member_id: str
     epoch: int
     instance_id: str | None = None
+
+
+@dataclass(slots=True)
+class Ownership:
+    """Who reads a partition for its group. `heard_at`: when it sent the last heartbeat (or join)
+    that was answered well; `limit_s`: after so long in silence its coordinator may give it up.
+    `instance_id`: of a static member; `is_classic`: whether it speaks the classic protocol;
+    `topic_id`: of the topic, of which a member of the classic protocol knows only the name.
+    """
+
+    member: str
+    heard_at: float
+    limit_s: float
+    instance_id: str | None = None
+    is_classic: bool = False
+    topic_id: UUID | None = None
 
 
 class GroupLog:

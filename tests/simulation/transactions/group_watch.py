@@ -87,11 +87,13 @@ class GroupWatch:
         self.member_id = ""
         self.epoch = -1
         self.is_member = self.is_closing = False
+        self.is_overdue: Callable[[], bool] = lambda: False
+        """Whether the consumer has not been polled for too long."""
         self.reported: dict[Place, Any] = {}
         self.asked: list[type] = []
         """What it wanted to send since that was emptied, reached or not."""
         self.refusals: set[ErrorCode] = set()
-        """Since its last assignment or commit."""
+        """Since it has become a member last."""
         self.committed: dict[Place, list[int]] = {}
         """What it knows to have been committed since the partition was revoked last."""
         self._told: dict[Place, Any] = {}
@@ -267,6 +269,8 @@ class GroupWatch:
                 if self.instance_id is None:
                     self.world.data.may_stay(self.group, self.member_id, sent_at, self.limit_ms)
             elif request.member_epoch >= JOIN_EPOCH:
+                if request.member_epoch == JOIN_EPOCH:
+                    self.refusals.clear()
                 self._beat(response, sent_at)
         elif isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch == -1:
             self._left(request.member_id, error)
@@ -289,6 +293,9 @@ class GroupWatch:
         is_lawful |= error is ErrorCode.UNSUPPORTED_VERSION and world.draws.levels
         if error in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID):
             is_lawful = world.data.is_rivalled(self.group, self.label, self.instance_id)
+            # A join that was not answered has taken the instance id: in Apache Kafka, too, it is
+            # not given to a member of KIP-848 again that has not left, be it the same one.
+            is_lawful |= error is ErrorCode.UNRELEASED_INSTANCE_ID and self._joins > 1
         if not is_lawful and not world.data.is_spoilt:
             raise Violation("unexpected-error", f"{self.label}: {what}: {error.name}")
         may_refuse = world.data.is_spoilt or self.group in world.changing_groups
@@ -308,6 +315,7 @@ class GroupWatch:
         self.world.data.claimed(self.group, request.generation_id, who, given)
         self._told = {place: self._topic_ids.get(place[0]) for place in given}
         self.is_member = True
+        self.refusals.clear()
         self._heard(sent_at)
 
     def _beat(self, response: Any, sent_at: float) -> None:
@@ -333,7 +341,7 @@ class GroupWatch:
 
     def _leaves(self) -> None:
         """Its listener is told before, unless the consumer was not polled for too long."""
-        if self.is_closing and self.reported and self.is_member:
+        if self.is_closing and self.reported and self.is_member and not self.is_overdue():
             raise Violation("left-with-partitions", f"{self.label}: {self}")
         self._drop()
 
@@ -412,7 +420,6 @@ class GroupWatch:
         self.reported.update(new)
         self._is_revoking = False
         if self.is_member:
-            self.refusals.clear()
             data.owned(
                 self.group,
                 self.label,

@@ -75,7 +75,7 @@ MEMBER_BUGS = (
     InjectedBug(commit_reordered, 1),
     InjectedBug(answers_of_a_former_membership, 1),
     InjectedBug(answers_wake_no_task, 1),
-    InjectedBug(close_forgets_to_commit, 1),
+    InjectedBug(close_forgets_to_commit, 2),
     InjectedBug(close_forgets_to_leave, 1),
     InjectedBug(left_before_the_listener, 1),
 )

@@ -119,14 +119,14 @@ def unreleased_id_is_given(patch: Patch) -> None:
 
 
 UPHEAVAL_BUGS = (
-    InjectedBug(two_phase_times_out, 2, ("kill_coordinator_of_prepared",)),
-    InjectedBug(prepared_is_not_kept, 2, ("kill_coordinator_of_prepared",)),
+    InjectedBug(two_phase_times_out, 4, ("kill_coordinator_of_prepared",)),
+    InjectedBug(prepared_is_not_kept, 4, ("kill_coordinator_of_prepared",)),
     InjectedBug(level_rules_over_the_client, 6, ("change_transaction_level",)),
-    InjectedBug(offsets_outlive_their_topic, 1, ("recreate_topic",)),
+    InjectedBug(offsets_outlive_their_topic, 3, ("recreate_topic",)),
     InjectedBug(offsets_of_any_topic_of_the_name, 1, ("recreate_topic",)),
-    InjectedBug(deleted_group_keeps_offsets, 2, ("delete_group", "empty_group")),
+    InjectedBug(deleted_group_keeps_offsets, 4, ("delete_group", "empty_group")),
     InjectedBug(offsets_expire_in_use, 1, ("outlive_offsets",)),
-    InjectedBug(static_member_joins_beside, 2, ("race_for_id",)),
+    InjectedBug(static_member_joins_beside, 5, ("race_for_id",)),
     InjectedBug(replaced_member_loses_assignment, 4, ("race_for_id",)),
     InjectedBug(unreleased_id_is_given, 2, ("race_for_id",)),
 )

@@ -34,6 +34,7 @@ from tests.simulation.transactions.group_log import (
     Commit,
     GroupLog,
     OffsetKey,
+    Ownership,
     commit_number,
     topic_mark,
 )
@@ -68,22 +69,6 @@ class ClientTransaction:
     is_two_phase: bool = False
     decided: bool | None = None
     """What an outside coordinator has decided once everything was acknowledged (KIP-939)."""
-
-
-@dataclass(slots=True)
-class Ownership:
-    """Who reads a partition for its group. `heard_at`: when it sent the last heartbeat (or join)
-    that was answered well; `limit_s`: after so long in silence its coordinator may give it up.
-    `instance_id`: of a static member; `is_classic`: whether it speaks the classic protocol;
-    `topic_id`: of the topic, of which a member of the classic protocol knows only the name.
-    """
-
-    member: str
-    heard_at: float
-    limit_s: float
-    instance_id: str | None = None
-    is_classic: bool = False
-    topic_id: UUID | None = None
 
 
 class TransactionLedger(DataLedger):

@@ -147,7 +147,10 @@ class GroupMember(RebalanceListener):
             **(_drawn_settings(random) | own),  # type: ignore[arg-type]
         )
         keep_open(self.consumer)
-        self.watch.attach(self._coordinator._membership._link)
+        membership = self._coordinator._membership
+        polls, clock = membership.watch, self.consumer._clock
+        self.watch.is_overdue = lambda: polls.deadline_ms <= clock.monotonic_ms()
+        self.watch.attach(membership._link)
         self._positions: dict[Place, int] = {}
         """Where it stands, in what it has handed out something of since it was assigned."""
 

@@ -10,6 +10,7 @@ a consumer reports what the leader has told it.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,7 @@ class OffsetReader:
         self.process = Process(world.loop, self.host)
         self._network = world.fabric.port_of(self.process, self.host)
         self._told: dict[tuple[tuple[str, int], int], Told] = {}
+        self._turns: dict[tuple[str, int], asyncio.Lock] = {}
         self._expected: dict[tuple[tuple[str, int], int], int] = {}
         self._answers: dict[tuple[tuple[str, int], int], Any] = {}
         """By place and isolation level: what the leader has told last."""
@@ -149,6 +151,10 @@ class OffsetReader:
 
     async def _look(self, place: tuple[str, int]) -> bool:
         """Both isolation levels, one after the other; False when something was not answered."""
+        async with self._turns.setdefault(place, asyncio.Lock()):
+            return await self._look_once(place)
+
+    async def _look_once(self, place: tuple[str, int]) -> bool:
         earliest = await self._ask(place, EARLIEST, self.random.choice(ISOLATION_LEVELS))
         stable = await self._ask(place, LATEST, READ_COMMITTED)
         latest = await self._ask(place, LATEST, READ_UNCOMMITTED)
