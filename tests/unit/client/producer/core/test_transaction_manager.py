@@ -250,6 +250,7 @@ def test_fencing_is_fatal(kind: RequestKind, code: ErrorCode) -> None:
     assert manager.next_ask() is None
     assert not manager.admit(A)
 
+
 def test_partitions_left_out_beside_one_that_does_not_exist_yet_are_added_later() -> None:
     manager = in_transaction(1)
     manager.admit(A)
@@ -263,7 +264,6 @@ def test_partitions_left_out_beside_one_that_does_not_exist_yet_are_added_later(
     answer(manager, K.ADD_PARTITIONS)
     assert manager.admit(A)
     assert manager.admit(B)
-
 
 
 def test_not_attempted_is_never_told_as_the_cause() -> None:
