@@ -7,6 +7,7 @@ again before anything else is done; what a call says is done is committed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
@@ -283,9 +284,13 @@ class Administrator(ClientHost):
 
     def _check_reassigned(self, place: TopicPartition, replicas: tuple[int, ...]) -> None:
         """Some time it had these replicas, or was on its way to them."""
-        truths = self.world.data.partitions.values()
-        name = f"{place.topic}-{place.partition}"
-        if not any(replicas in each.targets for each in truths if each.name == name):
+        found = [
+            each
+            for each in self.world.data.partitions.values()
+            # What follows "~" tells topics of one name apart.
+            if re.sub(r"~\d+-", "-", each.name) == f"{place.topic}-{place.partition}"
+        ]
+        if not any(replicas in each.targets for each in found):
             raise Violation("acknowledged-lost", f"the move of {place} to {replicas}")
 
     async def _elect(self) -> None:

@@ -191,6 +191,12 @@ class TransactionWorld(ReplicationWorld):
             topics.append(TopicPlan(PASSING, self.drawn.choice((1, 2)), 3, 2, is_recreated=True))
         return topics
 
+    def found(self, kind: str, detail: str) -> Violation:
+        """For a client to raise: the run ends by it, whatever becomes of the client's task."""
+        violation = Violation(kind, detail)
+        self.violation = self.violation or violation
+        return violation
+
     def new_faulty_client(self) -> int:
         """The number of the next one."""
         self.faulty_clients += 1
