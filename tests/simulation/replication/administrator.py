@@ -293,7 +293,8 @@ class Administrator(ClientHost):
     def _check_reassigned(self, place: TopicPartition, replicas: tuple[int, ...]) -> None:
         """Some time it had these replicas, or was on its way to them."""
         truths = self.world.data.partitions.values()
-        if not any(replicas in each.targets for each in truths if _is_called(each.name, place)):
+        name = f"{place.topic}-{place.partition}"
+        if not any(replicas in each.targets for each in truths if each.name == name):
             raise Violation("acknowledged-lost", f"the move of {place} to {replicas}")
 
     async def _elect(self) -> None:
@@ -385,9 +386,3 @@ class Administrator(ClientHost):
     @staticmethod
     def _not_deleted(detail: str) -> None:
         raise Violation("deleted-otherwise", detail)
-
-
-def _is_called(name: str, place: TopicPartition) -> bool:
-    """Whether a ledger's name is the partition's, or that of a topic which has followed it."""
-    topic, _, index = name.rpartition("-")
-    return (topic.partition("~")[0], index) == (place.topic, str(place.partition))
