@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from moldau.client import Admin, Consumer, Producer
+from moldau.client.errors import BrokerError, KafkaError, NoBrokerAvailable, RequestTimeout
 from moldau.runtime.ports import Ports
 from tests.virtual.loop import Process, VirtualClock, VirtualLoop
 from tests.virtual.network import Fabric, SimulatedNetwork
@@ -140,3 +141,9 @@ class ClientHost:
             still_ms, between_ms = (self.random.uniform(*STUTTER_MS) for _ in range(2))
             self.process.stop_for(still_ms)
             self._loop.call_outside(still_ms + between_ms, self._stutter)
+
+
+def is_passing(error: KafkaError) -> bool:
+    """Whether faults alone lead to such an error: the same call may succeed later."""
+    is_late = isinstance(error, RequestTimeout | NoBrokerAvailable)
+    return is_late or (isinstance(error, BrokerError) and error.code.retriable)

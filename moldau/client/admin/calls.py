@@ -161,7 +161,7 @@ class AdminCalls(ClusterUser):
     async def _by_leader(
         self, partitions: Collection[TopicPartition]
     ) -> dict[int, list[TopicPartition]]:
-        metadata = await self._client.refresh_metadata({each.topic for each in partitions})
+        metadata = await self._client.refresh_metadata(sorted({each.topic for each in partitions}))
         by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
         for partition in partitions:
             if metadata.leader(*partition) is None:
@@ -243,7 +243,7 @@ class AdminCalls(ClusterUser):
         """Partitions by leader; the errors of those without one go into the outcome."""
         by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
         if partitions:
-            await self._client.refresh_metadata({partition.topic for partition in partitions})
+            await self._client.refresh_metadata(sorted({each.topic for each in partitions}))
         metadata = self._client.metadata
         for partition in partitions:
             leader_id = metadata.leader(*partition)

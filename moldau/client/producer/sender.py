@@ -214,6 +214,7 @@ class Sender:
     def _serve(self, node_id: int, queues: list[PartitionQueue], now_ms: float) -> float:
         """Send the batches that may go to a node; returns when to look at it again."""
         most = self._config.max_in_flight_requests_per_connection
+        served = queues
         not_before_ms = self._not_before_ms.get(node_id, 0.0)
         if not_before_ms > now_ms:
             return not_before_ms
@@ -232,7 +233,10 @@ class Sender:
             self._send(node_id, connection, batches, now_ms)
             queues = [queue for queue in queues if queue.waiting]
             if not queues:
-                break
+                # What is still being filled has its own time; without acknowledgements (acks=0) no
+                # answer has it looked at.
+                filling = [queue for queue in served if queue.filling is not None]
+                return min(map(self._accumulator.due_ms, filling), default=NEVER)
         return NEVER
 
     def _connect(self, node_id: int) -> None:

@@ -132,6 +132,11 @@ class BaseWorld:
             self.violation = self.violation or violation
             raise
 
+    def violated(self, kind: str, detail: str) -> None:
+        """A promise is broken: as a check that `guard` runs."""
+        self.violation = self.violation or Violation(kind, detail)
+        raise self.violation
+
     def process_failed(self, process: Process, reason: str) -> None:
         """A node says that it must not go on: production's process would end."""
         if not process.is_alive:

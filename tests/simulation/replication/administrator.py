@@ -7,6 +7,7 @@ again before anything else is done; what a call says is done is committed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
@@ -21,20 +22,14 @@ from moldau.client import (
     ElectionType,
     NewTopic,
 )
-from moldau.client.errors import (
-    BrokerError,
-    KafkaError,
-    NoBrokerAvailable,
-    RequestTimeout,
-    TopicAlreadyExists,
-)
+from moldau.client.errors import KafkaError, TopicAlreadyExists
 from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p20_delete_topics as delete_topics
 from moldau.protocol.schema import AnyRequest
 from moldau.protocol.types import TopicPartition
 from tests.kit.seeds import Violation
-from tests.simulation.clients import ClientHost
+from tests.simulation.clients import ClientHost, is_passing
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import ReplicationWorld
@@ -142,15 +137,12 @@ class Administrator(ClientHost):
             return await call
         except KafkaError as error:
             self.world.counts["undecided"] += 1
-            self.world.guard(self._judge, error)
+            self._judge(error)
             return None
 
     def _judge(self, error: KafkaError) -> None:
-        if isinstance(error, RequestTimeout | NoBrokerAvailable):
-            return
-        is_passing = isinstance(error, BrokerError) and error.code.retriable
-        if not is_passing and error.code not in LAWFUL:
-            raise Violation("unexpected-error", f"{self.host}: {error!r}")
+        if not is_passing(error) and error.code not in LAWFUL:
+            self.world.violated("unexpected-error", f"{self.host}: {error!r}")
 
     async def _ask(self, request: AnyRequest) -> Any:
         """One attempt with a request for which the admin client has no call. Raises OSError,
@@ -292,9 +284,13 @@ class Administrator(ClientHost):
 
     def _check_reassigned(self, place: TopicPartition, replicas: tuple[int, ...]) -> None:
         """Some time it had these replicas, or was on its way to them."""
-        truths = self.world.data.partitions.values()
-        name = f"{place.topic}-{place.partition}"
-        if not any(replicas in each.targets for each in truths if each.name == name):
+        found = [
+            each
+            for each in self.world.data.partitions.values()
+            # What follows "~" tells topics of one name apart.
+            if re.sub(r"~\d+-", "-", each.name) == f"{place.topic}-{place.partition}"
+        ]
+        if not any(replicas in each.targets for each in found):
             raise Violation("acknowledged-lost", f"the move of {place} to {replicas}")
 
     async def _elect(self) -> None:
@@ -305,7 +301,7 @@ class Administrator(ClientHost):
         if outcome is not None:
             self.world.counts["preferred_elections"] += 1
             if outcome[place] is not None:
-                self.world.guard(self._judge, outcome[place])
+                self._judge(outcome[place])
 
     async def rescue(self, places: list[tuple[str, int]]) -> None:
         """Where nobody is left who was in sync, and the last leader has no disk any more, only an
@@ -381,8 +377,4 @@ class Administrator(ClientHost):
             is_exempt = truth.lost or truth.allows_unclean
             if not is_exempt and not max(offset, 0) <= told[place] <= truth.deleted_to:
                 detail = f"{truth.name} to {offset}: {told}, it is {truth.deleted_to}"
-                self.world.guard(self._not_deleted, detail)
-
-    @staticmethod
-    def _not_deleted(detail: str) -> None:
-        raise Violation("deleted-otherwise", detail)
+                self.world.violated("deleted-otherwise", detail)

@@ -13,6 +13,12 @@ from moldau.broker.replica.core.partition_core import PartitionCore, ReplicaRole
 from moldau.broker.replica.followed_partitions import FollowedPartition
 from moldau.broker.replica.log_opener import LogOpener
 from moldau.broker.replica.partition import Partition
+from moldau.client.cluster import metadata_cache
+from moldau.client.consumer.fetcher import Fetcher
+from moldau.client.producer.core.accumulator import Accumulator
+from moldau.client.producer.core.queues import PartitionQueue, TopicQueues
+from moldau.client.producer.core.results import Results
+from moldau.client.producer.sender import Sender
 from moldau.controller.core import cluster_control, partition_changes, replica_reports
 from moldau.controller.core.cluster_control import ClusterControl
 from moldau.controller.core.partition_changes import Election, PartitionTarget, Step
@@ -26,6 +32,8 @@ from moldau.storage.producer_entry import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
 from tests.kit.injected_bugs import InjectedBug, Patch, table
 from tests.simulation.replication.broker_directories import BrokerDirectories
+
+MOST_AT_ONCE = 5
 
 # -- the leader: what counts as committed ----------------------------------------------------------
 
@@ -346,26 +354,91 @@ def late_copy_is_forgotten(patch: Patch) -> None:
     patch.setattr(InSyncSet, "answered", answered)
 
 
+# -- the product's clients -------------------------------------------------------------------------
+
+
+def answer_wakes_no_sender(patch: Patch) -> None:
+    """A lost wake-up: what waits behind a batch is not looked at when the answer comes."""
+    original = Sender._answered
+
+    def answered(self: Any, *arguments: Any) -> None:
+        self.wake = lambda: None
+        original(self, *arguments)
+        del self.wake
+
+    patch.setattr(Sender, "_answered", answered)
+
+
+def older_leader_is_believed(patch: Patch) -> None:
+    """A stale metadata answer is applied, although a newer leader epoch is known."""
+    original = metadata_cache._merged
+    patch.setattr(metadata_cache, "_merged", lambda _known, *others: original(None, *others))
+
+
+def retries_go_to_the_former_leader(patch: Patch) -> None:
+    """A partition keeps the leader that its batches went to first, until all are acknowledged."""
+    original = TopicQueues.set_leaders
+
+    def set_leaders(self: Any, leaders: Any) -> None:
+        kept = [
+            (queue.leader_id, queue.leader_epoch) if queue.outstanding else leader
+            for queue, leader in zip(self.queues, leaders, strict=False)
+        ]
+        original(self, [*kept, *leaders[len(kept) :]])
+
+    patch.setattr(TopicQueues, "set_leaders", set_leaders)
+
+
+def retried_behind_the_next(patch: Patch) -> None:
+    """A batch that waits to be sent again lets the next one go first, with no numbers to order
+    them.
+    """
+    original = Accumulator._may_start
+
+    def may_start(self: Any, queue: Any) -> bool:
+        return original(self, queue) if self.identity else len(queue.outstanding) < MOST_AT_ONCE
+
+    patch.setattr(Accumulator, "_may_start", may_start)
+    patch.setattr(
+        PartitionQueue,
+        "is_retrying",
+        lambda self: (
+            any(not batch.is_on_wire for batch in self.outstanding)
+            and (self.pair.is_known or not self.batch_count)
+        ),
+    )
+
+
+def close_forgets(patch: Patch) -> None:
+    """A producer that is closed decides nothing about what was not acknowledged in time."""
+    patch.setattr(Results, "fail_all", lambda self, error: None)
+
+
+def stale_fetch_is_taken(patch: Patch) -> None:
+    """A consumer takes what it had asked for before a seek."""
+    patch.setattr(Fetcher, "_is_current", lambda self, asked: True)
+
+
 BUGS = table(
     InjectedBug(own_end_is_high_watermark, 1, ("kill_broker",)),
-    InjectedBug(pending_shrink_counts, 2, ("isolate_broker", "cut_replication")),
+    InjectedBug(pending_shrink_counts, 3, ("isolate_broker", "cut_replication")),
     InjectedBug(pending_expansion_forgotten, faults=("isolate_broker", "slow_network")),
-    InjectedBug(min_isr_ignored, 1, ("kill_broker",)),
+    InjectedBug(min_isr_ignored, 2, ("kill_broker",)),
     InjectedBug(acknowledged_before_committed, 1, ("kill_broker", "cut_replication")),
     InjectedBug(new_leader_commits_all, 2, ("kill_broker", "cut_replication")),
     InjectedBug(high_watermark_back, 1, ("kill_broker", "cut_replication")),
-    InjectedBug(joins_before_caught_up, 2, ("kill_broker", "cut_replication")),
-    InjectedBug(lagging_stays_in_sync, 2, ("isolate_broker", "cut_replication")),
+    InjectedBug(joins_before_caught_up, 3, ("kill_broker", "cut_replication")),
+    InjectedBug(lagging_stays_in_sync, 3, ("isolate_broker", "cut_replication")),
     InjectedBug(truncates_to_high_watermark, 1, ("kill_broker", "broker_leaves")),
     InjectedBug(never_truncates, 2, ("isolate_broker", "stop_broker", "cut_replication")),
     InjectedBug(
         any_leader_epoch_served, faults=("isolate_broker", "stop_broker", "cut_replication")
     ),
     InjectedBug(follower_believes_high_watermark, faults=("cut_replication",)),
-    InjectedBug(retries_are_appended, 6, ("reset", "cut_replication")),
+    InjectedBug(retries_are_appended, 1, ("reset", "cut_replication")),
     InjectedBug(unclean_start_keeps_isr, 1, ("lose_power", "kill_broker")),
-    InjectedBug(unclean_start_stays_eligible, 1, ("lose_power", "kill_broker")),
-    InjectedBug(every_start_is_clean, 1, ("lose_power",)),
+    InjectedBug(unclean_start_stays_eligible, 2, ("lose_power", "kill_broker")),
+    InjectedBug(every_start_is_clean, 2, ("lose_power",)),
     InjectedBug(any_broker_epoch_joins, faults=("lose_power", "kill_broker")),
     InjectedBug(start_without_a_directory_is_clean, 3, ("remove_directory", "broker_leaves")),
     InjectedBug(missing_log_is_begun_empty, 40, ("remove_directory",)),
@@ -377,7 +450,13 @@ BUGS = table(
         is_found_beside="brokers-of-kafka",
     ),
     InjectedBug(unclean_election_takes_the_first_only, 14, ("wipe_disk", "kill_controller")),
-    InjectedBug(offline_log_keeps_its_name, 31, ("fail_directory",)),
+    InjectedBug(offline_log_keeps_its_name, 7, ("fail_directory",)),
     InjectedBug(answer_overtakes_metadata, 2, ("raise_minimum",)),
     InjectedBug(late_copy_is_forgotten, 17, ("unsettle",)),
+    InjectedBug(answer_wakes_no_sender, 3, ("kill_broker",)),
+    InjectedBug(older_leader_is_believed, 2, ("lag_metadata", "kill_broker", "broker_leaves")),
+    InjectedBug(retries_go_to_the_former_leader, 1, ("kill_broker", "broker_leaves")),
+    InjectedBug(retried_behind_the_next, 1, ("kill_broker", "broker_leaves")),
+    InjectedBug(close_forgets, 7, ("kill_broker",)),
+    InjectedBug(stale_fetch_is_taken, 1, ("slow_network",)),
 )

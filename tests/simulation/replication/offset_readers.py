@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from moldau.client import Admin, OffsetSpec, PartitionOffset
-from moldau.client.errors import BrokerError, KafkaError, NoBrokerAvailable, RequestTimeout
+from moldau.client.errors import KafkaError
 from moldau.protocol.types import TopicPartition
 from tests.kit.seeds import Violation
-from tests.simulation.clients import ClientHost
+from tests.simulation.clients import ClientHost, is_passing
 
 if TYPE_CHECKING:
     from tests.simulation.replication.ledger import PartitionTruth
@@ -92,18 +92,14 @@ class OffsetClient(ClientHost):
             )
         except KafkaError as error:
             self.world.counts[f"list {error.code.name}"] += 1
-            self.world.guard(self._judge, error)
+            if not is_passing(error):
+                self.world.violated("unexpected-error", f"{self.host}: {error!r}")
             return False
         if knew | self.world.topic_ids_at_brokers(topic) != {known.topic_id}:
             return False  # asked by name: it may have spoken of another topic
         self.world.counts["offsets_listed"] += 1
         self.world.guard(self._check, key, timestamp, found[TopicPartition(*place)], before)
         return True
-
-    def _judge(self, error: KafkaError) -> None:
-        is_passing = isinstance(error, BrokerError) and error.code.retriable
-        if not is_passing and not isinstance(error, RequestTimeout | NoBrokerAvailable):
-            raise Violation("unexpected-error", f"{self.host}: {error!r}")
 
     def _check(
         self,

@@ -8,6 +8,7 @@ is closed; a producer that knows of no record that its leader has is told so by 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from random import Random
@@ -29,6 +30,17 @@ KEYS = (None, b"key-0", b"key-1", b"", b"key-3")
 BURSTS = (1, 1, 1, 2, 3, 6, 15)
 CODECS = ("none", "none", "none", "gzip", "snappy", "lz4", "zstd")
 UNLIMITED = None
+CALM = {
+    "delivery_timeout_ms": 20_000,
+    "request_timeout_ms": 3_000,
+    "max_block_ms": 20_000,
+    "buffer_memory": 33_554_432,
+    "retries": 2**31 - 1,
+    "max_request_size": 1_048_576,
+}
+"""With these a producer has room, time and tries enough."""
+CALM_ROUNDS = 8
+
 LIFE_MS = (1_500.0, 20_000.0)
 UNKNOWN_SEQUENCE = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
@@ -129,6 +141,9 @@ class ProducerClient(ClientHost):
             await world.loop.elapse(random.expovariate(1 / self.pause_ms))
             await self._act(producer, writer)
         timeout_ms = random.choice((None, None, 0.0, 300.0))
+        if random.random() < 0.3:
+            # What a cancelled close leaves undecided fails.
+            await self.cut_short(producer.close(timeout_ms), random.uniform(0.0, 300.0))
         await producer.close(timeout_ms)
         await world.loop.elapse(1.0)  # for those who await a single record
         world.guard(self.records.ended, writer, f"close({timeout_ms})")
@@ -141,6 +156,9 @@ class ProducerClient(ClientHost):
             await self._flush(producer, writer)
         elif dice < 0.06:
             await self.cut_short(self._flush(producer, writer), self.random.uniform(1.0, 300.0))
+        elif dice < 0.08:
+            with suppress(BufferFull):
+                await producer.wait_for_room()
         elif self.world.producers_may_act:
             topic, index = self.random.choice(self.places)
             for _ in range(self.random.choice(BURSTS)):
@@ -158,11 +176,8 @@ class ProducerClient(ClientHost):
             return
         left = [each for each in before if not each.is_decided]
         if left:
-            self.world.guard(self._undecided, f"{writer} after flush({timeout_ms}): {left[:3]}")
-
-    @staticmethod
-    def _undecided(what: str) -> None:
-        raise Violation("undecided", what)
+            detail = f"{writer} after flush({timeout_ms}): {left[:3]}"
+            self.world.violated("undecided", detail)
 
     def _record(
         self, producer: Producer[bytes, bytes], writer: Writer, topic: str, index: int
@@ -242,12 +257,53 @@ class ProducerClient(ClientHost):
             assert error is not None
             self.world.guard(self.records.failed, sent, error)
 
-    # -- what leaders answer ---------------------------------------------------------------------
+    async def deliver(self) -> None:
+        """When nothing is wrong any more, everything that is sent is acknowledged, whatever else a
+        producer is configured with. Raises Violation.
+        """
+        settings = choose_settings(self.random)
+        settings.update(CALM)
+        producer: Producer[bytes, bytes] = self.made(
+            Producer(self.servers, ports=self.ports(), **settings)
+        )
+        config = producer.config
+        name = f"{self.process.name}.calm"
+        self.writer = writer = Writer(name, config.required_acks, config.enable_idempotence, None)
+        self.records.writers.append(writer)
+        self.world.note(f"{writer} {settings}")
+        self._watch(producer, writer)
+        for topic, index in self.places * CALM_ROUNDS:
+            sent, arguments = self._record(producer, writer, topic, index)
+            producer.send_nowait(
+                topic, sent.value, on_delivery=partial(self._delivered, sent), **arguments
+            )
+        await producer.flush()
+        self.world.guard(self.records.ended, writer, "flush()")
+        await producer.close()
+        self.writer = None
+
+    def _delivered(
+        self, sent: Sent, metadata: RecordMetadata | None, error: Exception | None
+    ) -> None:
+        self._decided(sent, metadata, error)
+        if error is not None:
+            self.world.violated("undelivered", f"{sent}: {error!r}")
+
+    # -- what the producer does ------------------------------------------------------------------
 
     def _watch(self, producer: Producer[bytes, bytes], writer: Writer) -> None:
-        """Look at every refusal of a batch before the producer does."""
-        results = producer._sender.results
-        original = results.refused
+        """Look at every batch that goes out, and at every refusal before the producer does."""
+        results, accumulator = producer._sender.results, producer._accumulator
+        original, drain = results.refused, accumulator.drain
+        epochs: dict[tuple[Any, int], int] = {}
+
+        def drained(*arguments: Any) -> list[Any]:
+            batches = drain(*arguments)
+            for batch in batches:
+                self.world.guard(self._check_leader, producer, epochs, batch)
+            return batches
+
+        accumulator.drain = drained  # type: ignore[method-assign]
 
         def refused(batch: Any, code: ErrorCode, message: Any, now_ms: float, **more: Any) -> None:
             self.world.counts[f"produce {code.name}"] += 1
@@ -258,6 +314,22 @@ class ProducerClient(ClientHost):
             original(batch, code, message, now_ms, **more)
 
         results.refused = refused  # type: ignore[method-assign]
+
+    def _check_leader(
+        self, producer: Producer[bytes, bytes], epochs: dict[tuple[Any, int], int], batch: Any
+    ) -> None:
+        """A batch goes to the newest leader that the producer has heard of (KIP-320, KIP-951)."""
+        topic = producer._client.metadata.topics.get(batch.topic)
+        known = None if topic is None else topic.partitions.get(batch.partition)
+        if topic is None or known is None:
+            return
+        place, epoch = (topic.topic_id, batch.partition), batch.sent_leader_epoch
+        what = f"{self.writer}: {batch.topic}-{batch.partition} in epoch {epoch}"
+        if epoch < known.leader_epoch:
+            raise Violation("sent-to-former-leader", f"{what}, known is {known}")
+        if epoch < epochs.get(place, -1):
+            raise Violation("leader-epoch-back", f"{what} after {epochs[place]}")
+        epochs[place] = epoch
 
     def _lost_sequence(self, batch: Any, queue: Any, code: ErrorCode) -> None:
         """The leader does not know what it has acknowledged: lawful only after a loss, or when the

@@ -463,14 +463,14 @@ class TransactionLedger(DataLedger):
             raise Violation("undecided-after-end", f"{transaction}: {left} records")
 
     def check_not_open(self, transaction: ClientTransaction) -> None:
-        """Its producer was closed, and has had the time to abort it."""
+        """Its end was answered, or its producer was closed and has had the time to abort it."""
         known = self.transaction_log.last.get(transaction.transactional_id)
         pair = (transaction.producer_id, transaction.producer_epoch)
         if self.is_spoilt or transaction.transactional_id in self.excused or known is None:
             return
         is_same = (known.producer_id, known.producer_epoch) == pair
         if is_same and known.transaction_status == ONGOING:
-            raise Violation("closed-and-left-open", f"{transaction}: {known}")
+            raise Violation("ended-and-left-open", f"{transaction}: {known}")
 
     def was_overtaken(self, name: str, pair: tuple[int, int], what: str) -> None:
         """A producer was refused because another one has its id, or its transaction had its time,
@@ -485,9 +485,13 @@ class TransactionLedger(DataLedger):
             raise Violation("refused-without-reason", f"{name}, {pair}: {what}; {last}")
 
     def ended(
-        self, transaction: ClientTransaction, following: tuple[int, int], *, is_commit: bool
+        self,
+        transaction: ClientTransaction,
+        pairs: tuple[tuple[int, int], tuple[int, int]],
+        *,
+        is_commit: bool,
     ) -> None:
-        """The call that ends it has returned; the producer is the `following` pair now."""
+        """The call that ends it has returned; `pairs` are the producer's, before and now."""
         self.counts["commits" if is_commit else "aborts"] += 1
         transaction.told = is_commit
         self.check_decided(transaction)
@@ -496,28 +500,27 @@ class TransactionLedger(DataLedger):
             raise Violation("committed-without", f"{transaction}: {failed[0].exception()!r}")
         if self.is_spoilt:
             return
-        self._follow(transaction, following)
+        self._follow(transaction, *pairs)
         if transaction.transactional_id in self.excused:
             return
         log = self.transaction_log
         # Those of version 1 have the transaction's own epoch, of version 2 the one after it.
         epoch = transaction.producer_epoch + (transaction.version >= EPOCH_BUMP_VERSION)
         known = log.outcomes.get((transaction.producer_id, epoch))
-        if known is not is_commit and (transaction.acknowledged or transaction.offsets):
+        # What its coordinator has aborted in the meantime has the epoch that fences it.
+        is_wrong = known is not True if is_commit else known is True
+        if is_wrong and (transaction.acknowledged or transaction.offsets):
             raise Violation("answered-uncommitted", f"{transaction}: the log says {known}")
+        self.check_not_open(transaction)
         for where, outcome in transaction.outcomes.items():
             if outcome is not is_commit:
                 raise Violation("outcome-is-another", f"{transaction} in {where}")
 
-    def _follow(self, transaction: ClientTransaction, after: tuple[int, int]) -> None:
+    def _follow(
+        self, transaction: ClientTransaction, before: tuple[int, int], after: tuple[int, int]
+    ) -> None:
         """The pair of the transaction after this one: its own from version 2 on (KIP-890)."""
-        name, before = (
-            transaction.transactional_id,
-            (
-                transaction.producer_id,
-                transaction.producer_epoch,
-            ),
-        )
+        name = transaction.transactional_id
         if after == before:
             is_known = bool(transaction.acknowledged or transaction.offsets)
             if transaction.version >= EPOCH_BUMP_VERSION and is_known:

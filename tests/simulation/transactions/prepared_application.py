@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.client.producer.transactions import PreparedTransaction
-from tests.kit.seeds import Violation
 from tests.simulation.transactions.producers import Application, Instance
 from tests.simulation.transactions.transactional_producer import Fenced, MustAbort
 
@@ -67,13 +66,15 @@ class PreparedInstance(Instance):
         if prepared is None:
             is_missing = left is not None and left.decided is not None and not left.asked
             if left is not None and is_missing and left.acknowledged and not is_spoilt:
-                raise Violation("prepared-lost", f"{self.process.name}: {left}")
+                raise self.world.found("prepared-lost", f"{self.process.name}: {left}")
             self.application.current = None
             return
         if left is None or prepared != (left.producer_id, left.producer_epoch):
             if is_spoilt:
                 raise Fenced
-            raise Violation("kept-another", f"{self.process.name}: {prepared}, prepared is {left}")
+            raise self.world.found(
+                "kept-another", f"{self.process.name}: {prepared}, prepared is {left}"
+            )
         self.world.counts["kept_prepared" if left.decided is not None else "kept_undecided"] += 1
         await self._complete(left, prepared)
 
@@ -96,7 +97,9 @@ class PreparedInstance(Instance):
         if not self.is_newest:
             raise Fenced
         if prepared != (transaction.producer_id, transaction.producer_epoch):
-            raise Violation("prepared-another", f"{self.process.name}: {prepared}, {transaction}")
+            raise self.world.found(
+                "prepared-another", f"{self.process.name}: {prepared}, {transaction}"
+            )
         transaction.decided = self.random.random() < 0.75
         self.world.counts["prepared"] += 1
         await self._perhaps_something_else(transaction)

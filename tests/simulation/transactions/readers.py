@@ -15,7 +15,6 @@ from moldau.client import Consumer
 from moldau.client.errors import KafkaError
 from moldau.client.records import TopicPartition
 from moldau.runtime.ports import Ports
-from tests.kit.seeds import Violation
 from tests.simulation.transactions import reads
 from tests.simulation.transactions.transactional_producer import keep_open
 from tests.virtual.loop import Process, VirtualClock
@@ -97,7 +96,7 @@ class Reader:
         try:
             found = await consumer.getmany(timeout_ms=self.random.choice((0, 200)))
         except KafkaError as error:
-            raise Violation("unexpected-error", f"{self.host}: {error!r}") from error
+            raise self.world.found("unexpected-error", f"{self.host}: {error!r}") from error
         self._take(consumer, positions, found)
 
     def _take(
@@ -140,6 +139,8 @@ class Reader:
         deadline = world.loop.time() + READ_ALL_S
         while any(positions[place] < wanted[place] for place in places):
             if world.loop.time() > deadline:
-                raise Violation("unreadable", f"{self.host} is at {positions}, not at {wanted}")
+                raise self.world.found(
+                    "unreadable", f"{self.host} is at {positions}, not at {wanted}"
+                )
             await self._poll(consumer, positions)
         await consumer.close()

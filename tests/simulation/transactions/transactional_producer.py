@@ -36,6 +36,9 @@ VERSION_1 = "of version 1"
 CANCELLED = 0.08
 """So many calls are cancelled, and made again."""
 
+NOT_STORED = PreparedTransaction(2**62, 0)
+"""No transaction: what an outside coordinator has stored that did not decide to commit."""
+
 Result = TypeVar("Result")
 
 OVERTAKEN = frozenset(
@@ -187,10 +190,10 @@ class TransactionalProducer:
     async def end(self, transaction: ClientTransaction, *, is_commit: bool) -> None:
         """Commit or abort. Raises MustAbort (only of a commit), Fenced."""
         transaction.asked.add(is_commit)
-        producer = self.producer
+        producer, before = self.producer, self.pair
         call = producer.commit_transaction if is_commit else producer.abort_transaction
         await self._call("commit" if is_commit else "abort", call)
-        self._has_ended(transaction, is_commit=is_commit)
+        self._has_ended(transaction, before, is_commit=is_commit)
 
     async def complete(
         self, transaction: ClientTransaction, prepared: PreparedTransaction, *, is_commit: bool
@@ -199,11 +202,12 @@ class TransactionalProducer:
         Fenced.
         """
         transaction.asked.add(is_commit)
-        stored = prepared if is_commit else PreparedTransaction(0, 0)
+        before = self.pair
+        stored = prepared if is_commit else NOT_STORED
         told = await self._call("complete", partial(self.producer.complete_transaction, stored))
         if told is not is_commit:
-            raise Violation("completed-otherwise", f"{self.name}: {transaction}")
-        self._has_ended(transaction, is_commit=is_commit)
+            raise self.world.found("completed-otherwise", f"{self.name}: {transaction}")
+        self._has_ended(transaction, before, is_commit=is_commit)
 
     async def prepare(self) -> PreparedTransaction:
         """Raises MustAbort, Fenced."""
@@ -244,7 +248,9 @@ class TransactionalProducer:
                 kind = "timed_out" if isinstance(error, KafkaError) else "cancelled"
                 self.world.counts[f"{what}_{kind}"] += 1
                 if self.is_calm and kind == "timed_out":
-                    raise Violation("late-in-calm", f"{self.name}: {what}: {error!r}") from error
+                    raise self.world.found(
+                        "late-in-calm", f"{self.name}: {what}: {error!r}"
+                    ) from error
             except UnsupportedByBroker as error:
                 if not self.world.draws.levels:
                     raise self._meaning(what, error) from error
@@ -267,24 +273,25 @@ class TransactionalProducer:
             self.world.counts["transactional_records"] += 1
             self.world.guard(data.delivered, transaction, place, value, metadata)
 
-    def _has_ended(self, transaction: ClientTransaction, *, is_commit: bool) -> None:
-        data = self.world.data
-        following = self.pair
+    def _has_ended(
+        self, transaction: ClientTransaction, before: tuple[int, int], *, is_commit: bool
+    ) -> None:
+        data, pairs = self.world.data, (before, self.pair)
         self.world.counts["ends_above_level"] += transaction.version > self.world.level_of(
             "transaction.version"
         )
-        self.world.guard(lambda: data.ended(transaction, following, is_commit=is_commit))
+        self.world.guard(lambda: data.ended(transaction, pairs, is_commit=is_commit))
 
     def _meaning(self, what: str, error: KafkaError) -> Exception:
         """What is to be done about an error. Raises Violation."""
         world = self.world
         world.counts[f"{what} {type(error).__name__} {error.code.name}"] += 1
         if self.is_calm:
-            raise Violation("refused-in-calm", f"{self.name}: {what}: {error!r}")
+            raise self.world.found("refused-in-calm", f"{self.name}: {what}: {error!r}")
         if self.is_closed:
             return Fenced(str(error))
         if error.code not in EXPECTED:
-            raise Violation("unexpected-error", f"{self.name}: {what}: {error!r}")
+            raise self.world.found("unexpected-error", f"{self.name}: {what}: {error!r}")
         is_fatal = self.state is TransactionState.FATAL_ERROR
         if is_fatal or error.code in OVERTAKEN:
             why = f"{what}: {error!r}"
@@ -292,7 +299,7 @@ class TransactionalProducer:
         if is_fatal:
             return Fenced(str(error))
         if what not in ("produce", "offsets", "commit", "prepare"):
-            raise Violation("refused", f"{self.name}: {what}: {error!r}")
+            raise self.world.found("refused", f"{self.name}: {what}: {error!r}")
         return MustAbort(str(error))
 
 

@@ -191,6 +191,12 @@ class TransactionWorld(ReplicationWorld):
             topics.append(TopicPlan(PASSING, self.drawn.choice((1, 2)), 3, 2, is_recreated=True))
         return topics
 
+    def found(self, kind: str, detail: str) -> Violation:
+        """For a client to raise: the run ends by it, whatever becomes of the client's task."""
+        violation = Violation(kind, detail)
+        self.violation = self.violation or violation
+        return violation
+
     def new_faulty_client(self) -> int:
         """The number of the next one."""
         self.faulty_clients += 1
@@ -439,6 +445,9 @@ class TransactionWorld(ReplicationWorld):
             return False
         self.counts["stuck_after_lawful_loss"] += 1
         return True
+
+    async def _deliver(self) -> None:
+        """Transactions have ended; nothing is sent besides."""
 
     async def _read(self, topic: str, index: int) -> None:
         if self._keeps_all(topic):

@@ -258,7 +258,7 @@ class Accumulator:
             if queue.is_empty:
                 idle.append(queue)
                 continue
-            due_ms = self._due_ms(queue)
+            due_ms = self.due_ms(queue)
             if due_ms == NEVER:
                 continue
             if queue.leader_id < 0:
@@ -278,7 +278,7 @@ class Accumulator:
             del self._active[queue]
         return Ready(by_leader, due, leaderless, next_ms)
 
-    def _due_ms(self, queue: PartitionQueue) -> float:
+    def due_ms(self, queue: PartitionQueue) -> float:
         """When the queue's next batch goes out; NEVER while something else must happen first."""
         if queue.wants_new_pair():
             self._renew_numbers(queue)

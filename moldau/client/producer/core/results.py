@@ -143,7 +143,7 @@ class Results:
         the wire keeps its place and its memory until it comes back.
         """
         accumulator = self._accumulator
-        # The sum that `expiry_ms` makes: the difference of the same numbers may be rounded otherwise.
+        # The sum that `expiry_ms` makes: the difference of these may be rounded otherwise.
         timeout_ms = self._settings.delivery_timeout_ms
         for queue in accumulator.active_queues():
             for batch in [*queue.outstanding, *queue.waiting]:

@@ -457,6 +457,8 @@ class TransactionManager:
         )
         if self._keep_prepared and ongoing.is_known:
             self.prepared = ongoing
+            # Only a coordinator of version 2 keeps it, whatever it said when it was connected to.
+            self.transaction_version = TRANSACTION_VERSION_2
             self._may_be_known = self._is_known_to_coordinator = True
             self._move_to(_S.PREPARED)
         else:

@@ -76,6 +76,22 @@ async def test_every_codec(settings: dict[str, Any]) -> None:
         assert read_batch_header(records).codec.name.lower() == settings["compression_type"]
 
 
+async def test_the_last_batch_of_many_goes_out_without_acknowledgements() -> None:
+    """Found by tests/simulation/replication, seed 64: with acks=0 no answer wakes the sender, which
+    had sent the full batches and forgot the one that was still being filled.
+    """
+    async with (
+        FakeCluster(1, topics={"t": 1}) as cluster,
+        producer_of(
+            cluster, acks=0, batch_size=1, linger_ms=1, delivery_timeout_ms=600_000
+        ) as producer,
+    ):
+        await producer.send("t", b"first")
+        deliveries = [producer.send_nowait("t", bytes(100)) for _ in range(3)]
+        told = [await ends(each, "an unacknowledged record") for each in deliveries]
+        assert [each.offset for each in told] == [-1, -1, -1]
+
+
 async def test_records_that_come_together_share_a_batch() -> None:
     async with FakeCluster(1, topics={"t": 1}) as cluster:
         async with producer_of(cluster, linger_ms=60_000, delivery_timeout_ms=120_000) as producer:

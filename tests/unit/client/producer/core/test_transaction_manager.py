@@ -14,6 +14,7 @@ from moldau.client.producer.core.transaction_manager import (
     TransactionManager,
 )
 from moldau.client.producer.core.transaction_requests import (
+    FIRST_END_IN_VERSION_2,
     MAX_PARTITIONS_PER_REQUEST,
     Ask,
     OffsetsCommit,
@@ -249,6 +250,7 @@ def test_fencing_is_fatal(kind: RequestKind, code: ErrorCode) -> None:
     assert manager.next_ask() is None
     assert not manager.admit(A)
 
+
 def test_partitions_left_out_beside_one_that_does_not_exist_yet_are_added_later() -> None:
     manager = in_transaction(1)
     manager.admit(A)
@@ -262,7 +264,6 @@ def test_partitions_left_out_beside_one_that_does_not_exist_yet_are_added_later(
     answer(manager, K.ADD_PARTITIONS)
     assert manager.admit(A)
     assert manager.admit(B)
-
 
 
 def test_not_attempted_is_never_told_as_the_cause() -> None:
@@ -389,10 +390,12 @@ def test_a_refusal_to_initialize_may_be_followed_by_another_try() -> None:
     assert manager.initialize() is None
 
 
-def test_a_prepared_transaction_is_taken_over_and_ended_by_the_new_pair() -> None:
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_prepared_transaction_is_taken_over_and_ended_by_the_new_pair(level: int) -> None:
+    """By the rules of version 2, also when the coordinator was met before the cluster was there."""
     manager = TransactionManager("tid", 60_000, two_phase=True)
     manager.initialize(keep_prepared=True)
-    meet(manager, 2)
+    meet(manager, level)
     asked = ask(manager, K.INITIALIZE)
     assert asked.lowest_version == 6
     manager.answered(
@@ -409,7 +412,9 @@ def test_a_prepared_transaction_is_taken_over_and_ended_by_the_new_pair() -> Non
     manager.commit()
     end = ask(manager, K.END)
     assert end.producer == ProducerIdAndEpoch(7, 9)
+    assert end.lowest_version == FIRST_END_IN_VERSION_2
     manager.answered(end, EndTxnResponse(producer_id=7, producer_epoch=10))
+    assert manager.producer == ProducerIdAndEpoch(7, 10)
     assert (manager.state, manager.untold_outcome) == (S.READY, True)
 
 
