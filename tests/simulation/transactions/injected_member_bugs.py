@@ -71,9 +71,12 @@ def left_before_the_listener(patch: Patch) -> None:
     patch.setattr(GroupCoordinator, "_give_up", give_up)
 
 
+MOVING = ("coordinator_leaves", "kill_coordinator", "stop_coordinator")
+SLOW = ("slow_network", "kill_coordinator", "stop_coordinator")
+
 MEMBER_BUGS = (
-    InjectedBug(commit_reordered, 1),
-    InjectedBug(answers_of_a_former_membership, 1),
+    InjectedBug(commit_reordered, 1, MOVING),
+    InjectedBug(answers_of_a_former_membership, 1, SLOW),
     InjectedBug(answers_wake_no_task, 1),
     InjectedBug(close_forgets_to_commit, 2),
     InjectedBug(close_forgets_to_leave, 1),
