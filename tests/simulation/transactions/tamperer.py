@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.runtime.connection import Connection
-from tests.simulation.replication.cluster_link import NO_ANSWER
+from tests.simulation.transactions.coordinator_link import NO_ANSWER
 from tests.virtual.loop import Process, VirtualClock
 
 if TYPE_CHECKING:
