@@ -254,7 +254,9 @@ class GroupWatch:
         elif isinstance(request, OffsetFetchRequest):
             leads = was_leader and self.world.is_coordinator(self.group, node_id)
             self._fetched(request, response, sent_at, is_leader=leads)
-        elif joins == self._joins and isinstance(request, MEMBERSHIP):
+        elif isinstance(request, MEMBERSHIP) and getattr(request, "member_epoch", 0) >= JOIN_EPOCH:
+            if joins != self._joins:
+                raise Violation("answer-of-a-former-membership", f"{self.label}: {what}: {error}")
             if error is not ErrorCode.NONE:
                 if error in OUT:
                     self._drop()
@@ -268,7 +270,7 @@ class GroupWatch:
                 self._heard(sent_at)
                 if self.instance_id is None:
                     self.world.data.may_stay(self.group, self.member_id, sent_at, self.limit_ms)
-            elif request.member_epoch >= JOIN_EPOCH:
+            else:
                 if request.member_epoch == JOIN_EPOCH:
                     self.refusals.clear()
                 self._beat(response, sent_at)

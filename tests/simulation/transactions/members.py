@@ -68,7 +68,7 @@ SESSION_MS = 3_000
 """Of both protocols, as the brokers are configured for that of KIP-848."""
 
 SLOW_LISTENERS = 0.3
-NOT_WAITED_FOR, ASIDE = 0.25, 0.25
+NOT_WAITED_FOR, ASIDE = 0.2, 0.4
 """So many commits are not waited for, or by another task."""
 
 CANCELLED = 0.05
