@@ -74,7 +74,7 @@ def left_before_the_listener(patch: Patch) -> None:
 MEMBER_BUGS = (
     InjectedBug(commit_reordered, 3),
     InjectedBug(answer_of_a_former_join, 1),
-    InjectedBug(answers_wake_no_task, 1),
+    InjectedBug(answers_wake_no_task, 3),
     InjectedBug(close_forgets_to_commit, 2),
     InjectedBug(close_forgets_to_leave, 1),
     InjectedBug(left_before_the_listener, 1),
