@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from moldau.client.consumer.core.partition_records import PartitionRecords
-from moldau.client.producer.coordinator_link import AnswerLost, CoordinatorLink
+from moldau.client.producer.coordinator_link import AnswerLost, CoordinatorLink, NotSent
 from moldau.client.producer.core.transaction_manager import Pause, TransactionManager
 from moldau.client.producer.core.transaction_requests import RequestKind
 from moldau.client.producer.transactions import TransactionDriver, Transactions
@@ -17,20 +17,24 @@ from tests.kit.injected_bugs import InjectedBug, Patch
 
 
 def answer_of_an_old_connection(patch: Patch) -> None:
-    """An answer of the connection before, to the end of another transaction, ends the open one."""
+    """While a coordinator moves, the answer of the former one to another end ends the open one."""
     original = CoordinatorLink.ask
 
     async def ask(self: Any, ask: Any, sending: Any) -> Any:
         is_end = ask.kind is RequestKind.END
+        old = getattr(self, "old_answer", None) if is_end else None
         try:
             response = await original(self, ask, sending)
-        except AnswerLost:
-            if is_end and hasattr(self, "old_answer"):
-                return self.old_answer
-            raise
+        except (AnswerLost, NotSent) as fault:
+            if old is None:
+                raise
+            if isinstance(fault, NotSent):
+                sending(None)
+            return old
         if is_end and response.error_code == ErrorCode.NONE:
             self.old_answer = response
-        return response
+        is_passing = is_end and ErrorCode.of(response.error_code).retriable
+        return old if is_passing and old is not None else response
 
     patch.setattr(CoordinatorLink, "ask", ask)
 
@@ -83,7 +87,7 @@ def aborted_producers_forgotten(patch: Patch) -> None:
 
 
 CLIENT_BUGS = (
-    InjectedBug(answer_of_an_old_connection, 7, ("stop_coordinator", "reset")),
+    InjectedBug(answer_of_an_old_connection, 4, ("kill_coordinator", "coordinator_leaves")),
     InjectedBug(close_forgets_its_transaction, 1),
     InjectedBug(lost_wake_up, 2),
     InjectedBug(commit_overtakes_its_batches, 3),

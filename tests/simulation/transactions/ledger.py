@@ -507,8 +507,10 @@ class TransactionLedger(DataLedger):
         # Those of version 1 have the transaction's own epoch, of version 2 the one after it.
         epoch = transaction.producer_epoch + (transaction.version >= EPOCH_BUMP_VERSION)
         known = log.outcomes.get((transaction.producer_id, epoch))
-        # What its coordinator has aborted in the meantime has the epoch that fences it.
-        is_wrong = known is not True if is_commit else known is True
+        # What its coordinator has aborted in the meantime has the epoch that fences it, and in
+        # version 1 transactions before it had this one.
+        has_its_own = transaction.version >= EPOCH_BUMP_VERSION
+        is_wrong = known is not True if is_commit else known is True and has_its_own
         if is_wrong and (transaction.acknowledged or transaction.offsets):
             raise Violation("answered-uncommitted", f"{transaction}: the log says {known}")
         self.check_not_open(transaction)

@@ -361,6 +361,8 @@ class GroupMember(RebalanceListener):
         watch = self.watch
         uncommitted = self._uncommitted() if self.commits_automatically else {}
         must_leave = watch.is_member and (watch.instance_id is None or not watch.is_classic)
+        # One that was not polled for too long is leaving by now.
+        must_leave &= self._coordinator._membership.member.standing() is not Standing.OUT
         watch.asked.clear()
         watch.is_closing = True
         try:
