@@ -25,6 +25,7 @@ pytest_plugins = (
     "tests.kit.compiled",
     "tests.kit.guard",
     "tests.kit.hypothesis_profiles",
+    "tests.kit.own_records",
     "tests.kit.rerun",
 )
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from moldau.testing import wait_until
 from moldau.testing.layout import PortHolder
 from moldau.testing.watchdog import Watchdog
 from tests.deploy.files import DEPLOY, compose
+from tests.kit.waiting import until
 
 PROGRAMS: Final = {
     "moldau": [sys.executable, "-m", "moldau.cli.main"],
@@ -146,7 +146,7 @@ class LocalNodes:
             assert node.process.poll() is None, f"{node.name} has ended:\n{node.log}"
             return node.get("/readyz")[0] == 200
 
-        wait_until(is_ready, what=f"{node.name} is ready", deadline_s=START_DEADLINE_S)
+        until(is_ready, what=f"{node.name} is ready", deadline_s=START_DEADLINE_S)
 
     def stop(self, node: LocalNode) -> int:
         """The image's stop signal; the exit status."""

@@ -24,7 +24,6 @@ from moldau.client import (
     QuorumReplica,
 )
 from moldau.protocol.types import uuid_from_base64, uuid_to_base64
-from moldau.testing import wait_until
 from tests.deploy.files import DEPLOY, compose_variables, yaml_of
 from tests.deploy.local_nodes import LocalNode, LocalNodes
 from tests.deploy.promql import (
@@ -38,6 +37,7 @@ from tests.deploy.promql import (
     variable_queries,
 )
 from tests.deploy.test_compose import BROKERS, CONTROLLERS
+from tests.kit.waiting import until
 from tests.system.processes import read_all
 
 pytestmark = [
@@ -147,7 +147,7 @@ def test_a_controller_whose_disk_is_lost_does_not_vote_as_the_one_it_was(cluster
         [found] = [each for each in quorum(cluster).voters if each.replica_id == 103]
         return found
 
-    wait_until(lambda: voter().log_end_offset > 0, what="the leader has heard of 103")
+    until(lambda: voter().log_end_offset > 0, what="the leader has heard of 103")
     node = cluster.nodes["controller-103"]
     assert cluster.stop(node) == 0
     shutil.rmtree(node.data)

@@ -15,11 +15,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from moldau.testing import wait_until
 from tests.interop.drivers import DRIVERS
 from tests.interop.raw.probe import stored_headers
 from tests.interop.samples import CODECS, Rec
 from tests.interop.topics import ADMIN_TIMEOUT_S, TopicMaker
+from tests.kit.waiting import until
 
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -72,7 +72,7 @@ def test_a_record_without_a_key_is_refused(bootstrap: str, topics: TopicMaker, c
     assert errors.pop() is None
     for key in (b"k", None, b"k"):
         produce(key)
-    wait_until(lambda: producer.poll(0.1) >= 0 and len(errors) == 3, what="three answers")
+    until(lambda: producer.poll(0.1) >= 0 and len(errors) == 3, what="three answers")
     # librdkafka fails the whole batch, or, told by KIP-467 which records were at fault, the others
     # by another name.
     assert "INVALID_RECORD" in errors
@@ -95,7 +95,7 @@ def test_what_compaction_leaves_is_read_by_every_client(bootstrap: str, topics: 
     DRIVERS[0].write(bootstrap, topic, [Rec(b"last", b"of all")])
     # Idempotent producers' last batches stay as headers without records. There is one closed
     # segment, so this is all there is to clean.
-    wait_until(
+    until(
         lambda: any(
             not header.record_count for header in asyncio.run(stored_headers(bootstrap, topic))
         ),

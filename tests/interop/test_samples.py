@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.interop.drivers import DRIVERS
 from tests.interop.samples import BASE_TIMESTAMP_MS, Rec, sample_records
 from tests.interop.topics import TopicMaker
+from tests.kit.waiting import until
 
 DAY_MS = 86_400_000
 
@@ -23,5 +24,5 @@ def test_retention_takes_old_records_and_leaves_the_samples() -> None:
         writer.write(bootstrap, samples, records)
         writer.write(bootstrap, old, [Rec(None, b"", timestamp_ms=BASE_TIMESTAMP_MS - 8 * DAY_MS)])
         log = cluster.node().log_path
-        wait_until(lambda: f"{old}-0: deleted 1 segments" in log.read_text(), what="retention")
+        until(lambda: f"{old}-0: deleted 1 segments" in log.read_text(), what="retention")
         assert reader.read(bootstrap, samples, len(records)) == records

@@ -13,7 +13,7 @@ from types import TracebackType
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 
 ADMIN_TIMEOUT_S = 20
 
@@ -38,7 +38,7 @@ def wait_decided(bootstrap: str, topic: str) -> None:
             for where, future in futures.items()
         }
 
-    wait_until(
+    until(
         lambda: ends(IsolationLevel.READ_COMMITTED) == ends(IsolationLevel.READ_UNCOMMITTED),
         what=f"the markers of all transactions in {topic}",
     )
@@ -78,7 +78,7 @@ class TopicMaker:
         self._admin.create_topics([new])[name].result(ADMIN_TIMEOUT_S)
         if name not in self._names:
             self._names.append(name)
-        wait_until(lambda: self._has_leaders(name, partitions), what=f"leaders of {name}")
+        until(lambda: self._has_leaders(name, partitions), what=f"leaders of {name}")
         return name
 
     def _has_leaders(self, name: str, partition_count: int) -> bool:

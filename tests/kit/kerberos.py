@@ -14,8 +14,8 @@ from typing import Final, Self
 
 import pytest
 
-from moldau.testing import wait_until
 from moldau.testing.layout import PortHolder
+from tests.kit.waiting import until
 
 REALM: Final = "MOLDAU.TEST"
 HOST: Final = "localhost"
@@ -84,7 +84,7 @@ class Realm:
                 stdout=output,
                 stderr=output,
             )
-        wait_until(
+        until(
             lambda: "commencing operation" in log.read_text(),
             what="the KDC answers",
             deadline_s=DEADLINE_S,

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from moldau.testing.waiting import wait_until
+from tests.kit.waiting import until
 from tests.mutation import trials
 from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Mutant, mutants
 from tests.mutation.patching import functions_of, import_all, make, probe
@@ -240,7 +240,7 @@ def test_a_child_that_hangs_is_ended_with_what_it_started():
     assert child.kill() == {"result": HUNG}
     os.close(reader)
     os.close(writer)
-    wait_until(lambda: not _is_running(pid), what="the end of what it started")
+    until(lambda: not _is_running(pid), what="the end of what it started")
 
 
 @pytest.mark.real
@@ -258,7 +258,7 @@ def test_a_child_that_runs_for_ever_is_ended_by_its_cpu_time_however_busy_the_ma
 def test_a_child_that_is_only_slow_does_not_hang(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(trials, "HANG_SECONDS", 0.0)
     child = Child(lambda _tell: {"result": str(threading.Event().wait())})
-    wait_until(child.is_hanging, what="a child that waits for ever")
+    until(child.is_hanging, what="a child that waits for ever")
     monkeypatch.setattr(trials, "HANG_CPU_SECONDS", 0.0)
     assert not child.is_hanging()
     child.kill()

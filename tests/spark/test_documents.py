@@ -13,7 +13,8 @@ import pytest
 
 from moldau.client import NewTopic
 from moldau.client.sync import Admin, Consumer, Producer
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.system.documents.commands import commands_to_run
 from tests.system.documents.terminal import Terminal
 from tests.tidy.sources import ROOT
@@ -59,7 +60,7 @@ def test_the_quickstart(terminal: Terminal) -> None:
     [archive] = blocks(QUICKSTART, "yaml")
     (terminal.home / "archive.yaml").write_text(archive.replace(ADDRESS, address))
     running = terminal.serve(pipeline)
-    wait_until(
+    until(
         lambda: list((terminal.home / "archive").rglob("*.parquet")) != [],
         what="the archive has a file",
         deadline_s=DEADLINE_S,

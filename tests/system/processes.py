@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from moldau.node import foreground
 from moldau.runtime.stop_signals import StopSignals
-from moldau.testing import wait_until
 from tests.kit import Verdict
 from tests.kit.commands import Ended, run_here
+from tests.kit.waiting import until
 
 END_DEADLINE_S = 120
 
@@ -130,7 +130,7 @@ def watermarks(consumer: Consumer, where: TopicPartition) -> tuple[int, int]:
                 raise
         return bool(found)
 
-    wait_until(answered, what=f"the watermarks of {where.topic}-{where.partition}")
+    until(answered, what=f"the watermarks of {where.topic}-{where.partition}")
     return found[0]
 
 

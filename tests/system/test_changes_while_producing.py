@@ -16,8 +16,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.interop.topics import TopicMaker
+from tests.kit.waiting import until
 from tests.system.processes import Writer, read_all
 
 WAIT_S = 20
@@ -41,7 +42,7 @@ def test_a_topic_deleted_under_its_producer(cluster: Cluster, topics: TopicMaker
     victim = Writer(cluster.bootstrap_server, doomed, **settings)
     bystander = Writer(cluster.bootstrap_server, other)
     victim.send(200)
-    wait_until(lambda: victim.poll() >= 200, what="the first records")
+    until(lambda: victim.poll() >= 200, what="the first records")
     admin = admin_of(cluster)
     victim.send(50)
     bystander.send(50)
@@ -61,7 +62,7 @@ def test_a_topic_deleted_under_its_producer(cluster: Cluster, topics: TopicMaker
     }
     assert {error.code() for error in victim.refused} <= allowed
     assert doomed not in admin.list_topics(timeout=WAIT_S).topics
-    wait_until(
+    until(
         lambda: not (cluster.data_directory() / f"{doomed}-0").exists(),
         what="its directory is gone",
     )
@@ -126,7 +127,7 @@ def test_segments_roll_and_old_ones_go_under_a_producer(
             return sum(each.stat().st_size for each in segments[1:]) < keeps_bytes
         return False
 
-    wait_until(only_what_is_kept, what="old segments go")
+    until(only_what_is_kept, what="old segments go")
     values = read_all(cluster.bootstrap_server, topic)
     last = [int(value.split(b":")[0]) for value in values]
     assert 2000 < len(last) < 5000

@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from moldau.client import KafkaError, NewPartitions, NewTopic
 from moldau.client.sync import Admin, Consumer, Producer
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 
 ANONYMOUS = (("user", "ANONYMOUS"),)
 VALUE = b"x" * 10_000
@@ -152,7 +153,7 @@ def test_metrics_tell_of_throttled_clients() -> None:
         with Producer(cluster.bootstrap_server, client_id="mine") as producer:
             producer.send("t", VALUE * 5)
             producer.flush()
-        announced = wait_until(
+        announced = until(
             lambda: re.search(r"HTTP listener on (\S+)", cluster.node().log_path.read_text()),
             what="the HTTP listener",
         )

@@ -19,7 +19,8 @@ from benchmarks.compaction_load import (
     send_under_kills,
     wait_until_clean,
 )
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 
 pytestmark = [
     pytest.mark.system,
@@ -63,9 +64,7 @@ def test_updates_under_kills(tmp_path: Path) -> None:
         end = updates.count
         updates.fill(0, 8 * SEGMENT_BYTES)
         wait_until_clean(updates, end, deadline_s=60)
-        wait_until(
-            lambda: updates.read_back().tombstone_count == 0, deadline_s=60, what="no tombstones"
-        )
+        until(lambda: updates.read_back().tombstone_count == 0, deadline_s=60, what="no tombstones")
         remains = updates.read_back()
         assert (remains.wrong_count, remains.moved_count, remains.repeated_count) == (0, 0, 0)
 
@@ -79,7 +78,7 @@ def test_a_killed_cleaner_is_started_again_and_ends_with_its_broker(tmp_path: Pa
         updates.send(20_000)
         updates.flush()
         pid = cluster.node().pid
-        [child] = wait_until(lambda: children_of(pid), what="a cleaner's process")
+        [child] = until(lambda: children_of(pid), what="a cleaner's process")
         signal_process(child)
 
         def another() -> list[int]:
@@ -90,9 +89,9 @@ def test_a_killed_cleaner_is_started_again_and_ends_with_its_broker(tmp_path: Pa
                 updates.flush()
             return found
 
-        [second] = wait_until(another, what="another process")
+        [second] = until(another, what="another process")
         cluster.kill()
-        wait_until(lambda: not Path(f"/proc/{second}").exists(), what="the end of the orphan")
+        until(lambda: not Path(f"/proc/{second}").exists(), what="the end of the orphan")
         cluster.restart()
         cluster.kill()
         cluster.restart()

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.interop.topics import TopicMaker
 from tests.kit import judging
+from tests.kit.waiting import until
 from tests.system.processes import Writer, read_all
 
 CLEAN_MARKER = ".kafka_cleanshutdown"
@@ -35,7 +36,7 @@ def test_nothing_acknowledged_is_lost_when_killed_under_load() -> None:
         for _ in range(3):
             before = writer.poll()
             writer.send(4000)
-            wait_until(lambda before=before: writer.poll() > before + 500, what="acknowledgements")
+            until(lambda before=before: writer.poll() > before + 500, what="acknowledgements")
             cluster.kill()
             writer.send(500)
             cluster.restart()
@@ -68,12 +69,12 @@ def test_a_pause_delays_and_doubles_nothing() -> None:
             **{"socket.timeout.ms": 1000, "request.timeout.ms": 500},
         )
         writer.send(2000)
-        wait_until(lambda: writer.poll() > 0, what="the first acknowledgement")
+        until(lambda: writer.poll() > 0, what="the first acknowledgement")
         cluster.pause()
         writer.send(200)
         # Long enough for requests to time out and to be sent again.
         resent = _Reconnects(writer)
-        wait_until(resent, what="the producer gives up waiting")
+        until(resent, what="the producer gives up waiting")
         cluster.resume()
         writer.flush()
         assert_nothing_lost_or_doubled(writer, read_all(cluster.bootstrap_server, topic))
@@ -124,7 +125,7 @@ def test_a_stop_while_clients_wait_is_quick_and_clean(tmp_path: Path) -> None:
         topic = TopicMaker(cluster.bootstrap_server).create()
         writer = Writer(cluster.bootstrap_server, topic)
         writer.send(5000)
-        wait_until(lambda: writer.poll() > 0, what="acknowledgements")
+        until(lambda: writer.poll() > 0, what="acknowledgements")
         assert cluster.node().stop(deadline_s=15) == 0
         cluster.restart()
         writer.flush()
@@ -142,7 +143,7 @@ def test_a_topic_deleted_before_a_kill_stays_deleted() -> None:
         listed = admin.list_topics(timeout=20).topics
         assert kept in listed
         assert gone not in listed
-        wait_until(
+        until(
             lambda: (
                 not [
                     path

@@ -16,7 +16,7 @@ from moldau.protocol.messages.p10_find_coordinator import (
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
 from moldau.testing import Cluster
-from moldau.testing.waiting import wait_until_async
+from tests.kit.waiting import until_async
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 
@@ -51,7 +51,7 @@ async def test_every_version_and_kind_of_key(tmp_path: Path) -> None:
         async def is_found() -> bool:
             return (await find(connection, 6, GROUP))[0] == ErrorCode.NONE
 
-        await wait_until_async(is_found, what="a coordinator of groups", deadline_s=20)
+        await until_async(is_found, what="a coordinator of groups", deadline_s=20)
         for version in range(7):
             assert await find(connection, version, GROUP) == (ErrorCode.NONE, 1, port)
 
@@ -61,7 +61,7 @@ async def test_every_version_and_kind_of_key(tmp_path: Path) -> None:
             log = (tmp_path / "node-1" / "node.log").read_text()
             return "__transaction_state cannot be created: INVALID_REPLICATION_FACTOR" in log
 
-        await wait_until_async(is_refused, what="the broker's word about it", deadline_s=20)
+        await until_async(is_refused, what="the broker's word about it", deadline_s=20)
         for version in range(1, 7):
             error, node_id, _ = await find(connection, version, TRANSACTION)
             assert (error, node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Record, encode_batch
-from moldau.testing import Cluster, wait_until, wait_until_async
+from moldau.testing import Cluster
 from tests.interop.raw.probe import connected, produce_raw, topic_metadata
 from tests.interop.samples import BASE_TIMESTAMP_MS
 from tests.interop.topics import TopicMaker
+from tests.kit.waiting import until, until_async
 from tests.system.conftest import SmallDisk
 from tests.system.processes import Writer, read_all
 
@@ -53,7 +54,7 @@ def test_a_producer_waits_a_full_disk_out(small_disk: SmallDisk, tmp_path: Path)
         writer.flush()
         small_disk.fill()
         writer.send(300, size_bytes=1000)
-        wait_until(lambda: writer.poll() and says_full(cluster), what="the node says it is full")
+        until(lambda: writer.poll() and says_full(cluster), what="the node says it is full")
         small_disk.free()
         writer.flush()
         assert writer.refused == []
@@ -90,5 +91,5 @@ async def produce_when_possible(bootstrap: str, topic: str) -> int:
                 accepted.append(int(answer.base_offset))
             return bool(accepted)
 
-        await wait_until_async(is_taken, what="the node takes records again")
+        await until_async(is_taken, what="the node takes records again")
     return accepted[0]

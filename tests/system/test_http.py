@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.interop.topics import TopicMaker
+from tests.kit.waiting import until
 from tests.system.processes import Writer, read_all
 
 HTTP_TIMEOUT_S = 10
@@ -24,7 +25,7 @@ Get = Callable[[str], tuple[int, str]]
 @pytest.fixture(scope="module")
 def get(cluster: Cluster) -> Get:
     """Asks for a path: status and body."""
-    announced = wait_until(
+    announced = until(
         lambda: re.search(r"HTTP listener on (\S+)", cluster.node().log_path.read_text()),
         what="the HTTP listener",
     )

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.interop.topics import TopicMaker
+from tests.kit.waiting import until
 from tests.system.processes import Writer, read_all
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -89,7 +90,7 @@ def test_a_flood_of_half_open_big_frames(limited: Cluster) -> None:
     writer.flush()
     before = resident_bytes(pid)
     with Flood(limited.bootstrap_server) as flood:
-        wait_until(lambda: sum(flood.sent_bytes) > FRAME_BYTES, what="the flood has begun")
+        until(lambda: sum(flood.sent_bytes) > FRAME_BYTES, what="the flood has begun")
         # Room for one frame beyond the limit and for the process's own; forty frames are 600 MB.
         bound = before + QUEUED_LIMIT_BYTES + FRAME_BYTES + 32 * MEGABYTE
         for _ in range(50):
@@ -99,7 +100,7 @@ def test_a_flood_of_half_open_big_frames(limited: Cluster) -> None:
     writer.flush()
     assert writer.refused == []
     assert len(read_all(limited.bootstrap_server, topic)) == 150
-    wait_until(
+    until(
         lambda: resident_bytes(pid) < before + QUEUED_LIMIT_BYTES + 64 * MEGABYTE,
         what="memory is given back",
     )
@@ -112,9 +113,9 @@ def test_many_idle_connections_cost_little(limited: Cluster) -> None:
     with ExitStack() as opened:
         for _ in range(300):
             opened.enter_context(socket.create_connection((host, int(port))))
-        wait_until(lambda: descriptor_count(pid) >= 300, what="all connections accepted")
+        until(lambda: descriptor_count(pid) >= 300, what="all connections accepted")
         assert resident_bytes(pid) < before + 60 * MEGABYTE
-    wait_until(lambda: descriptor_count(pid) < descriptors + 20, what="all connections closed")
+    until(lambda: descriptor_count(pid) < descriptors + 20, what="all connections closed")
 
 
 def test_a_reader_that_does_not_read_holds_little(limited: Cluster) -> None:

@@ -10,6 +10,9 @@ from tests.tidy.sources import Function, functions_of, name_of, python_files, tr
 #: Shows that a test of the gate that sleeps is found.
 SLEEPERS = frozenset({"tests/unit/kit/test_guard.py"})
 
+#: The one module of the tests that takes the public loops, which sleep: it adds patience to them.
+PATIENT = "tests/kit/waiting.py"
+
 _CHECKING_NAME = re.compile(r"^_?(assert|check|expect|verify|must|raises|fail|require)")
 
 
@@ -76,6 +79,33 @@ def test_no_test_sleeps():
 def _is_yield(call: ast.Call) -> bool:
     """`asyncio.sleep(0)` lets others run; it waits for nothing."""
     return bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
+
+
+def test_tests_wait_with_patience():
+    impatient = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in python_files("tests")
+        if name_of(path) != PATIENT
+        for node in ast.walk(tree_of(path))
+        if _takes_the_loops_for_users(node)
+    ]
+    assert impatient == [], f"import until and until_async from {PATIENT}"
+
+
+def _takes_the_loops_for_users(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        names = {alias.name for alias in node.names}
+        return node.module == "moldau.testing.waiting" or (
+            node.module == "moldau.testing"
+            and bool(names & {"wait_until", "wait_until_async", "waiting"})
+        )
+    if isinstance(node, ast.Import):
+        return any(alias.name == "moldau.testing.waiting" for alias in node.names)
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr in ("wait_until", "wait_until_async")
+        and ast.unparse(node.value) in ("moldau.testing", "testing", "waiting")
+    )
 
 
 def test_test_modules_have_their_own_names():

@@ -17,10 +17,10 @@ from aiokafka.admin import (
 )
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from moldau.testing import wait_until_async
 from tests.interop.drivers import AioKafka
 from tests.interop.samples import Rec
 from tests.interop.topics import fresh_name
+from tests.kit.waiting import until_async
 
 ERROR_OF_CREATION = 1
 
@@ -62,7 +62,7 @@ async def test_create_describe_list_delete(admin: AIOKafkaAdminClient) -> None:
     async def gone() -> bool:
         return name not in await admin.list_topics()
 
-    await wait_until_async(gone, what=f"{name} gone")
+    await until_async(gone, what=f"{name} gone")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ async def test_partitions_grow_and_never_shrink(admin: AIOKafkaAdminClient, topi
     async def grown() -> bool:
         return await partition_count(admin, topic) == 3
 
-    await wait_until_async(grown, what="three partitions")
+    await until_async(grown, what="three partitions")
     with pytest.raises(aiokafka.errors.InvalidPartitionsError):
         await admin.create_partitions({topic: NewPartitions(2)})
 
@@ -108,7 +108,7 @@ async def test_configs_are_described_and_altered(admin: AIOKafkaAdminClient, top
     async def changed() -> bool:
         return (await values())["max.message.bytes"] == "2000000"
 
-    await wait_until_async(changed, what="the new value")
+    await until_async(changed, what="the new value")
 
 
 async def test_records_before_an_offset_are_deleted(

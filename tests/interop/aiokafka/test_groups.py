@@ -21,8 +21,8 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
-from moldau.testing.waiting import wait_until_async
 from tests.interop.topics import TopicMaker, fresh_name
+from tests.kit.waiting import until_async
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -92,7 +92,7 @@ async def read(consumer: AIOKafkaConsumer, count: int) -> list[bytes]:
             found.extend(record.value for record in records)
         return len(found) >= count
 
-    await wait_until_async(is_read, what=f"{count} records", deadline_s=WAIT_S)
+    await until_async(is_read, what=f"{count} records", deadline_s=WAIT_S)
     return sorted(found)
 
 
@@ -105,7 +105,7 @@ async def shared(counts: list[int], *consumers: AIOKafkaConsumer) -> None:
         shares = [consumer.assignment() for consumer in consumers]
         return sorted(map(len, shares)) == counts and len(set().union(*shares)) == sum(counts)
 
-    await wait_until_async(is_shared, what=f"{counts} partitions each", deadline_s=WAIT_S)
+    await until_async(is_shared, what=f"{counts} partitions each", deadline_s=WAIT_S)
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)

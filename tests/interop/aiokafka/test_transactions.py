@@ -12,8 +12,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ProducerFenced
 
-from moldau.testing.waiting import wait_until_async
 from tests.interop.topics import TopicMaker, fresh_name, wait_decided
+from tests.kit.waiting import until_async
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -65,7 +65,7 @@ async def read(bootstrap: str, topic: str, isolation: str = "read_committed") ->
                     return False
             return True
 
-        await wait_until_async(is_at_the_end, what="the ends", deadline_s=WAIT_S)
+        await until_async(is_at_the_end, what="the ends", deadline_s=WAIT_S)
         return sorted(found)
     finally:
         await consumer.stop()
@@ -116,7 +116,7 @@ async def committed(consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, in
     async def are_there() -> bool:
         return {each: await consumer.committed(each) for each in offsets} == offsets
 
-    await wait_until_async(are_there, what="the transaction's offsets", deadline_s=WAIT_S)
+    await until_async(are_there, what="the transaction's offsets", deadline_s=WAIT_S)
 
 
 async def test_consume_transform_produce(trio: str, trio_topics: TopicMaker) -> None:

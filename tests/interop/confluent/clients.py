@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 
 WAIT_S: Final = 60.0
 POLL_S: Final = 0.05
@@ -79,7 +79,7 @@ class Reading:
             self.poll()
             return is_reached()
 
-        wait_until(polled, what=what, deadline_s=WAIT_S)
+        until(polled, what=what, deadline_s=WAIT_S)
 
     def until_shared(self, topic: str, counts: Iterable[int]) -> list[set[tuple[str, int]]]:
         """Poll until the consumers own so many partitions each, all different; returns them."""

@@ -16,10 +16,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from moldau.testing import wait_until
 from tests.interop.drivers import Confluent
 from tests.interop.samples import BASE_TIMESTAMP_MS, Rec
 from tests.interop.topics import TopicMaker, fresh_name
+from tests.kit.waiting import until
 
 WAIT_S = 20.0
 
@@ -67,7 +67,7 @@ def test_create_describe_list_delete(admin: AdminClient) -> None:
     assert topic_config(admin, name)["retention.ms"].value == "3600000"
     assert exists(admin, name)
     admin.delete_topics([name])[name].result(WAIT_S)
-    wait_until(lambda: not exists(admin, name), what=f"{name} gone")
+    until(lambda: not exists(admin, name), what=f"{name} gone")
 
 
 def test_a_deleted_topic_can_be_made_again_empty(admin: AdminClient, bootstrap: str) -> None:
@@ -163,7 +163,7 @@ def test_partitions_grow_and_never_shrink(admin: AdminClient, topic: str) -> Non
     admin.create_partitions([NewPartitions(topic, 5)], validate_only=True)[topic].result(WAIT_S)
     assert partition_count() == 1
     admin.create_partitions([NewPartitions(topic, 5)])[topic].result(WAIT_S)
-    wait_until(lambda: partition_count() == 5, what="five partitions")
+    until(lambda: partition_count() == 5, what="five partitions")
     assert refusal(2) == KafkaError.INVALID_PARTITIONS
     assert refusal(5) == KafkaError.INVALID_PARTITIONS
     assert partition_count() == 5
@@ -184,14 +184,12 @@ def test_topic_configs_change_step_by_step(admin: AdminClient, topic: str) -> No
 
     assert source("retention.ms") is ConfigSource.DEFAULT_CONFIG
     change("retention.ms", "1234567", AlterConfigOpType.SET)
-    wait_until(
-        lambda: topic_config(admin, topic)["retention.ms"].value == "1234567", what="a new value"
-    )
+    until(lambda: topic_config(admin, topic)["retention.ms"].value == "1234567", what="a new value")
     assert source("retention.ms") is ConfigSource.DYNAMIC_TOPIC_CONFIG
     change("max.message.bytes", "2000000", AlterConfigOpType.SET)
     assert topic_config(admin, topic)["retention.ms"].value == "1234567"
     change("retention.ms", None, AlterConfigOpType.DELETE)
-    wait_until(
+    until(
         lambda: topic_config(admin, topic)["retention.ms"].value == "604800000", what="the default"
     )
     with pytest.raises(KafkaException) as caught:
@@ -210,11 +208,9 @@ def test_altering_all_configs_replaces_them(admin: AdminClient, topic: str) -> N
         futures[resource].result(WAIT_S)
 
     replace({"retention.ms": "1000000", "segment.bytes": "2000000"})
-    wait_until(
-        lambda: topic_config(admin, topic)["segment.bytes"].value == "2000000", what="two values"
-    )
+    until(lambda: topic_config(admin, topic)["segment.bytes"].value == "2000000", what="two values")
     replace({"retention.ms": "2000000"})
-    wait_until(
+    until(
         lambda: topic_config(admin, topic)["segment.bytes"].value == "1073741824", what="one value"
     )
     assert topic_config(admin, topic)["retention.ms"].value == "2000000"
@@ -236,7 +232,7 @@ def test_broker_configs_change_while_it_runs(admin: AdminClient) -> None:
     assert not broker_config()["log.retention.ms"].is_read_only
     change("log.retention.ms", "86400000", AlterConfigOpType.SET)
     try:
-        entry = wait_until(
+        entry = until(
             lambda: (found := broker_config()["log.retention.ms"]).value == "86400000" and found,
             what="a dynamic broker value",
         )

@@ -19,10 +19,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from moldau.testing import wait_until
 from tests.interop.drivers import Confluent
 from tests.interop.samples import BASE_TIMESTAMP_MS, Rec
 from tests.interop.topics import TopicMaker, fresh_name
+from tests.kit.waiting import until
 
 WAIT_S = 20.0
 DRIVER = Confluent()
@@ -206,7 +206,7 @@ def test_keys_spread_over_partitions_and_stay_there(bootstrap: str, topics: Topi
             seen.extend(consumer.consume(400, 0.2))
             return len(seen) >= 400
 
-        wait_until(all_read, what="400 records of four partitions", deadline_s=WAIT_S)
+        until(all_read, what="400 records of four partitions", deadline_s=WAIT_S)
         assert len(seen) == 400
     finally:
         consumer.close()

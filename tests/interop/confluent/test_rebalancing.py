@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from moldau.testing import wait_until
 from tests.interop.confluent.clients import POLL_S, WAIT_S, consumer_config
 from tests.interop.confluent.ownership import Checker, History
 from tests.interop.topics import TopicMaker, fresh_name
+from tests.kit.waiting import until
 
 PARTITIONS = 12
 MEMBERS = 8
@@ -115,7 +115,7 @@ class Member:
             return True
 
         try:
-            return wait_until(is_committed, what="a commit", deadline_s=WAIT_S)
+            return until(is_committed, what="a commit", deadline_s=WAIT_S)
         except KafkaException as error:
             if self._is_leaving.is_set() and error.args[0].code() in TOO_LATE:
                 return False
@@ -202,7 +202,7 @@ class Group:
         return sum(self.writing.ends.values()) + uncommitted_count
 
     def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
-        wait_until(lambda: is_reached() or bool(self.failures), what=what, deadline_s=2 * WAIT_S)
+        until(lambda: is_reached() or bool(self.failures), what=what, deadline_s=2 * WAIT_S)
         assert self.failures == []
 
 

@@ -16,7 +16,6 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from moldau.testing import wait_until
 from tests.interop.confluent.clients import (
     WAIT_S,
     Reading,
@@ -27,6 +26,7 @@ from tests.interop.confluent.clients import (
     write_numbers,
 )
 from tests.interop.topics import TopicMaker, fresh_name, wait_decided
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -148,7 +148,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(trio: str, trio_topics: To
     write(producer, topic, [b"late"] * 3)
     assert producer.flush(WAIT_S) == 0
     write_numbers(trio, topic, range(3), PARTITIONS)
-    wait_until(
+    until(
         lambda: read(trio, topic) == numbers(3), what="the open one is aborted", deadline_s=WAIT_S
     )
     with pytest.raises(KafkaException) as told:

@@ -18,8 +18,8 @@ from moldau.protocol.messages.p03_metadata import MetadataRequest
 from moldau.protocol.messages.p32_describe_configs import DescribeConfigsRequest
 from moldau.protocol.messages.p44_incremental_alter_configs import IncrementalAlterConfigsRequest
 from moldau.protocol.schema import ArrayType, Message, Struct, StructType
-from moldau.testing import wait_until
 from tests.interop.raw.wire import read_exactly
+from tests.kit.waiting import until
 
 ANSWER_TIMEOUT_S: Final = 30.0
 CLIENT_ID: Final = "differential"
@@ -146,7 +146,7 @@ class Node:
             told: Any = self.ask(question, BARRIER_VERSIONS[1])
             return bool(told.results[0].configs[0].value == value)
 
-        wait_until(shown, what=f"{self.name} shows the last change")
+        until(shown, what=f"{self.name} shows the last change")
         self.learn_topic_ids()
 
 

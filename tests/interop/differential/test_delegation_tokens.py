@@ -34,12 +34,11 @@ from moldau.protocol.messages.p39_renew_delegation_token import RenewDelegationT
 from moldau.protocol.messages.p40_expire_delegation_token import ExpireDelegationTokenRequest
 from moldau.protocol.messages.p41_describe_delegation_token import DescribeDelegationTokenRequest
 from moldau.runtime.authentication.sasl import ScramClient
-from moldau.testing import wait_until
-from moldau.testing.waiting import wait_until_async
 from tests.interop.differential.test_sasl_conversations import Talk
 from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools, missing
 from tests.kit.ports import free_port
+from tests.kit.waiting import until, until_async
 from tests.system.security.nodes import AUTHORIZER, PLAIN_MODULE, SCRAM_MODULE, SecuredNode
 
 pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(120)]
@@ -122,7 +121,7 @@ def _running(java: JavaTools, home: Path) -> Iterator[Pair]:
                     ),
                 ]
                 admin.create_acls(bindings)
-                wait_until(lambda admin=admin: len(admin.describe_acls()) == 2, what="the rules")
+                until(lambda admin=admin: len(admin.describe_acls()) == 2, what="the rules")
         yield found
 
 
@@ -151,7 +150,7 @@ class Client:
             mismatch = told.error_code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
             return (mismatch, self.ids[name] in shown) == (is_there, is_there)
 
-        await wait_until_async(is_seen, what=f"token {name} is there: {is_there}")
+        await until_async(is_seen, what=f"token {name} is there: {is_there}")
 
     async def by_token(self, name: str, password: bytes | None = None, more: str = "") -> None:
         """Log in by SCRAM with a token."""

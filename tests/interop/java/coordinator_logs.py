@@ -13,11 +13,11 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from moldau.client import Admin
-from moldau.testing import wait_until
 from tests.interop.confluent.clients import Reading, consuming
 from tests.interop.drivers import DRIVERS
 from tests.interop.samples import Rec
 from tests.interop.topics import TopicMaker, wait_decided
+from tests.kit.waiting import until
 
 WAIT_S: Final = 60.0
 TOPIC: Final = "grouped"
@@ -67,7 +67,7 @@ def _commit_in_transactions(bootstrap: str) -> None:
                 producer.commit_transaction(WAIT_S)
             else:
                 producer.abort_transaction(WAIT_S)
-    wait_until(
+    until(
         lambda: transactions(bootstrap)["with-offsets"] == "CompleteAbort",
         what="the markers of the last transaction",
         deadline_s=WAIT_S,

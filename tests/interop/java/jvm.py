@@ -21,8 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from moldau.testing import wait_until
 from tests.kit.ports import free_ports
+from tests.kit.waiting import until
 
 ROOT: Final = Path(__file__).parents[3]
 CACHE: Final = (ROOT / ".cache").resolve()
@@ -126,7 +126,7 @@ def _share_classes(home: Path) -> None:
             return server.poll() is not None or probe.connect_ex(("127.0.0.1", port)) == 0
 
     try:
-        wait_until(listens, what="Apache Kafka listens", deadline_s=MAKE_DEADLINE_S)
+        until(listens, what="Apache Kafka listens", deadline_s=MAKE_DEADLINE_S)
         server.terminate()
         server.wait(MAKE_DEADLINE_S)
     finally:

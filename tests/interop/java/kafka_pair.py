@@ -10,11 +10,11 @@ from pathlib import Path
 
 from moldau.client import Admin
 from moldau.config import read_properties_file
-from moldau.testing import wait_until
 from tests.interop.java.jvm import jvm_command
 from tests.interop.java.server import START_DEADLINE_S, KafkaServer
 from tests.interop.java.tools import JavaTools
 from tests.kit.ports import free_port
+from tests.kit.waiting import until
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def kafka_pair(java: JavaTools, home: Path) -> Iterator[str]:
         )
         try:
             both = f"{first.bootstrap_server},{address}"
-            wait_until(
+            until(
                 lambda: _broker_ids(both) == [1, 2],
                 what="both brokers serve",
                 deadline_s=START_DEADLINE_S,

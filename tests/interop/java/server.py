@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from moldau.testing import wait_until
 from tests.interop.java.jvm import jvm_command
 from tests.interop.java.tools import JavaTools
 from tests.kit.ports import free_port
+from tests.kit.waiting import until
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
@@ -83,7 +83,7 @@ class KafkaServer:
                 stderr=log,
             )
         try:
-            wait_until(self._listens, what="Apache Kafka listens", deadline_s=START_DEADLINE_S)
+            until(self._listens, what="Apache Kafka listens", deadline_s=START_DEADLINE_S)
         except BaseException:
             self._process.kill()
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from moldau.client import Admin
-from moldau.testing.waiting import wait_until_async
+from tests.kit.waiting import until_async
 
 
 async def ask_beyond_a_session(admin: Admin, session_ms: int) -> None:
@@ -23,6 +23,6 @@ async def ask_beyond_a_session(admin: Admin, session_ms: int) -> None:
 
     while not is_past(0.7):
         await admin.list_topics()
-    await wait_until_async(is_renewing, what="the session is being renewed")
+    await until_async(is_renewing, what="the session is being renewed")
     while not is_past(1.4):
         await admin.list_topics()

@@ -27,11 +27,11 @@ from moldau.client import (
     ScramUpsertion,
     TlsFailed,
 )
-from moldau.testing.waiting import wait_until_async
 from tests.interop.java.server import KafkaServer
 from tests.interop.java.sessions import ask_beyond_a_session
 from tests.interop.java.tools import JavaTools
 from tests.kit.ports import free_port
+from tests.kit.waiting import until_async
 
 pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -181,7 +181,7 @@ async def test_scram_and_delegation_tokens(secured: Secured):
             known = await admin.describe_delegation_tokens()
             return token.token_id not in {each.token_id for each in known}
 
-        await wait_until_async(is_gone, what="the token's end", deadline_s=20)
+        await until_async(is_gone, what="the token's end", deadline_s=20)
         with pytest.raises(BrokerError, match="DELEGATION_TOKEN"):
             await admin.renew_delegation_token(b"no such token")
 
@@ -210,7 +210,7 @@ async def test_acls_and_quotas(secured: Secured):
         async def is_there() -> bool:
             return await admin.describe_acls(AclFilter(resource_name="t")) == [binding]
 
-        await wait_until_async(is_there, what="the ACL", deadline_s=20)
+        await until_async(is_there, what="the ACL", deadline_s=20)
         assert await admin.delete_acls([AclFilter(principal="User:bob")]) == [binding]
         bob = (("user", "bob"),)
         changes = {bob: {"producer_byte_rate": 1e6}}
@@ -219,4 +219,4 @@ async def test_acls_and_quotas(secured: Secured):
         async def is_set() -> bool:
             return await admin.describe_client_quotas({"user": "bob"}) == changes
 
-        await wait_until_async(is_set, what="the quota", deadline_s=20)
+        await until_async(is_set, what="the quota", deadline_s=20)

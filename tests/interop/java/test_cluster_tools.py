@@ -6,11 +6,11 @@ import json
 import re
 from pathlib import Path
 
-from moldau.testing import wait_until
 from tests.interop.drivers import DRIVERS
 from tests.interop.java.tools import JavaTools
 from tests.interop.samples import BASE_TIMESTAMP_MS, CODECS, Rec
 from tests.interop.topics import TopicMaker, fresh_name
+from tests.kit.waiting import until
 
 
 def test_kafka_topics(java: JavaTools, bootstrap: str) -> None:
@@ -31,7 +31,7 @@ def test_kafka_topics(java: JavaTools, bootstrap: str) -> None:
     def described() -> list[str]:
         return java.check("kafka-topics", *named, "--describe").lines
 
-    wait_until(lambda: len(described()) == 5, what="four partitions described")
+    until(lambda: len(described()) == 5, what="four partitions described")
     head, *partitions = described()
     assert re.search(r"PartitionCount: 4\s+ReplicationFactor: 1", head)
     assert "retention.ms=3600000" in head
@@ -41,7 +41,7 @@ def test_kafka_topics(java: JavaTools, bootstrap: str) -> None:
     assert shrunk.status == 1
     assert re.search(r"4 partition.* 1 would not be", shrunk.output + shrunk.errors)
     java.check("kafka-topics", *named, "--delete")
-    wait_until(
+    until(
         lambda: name not in java.check("kafka-topics", *server, "--list").lines,
         what=f"{name} gone",
     )
@@ -62,12 +62,12 @@ def test_kafka_configs_of_topics(java: JavaTools, bootstrap: str, topic: str) ->
     java.check(
         "kafka-configs", *entity, "--alter", "--add-config", "retention.ms=123456,segment.ms=777777"
     )
-    wait_until(lambda: "retention.ms=123456" in described(), what="retention.ms")
+    until(lambda: "retention.ms=123456" in described(), what="retention.ms")
     assert "segment.ms=777777" in described()
     assert "DYNAMIC_TOPIC_CONFIG:retention.ms=123456" in described()
     assert "max.message.bytes=1048588" in described("--all")
     java.check("kafka-configs", *entity, "--alter", "--delete-config", "retention.ms")
-    wait_until(lambda: "retention.ms=" not in described(), what="no retention.ms")
+    until(lambda: "retention.ms=" not in described(), what="no retention.ms")
     bad = java.run("kafka-configs", *entity, "--alter", "--add-config", "retention.ms=soon")
     assert bad.status == 1
     assert "InvalidConfigurationException" in bad.output + bad.errors
@@ -82,9 +82,9 @@ def test_kafka_configs_of_brokers(java: JavaTools, bootstrap: str) -> None:
             return java.check("kafka-configs", *who, "--describe").output
 
         java.check("kafka-configs", *who, "--alter", "--add-config", "log.retention.ms=86400000")
-        wait_until(lambda: "log.retention.ms=86400000" in described(), what="a dynamic config")
+        until(lambda: "log.retention.ms=86400000" in described(), what="a dynamic config")
         java.check("kafka-configs", *who, "--alter", "--delete-config", "log.retention.ms")
-        wait_until(lambda: "log.retention.ms=86400000" not in described(), what="none any more")
+        until(lambda: "log.retention.ms=86400000" not in described(), what="none any more")
     everything = java.check("kafka-configs", *server, "--entity-name", "1", "--describe", "--all")
     assert "node.id=1" in everything.output
 

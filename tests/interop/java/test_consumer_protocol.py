@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from moldau.testing import wait_until
 from tests.interop.java.tools import JavaTools
 from tests.interop.topics import TopicMaker
+from tests.kit.waiting import until
 
 
 def test_console_consumer_and_the_tools_for_its_group(
@@ -36,7 +36,7 @@ def test_console_consumer_and_the_tools_for_its_group(
     ).output
     assert re.search(r"uniform\s+Empty\s+0", state)
     java.check("kafka-consumer-groups", *server, "--delete", "--group", group)
-    wait_until(
+    until(
         lambda: group not in java.check("kafka-consumer-groups", *server, "--list").lines,
         what=f"{group} is gone",
     )
@@ -52,10 +52,10 @@ def test_kafka_configs_of_groups(java: JavaTools, bootstrap: str) -> None:
 
     key = "consumer.session.timeout.ms"
     java.check("kafka-configs", *entity, "--alter", "--add-config", f"{key}=50000")
-    wait_until(lambda: f"{key}=50000" in described(), what=key)
+    until(lambda: f"{key}=50000" in described(), what=key)
     assert f"DYNAMIC_GROUP_CONFIG:{key}=50000" in described()
     bad = java.run("kafka-configs", *entity, "--alter", "--add-config", f"{key}=1")
     assert bad.status == 1
     assert "InvalidConfigurationException" in bad.output + bad.errors
     java.check("kafka-configs", *entity, "--alter", "--delete-config", key)
-    wait_until(lambda: f"{key}=" not in described(), what=f"no {key}")
+    until(lambda: f"{key}=" not in described(), what=f"no {key}")

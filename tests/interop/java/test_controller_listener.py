@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
-from moldau.testing import wait_until_async
 from tests.interop.java.tools import MAIN_CLASSES, JavaTools, Outcome
+from tests.kit.waiting import until_async
 from tests.unit.controller.quorum_cluster import BROKER, CLIENT, CONTROLLERS, Cluster
 from tests.unit.metadata.builders import CLUSTER_ID
 
@@ -48,7 +48,7 @@ async def cluster(java: JavaTools, tmp_path: Path) -> AsyncIterator[Cluster]:
     async def have_caught_up() -> bool:
         return all(each.committed_end_offset() >= end for each in own)
 
-    await wait_until_async(have_caught_up, what="every controller has the first records")
+    await until_async(have_caught_up, what="every controller has the first records")
     yield made
     await made.stop()
 

@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from confluent_kafka.admin import AdminClient
 
 from moldau.storage.checkpoints import CLEANER_CHECKPOINT
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.interop.drivers import DRIVERS
 from tests.interop.java.coordinator_logs import (
     EXPECTED,
@@ -27,6 +27,7 @@ from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools
 from tests.interop.samples import CODECS, Rec, sample_records
 from tests.interop.topics import TopicMaker, wait_decided
+from tests.kit.waiting import until
 from tests.system.processes import run_cli
 
 pytestmark = pytest.mark.timeout(300)
@@ -127,7 +128,7 @@ def our_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with Cluster(directory=home, config=CONFIG) as cluster:
         fill(cluster.bootstrap_server)
         checkpoint = cluster.data_directory() / CLEANER_CHECKPOINT
-        wait_until(
+        until(
             lambda: checkpoint.exists() and "compacted 0" in checkpoint.read_text(),
             what="compaction",
         )

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from moldau.testing import wait_until
 from tests.interop.confluent.clients import Reading, consumer_config, write_numbers
 from tests.interop.java.tools import JavaTools
 from tests.interop.topics import TopicMaker, fresh_name
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -159,7 +159,7 @@ def test_a_group_of_both_protocols(
             described = java.check("kafka-consumer-groups", *one_group, "--describe", "--state")
             return re.search(r"Stable\s+1\b", described.output) is not None
 
-        wait_until(is_stable, what="the group has settled with the one that is left")
+        until(is_stable, what="the group has settled with the one that is left")
 
 
 @KINDS

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.interop.conftest import ONE_REPLICA
 from tests.interop.java.kafka_pair import kafka_pair
 from tests.interop.java.tools import MAIN_CLASSES, JavaTools
+from tests.kit.waiting import until
 from tests.system.processes import Ended, Writer, read_all, run_cli
 
 pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(300)]
@@ -81,7 +82,7 @@ def test_kafkas_tool_moves_partitions_of_our_brokers(
     java.check(
         "kafka-topics", *server, *topic, "--create", "--partitions", 1, "--replication-factor", 1
     )
-    wait_until(lambda: row(ours.bootstrap_server, "moved")["leader"] > 0, what="a leader")
+    until(lambda: row(ours.bootstrap_server, "moved")["leader"] > 0, what="a leader")
     fill(ours.bootstrap_server, "moved")
     [before] = row(ours.bootstrap_server, "moved")["replicas"]
     after = [each for each in (1, 2, 3) if each != before]
@@ -101,7 +102,7 @@ def test_kafkas_tool_moves_partitions_of_our_brokers(
     def verified() -> str:
         return java.check(*tool, *plan, "--verify").output
 
-    wait_until(lambda: "moved-0 is completed" in verified(), what="the move is complete")
+    until(lambda: "moved-0 is completed" in verified(), what="the move is complete")
     assert "Clearing" in verified(), "its throttles"
     where = ",".join(map(str, after))
     described = java.check("kafka-topics", *server, *topic, "--describe").output
@@ -119,7 +120,7 @@ def test_kafkas_tool_cancels_and_is_refused_as_by_kafka(
 ) -> None:
     server = ours.bootstrap_server
     ok(server, "create", "stuck")
-    wait_until(lambda: row(server, "stuck")["leader"] > 0, what="a leader")
+    until(lambda: row(server, "stuck")["leader"] > 0, what="a leader")
     [stays] = row(server, "stuck")["replicas"]
     tool = ("kafka-reassign-partitions", "--bootstrap-server", server)
     unknown = moves(tmp_path / "unknown.json", "stuck", [stays, 9])
@@ -133,7 +134,7 @@ def test_kafkas_tool_cancels_and_is_refused_as_by_kafka(
 
 def test_our_command_moves_partitions_of_kafkas_brokers(theirs: str, tmp_path: Path) -> None:
     ok(theirs, "create", "moved", "--partitions", 1, "--replication-factor", 1)
-    wait_until(lambda: row(theirs, "moved")["leader"] > 0, what="a leader")
+    until(lambda: row(theirs, "moved")["leader"] > 0, what="a leader")
     fill(theirs, "moved")
     before = row(theirs, "moved")
     assert (before["low_watermark"], before["high_watermark"]) == (0, RECORD_COUNT)

@@ -13,9 +13,9 @@ import pytest
 
 from moldau.client import KafkaError, NewTopic
 from moldau.client.sync import Admin, Consumer, Producer
-from moldau.testing import wait_until
 from tests.interop.java.jvm import jvm_command
 from tests.interop.java.tools import missing
+from tests.kit.waiting import until
 from tests.system.security.secured_cluster import CERTIFICATES, SecuredCluster, passwords
 
 pytestmark = [
@@ -107,7 +107,7 @@ def test_nodes_of_both_trust_one_another(
         for node_id in foreign:
             running.enter_context(kafka(made, node_id))
         cluster = running.enter_context(made)
-        wait_until(
+        until(
             lambda: brokers(cluster) == {OURS, KAFKAS},
             what="both brokers serve",
             deadline_s=START_DEADLINE_S,

@@ -8,11 +8,11 @@ import re
 import pytest
 from confluent_kafka import Producer
 
-from moldau.testing import wait_until
 from tests.interop.confluent.clients import WAIT_S, write_numbers
 from tests.interop.java.tools import JavaTools
 from tests.interop.raw.hanging import PRODUCER_ID, VERIFICATION, begin_behind_the_coordinator
 from tests.interop.topics import TopicMaker, fresh_name
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -76,7 +76,7 @@ def test_kafka_s_client_copies_each_record_once(
         )
         return re.search(rf"{source}\s+0\s+{COUNT}\s+{COUNT}\s+0\b", told.output) is not None
 
-    wait_until(is_described, what="the offsets of the last transaction")
+    until(is_described, what="the offsets of the last transaction")
 
 
 def test_the_transactions_tool(java: JavaTools, trio: str, trio_topics: TopicMaker) -> None:
@@ -126,7 +126,7 @@ def test_a_hanging_transaction_is_found_and_aborted(
     config = (*server, "--entity-type", "brokers", "--entity-default", "--alter")
     java.check("kafka-configs", *config, "--add-config", f"{VERIFICATION}=false")
     try:
-        wait_until(lambda: _is_begun(trio, topic), what="an open transaction", deadline_s=WAIT_S)
+        until(lambda: _is_begun(trio, topic), what="an open transaction", deadline_s=WAIT_S)
     finally:
         java.check("kafka-configs", *config, "--delete-config", VERIFICATION)
     search = ("find-hanging", "--topic", topic, "--max-transaction-timeout", 0)

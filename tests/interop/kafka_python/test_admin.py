@@ -10,10 +10,10 @@ import pytest
 from kafka import KafkaAdminClient, OffsetSpec, TopicPartition
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 
-from moldau.testing import wait_until
 from tests.interop.drivers import KafkaPython
 from tests.interop.samples import BASE_TIMESTAMP_MS, Rec
 from tests.interop.topics import fresh_name
+from tests.kit.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_create_describe_list_delete(admin: KafkaAdminClient) -> None:
     with pytest.raises(kafka.errors.TopicAlreadyExistsError):
         admin.create_topics(wanted)
     admin.delete_topics([name])
-    wait_until(lambda: name not in admin.list_topics(), what=f"{name} gone")
+    until(lambda: name not in admin.list_topics(), what=f"{name} gone")
     with pytest.raises(kafka.errors.UnknownTopicOrPartitionError):
         admin.delete_topics([name])
 
@@ -79,7 +79,7 @@ def test_what_a_topic_cannot_be(
 def test_partitions_grow_and_never_shrink(admin: KafkaAdminClient, topic: str) -> None:
     admin.create_partitions({topic: 4}, validate_only=True)
     admin.create_partitions({topic: 3})
-    wait_until(lambda: partition_count(admin, topic) == 3, what="three partitions")
+    until(lambda: partition_count(admin, topic) == 3, what="three partitions")
     with pytest.raises(kafka.errors.InvalidPartitionsError):
         admin.create_partitions({topic: 2})
 
@@ -91,7 +91,7 @@ def test_topic_configs_change_step_by_step(admin: KafkaAdminClient, topic: str) 
         admin.alter_configs([resource], incremental=incremental)
 
     def value_becomes(key: str, value: str) -> None:
-        wait_until(
+        until(
             lambda: configs_of(admin, ConfigResourceType.TOPIC, topic)[key]["value"] == value,
             what=f"{key}={value}",
         )
@@ -167,7 +167,7 @@ def test_log_directories(admin: KafkaAdminClient, bootstrap: str, topic: str) ->
 
 def test_topic_partitions_come_in_pages(admin: KafkaAdminClient, topic: str) -> None:
     admin.create_partitions({topic: 5})
-    wait_until(lambda: partition_count(admin, topic) == 5, what="five partitions")
+    until(lambda: partition_count(admin, topic) == 5, what="five partitions")
     page = admin.describe_topic_partitions([topic], response_partition_limit=3)
     assert [part["partition_index"] for part in page["topics"][0]["partitions"]] == [0, 1, 2]
     assert page["next_cursor"] == {"topic_name": topic, "partition_index": 3}

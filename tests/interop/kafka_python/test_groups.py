@@ -22,8 +22,8 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from kafka.errors import GroupSubscribedToTopicError, NoError, NonEmptyGroupError
 
-from moldau.testing import wait_until
 from tests.interop.topics import TopicMaker, fresh_name
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -114,7 +114,7 @@ def polling(*consumers: KafkaConsumer) -> Iterator[list[Polling]]:
 def read(count: int, *consumers: KafkaConsumer) -> list[bytes]:
     """So many values in all, sorted."""
     with polling(*consumers) as polls:
-        wait_until(
+        until(
             lambda: sum(len(each.values) for each in polls) >= count,
             what=f"{count} records",
             deadline_s=WAIT_S,
@@ -130,7 +130,7 @@ def share(counts: list[int], *consumers: KafkaConsumer) -> None:
             shares = [each.assignment for each in polls]
             return sorted(map(len, shares)) == counts and len(set().union(*shares)) == sum(counts)
 
-        wait_until(is_shared, what=f"{counts} partitions each", deadline_s=WAIT_S)
+        until(is_shared, what=f"{counts} partitions each", deadline_s=WAIT_S)
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)

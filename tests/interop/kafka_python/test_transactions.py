@@ -16,8 +16,8 @@ from kafka import (
 )
 from kafka.errors import KafkaError, ProducerFencedError
 
-from moldau.testing import wait_until
 from tests.interop.topics import TopicMaker, fresh_name, wait_decided
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -59,7 +59,7 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
                 found.extend(record.value for record in records)
             return all(consumer.position(each) >= end for each, end in ends.items())
 
-        wait_until(is_at_the_end, what="the ends", deadline_s=WAIT_S)
+        until(is_at_the_end, what="the ends", deadline_s=WAIT_S)
         return sorted(found)
     finally:
         consumer.close()
@@ -146,7 +146,7 @@ def next_records(consumer: KafkaConsumer, count: int) -> list[Any]:
             found.extend(records)
         return len(found) >= count
 
-    wait_until(is_read, what=f"{count} records", deadline_s=WAIT_S)
+    until(is_read, what=f"{count} records", deadline_s=WAIT_S)
     return found
 
 

@@ -17,7 +17,7 @@ from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.records import BatchHeader, iter_batches
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
-from moldau.testing import wait_until_async
+from tests.kit.waiting import until_async
 
 PRODUCE_NAMES_VERSION = 12
 FETCH_NAMES_VERSION = 12  # the last version that names topics instead of giving their ids
@@ -50,7 +50,7 @@ async def topic_metadata(connection: Connection, topic: str) -> Any:
             return None
         return entry
 
-    return await wait_until_async(attempt, what=f"metadata of {topic}", deadline_s=15)
+    return await until_async(attempt, what=f"metadata of {topic}", deadline_s=15)
 
 
 async def fetch_raw(
@@ -122,6 +122,6 @@ async def new_producer_id(connection: Connection) -> int:
         )
         return response if response.error_code == 0 else None
 
-    response = await wait_until_async(attempt, what="a producer id", deadline_s=15)
+    response = await until_async(attempt, what="a producer id", deadline_s=15)
     assert response.producer_epoch == 0
     return int(response.producer_id)

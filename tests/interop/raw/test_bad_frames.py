@@ -73,11 +73,11 @@ def bystander(bootstrap: str, topics: TopicMaker) -> Iterator[Bystander]:
 @pytest.fixture(autouse=True)
 def progress(bystander: Bystander) -> Iterator[None]:
     """After every test the bystander still gets acknowledgements."""
-    from moldau.testing import wait_until
+    from tests.kit.waiting import until
 
     yield
     before = len(bystander.acknowledged_offsets)
-    wait_until(lambda: len(bystander.acknowledged_offsets) > before, what="the bystander goes on")
+    until(lambda: len(bystander.acknowledged_offsets) > before, what="the bystander goes on")
     assert bystander.failures == []
 
 

@@ -17,8 +17,8 @@ from typing import Any, Final, Self
 import aiokafka
 import confluent_kafka
 
-from moldau.testing import wait_until
 from tests.interop.kafka_python import kafka
+from tests.kit.waiting import until
 
 PAUSE_S: Final = 0.02
 """Between two records for each partition."""
@@ -129,7 +129,7 @@ class Work(ABC):
                 for each in self.partitions
             )
 
-        wait_until(goes_on, what=f"{self.name} goes on {why}", deadline_s=DEADLINE_S)
+        until(goes_on, what=f"{self.name} goes on {why}", deadline_s=DEADLINE_S)
 
     def finish_writing(self) -> None:
         """Send no more; everything handed over is decided when this returns."""
@@ -147,7 +147,7 @@ class Work(ABC):
                 for each, end in ends.items()
             )
 
-        wait_until(done, what=f"{self.name} reads to {ends}", deadline_s=DEADLINE_S)
+        until(done, what=f"{self.name} reads to {ends}", deadline_s=DEADLINE_S)
 
 
 class ConfluentWork(Work):

@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 from confluent_kafka.admin import AdminClient
 
 from moldau.config import read_properties_file
-from moldau.testing import wait_until
 from moldau.testing.layout import PROPERTIES, PortHolder
 from tests.interop.java.jvm import jvm_command
+from tests.kit.waiting import until
 
 START_DEADLINE_S: Final = 240.0
 STOP_DEADLINE_S: Final = 120.0
@@ -58,7 +58,7 @@ class KafkaNodes:
             for home in sorted(self._homes, reverse=True):
                 self._start(home)
             self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-            wait_until(
+            until(
                 lambda: self._broker_count() == self._wanted_count,
                 what="all Kafka brokers",
                 deadline_s=START_DEADLINE_S,

@@ -18,7 +18,6 @@ from confluent_kafka.admin import AdminClient
 
 from moldau.client import ProducerState
 from moldau.protocol.types import TopicPartition
-from moldau.testing import wait_until
 from moldau.testing.layout import ClusterLayout, PortHolder
 from tests.interop.drivers import DRIVERS
 from tests.interop.java.tools import JavaTools, missing
@@ -27,6 +26,7 @@ from tests.interop.replication.test_nearest_replica import SELECTOR
 from tests.interop.replication.three_brokers import CONFIG, DEADLINE_S, ThreeBrokers
 from tests.interop.samples import CODECS, sample_records
 from tests.kit import judging
+from tests.kit.waiting import until
 from tests.system.processes import watermarks
 
 pytestmark = [
@@ -129,7 +129,7 @@ def read_each_replica(bootstrap: str, topic: str) -> list[Read]:
     """What all three serve. They must agree, once each has heard what is committed."""
     longest = read(bootstrap, topic, 1)
     for broker_id in RACKS:
-        replica = wait_until(
+        replica = until(
             lambda broker_id=broker_id: same(read(bootstrap, topic, broker_id), longest),  # type: ignore[misc]
             what=f"{topic}-0 of broker {broker_id} as that of broker 1",
             deadline_s=DEADLINE_S,
@@ -185,7 +185,7 @@ def wait_for_leader(admin: AdminClient, topic: str, wanted: Callable[[Any], bool
         partition = admin.list_topics(topic, timeout=READ_S).topics[topic].partitions.get(0)
         return partition is not None and wanted(partition)
 
-    wait_until(holds, what=f"{topic}-0 as wanted", deadline_s=DEADLINE_S)
+    until(holds, what=f"{topic}-0 as wanted", deadline_s=DEADLINE_S)
 
 
 def wait_in_sync(admin: AdminClient, topic: str) -> None:

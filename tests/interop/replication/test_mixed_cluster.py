@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from moldau.testing import wait_until
 from tests.interop.java.tools import missing
 from tests.interop.replication.clients import ConfluentWork
 from tests.interop.replication.kafka_nodes import KafkaNodes
 from tests.interop.replication.test_directories import assert_replicas_equal
 from tests.interop.replication.three_brokers import DEADLINE_S, ThreeBrokers
+from tests.kit.waiting import until
 
 pytestmark = [
     pytest.mark.interop,
@@ -51,7 +51,7 @@ def go_through_everything(brokers: ThreeBrokers, tmp_path: Path) -> list[Conflue
     works = []
     with open_kafka(brokers, tmp_path) as kafka:
         for topic, assignment in TOPICS.items():
-            wait_until(
+            until(
                 lambda: len(brokers.admin.list_topics(timeout=20).brokers) == 3,
                 what="three brokers",
                 deadline_s=DEADLINE_S,
@@ -65,7 +65,7 @@ def go_through_everything(brokers: ThreeBrokers, tmp_path: Path) -> list[Conflue
             # Ours lead what Kafka led, and it comes back with what it missed, cut where it parted.
             kafka.kill(KAFKA_ID)
             for work in works:
-                wait_until(
+                until(
                     lambda topic=work.topic: brokers.leader(topic) not in (-1, KAFKA_ID),  # type: ignore[misc]
                     what=f"one of ours leads {work.topic}",
                     deadline_s=DEADLINE_S,
@@ -80,7 +80,7 @@ def go_through_everything(brokers: ThreeBrokers, tmp_path: Path) -> list[Conflue
                 # Kafka leads what ours led.
                 leader_id = brokers.leader(OURS_FIRST)
                 brokers.cluster.kill(leader_id)
-                wait_until(
+                until(
                     lambda: brokers.leader(OURS_FIRST) not in (-1, leader_id),
                     what="another leader",
                     deadline_s=DEADLINE_S,

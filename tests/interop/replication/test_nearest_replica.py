@@ -8,7 +8,6 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from moldau.testing import wait_until
 from tests.interop.java.tools import missing
 from tests.interop.replication.clients import (
     ConfluentWork,
@@ -17,6 +16,7 @@ from tests.interop.replication.clients import (
 )
 from tests.interop.replication.java_work import JavaWork
 from tests.interop.replication.three_brokers import DEADLINE_S, ThreeBrokers
+from tests.kit.waiting import until
 
 pytestmark = [
     pytest.mark.interop,
@@ -123,7 +123,7 @@ def test_the_nearest_replica_dies_and_the_consumer_reads_on(
             brokers.cluster.restart(NEAR_ID)
         brokers.wait_in_sync(topic)
     assert work.read[0] == [(number, number) for number in range(2 * RECORD_COUNT)]
-    wait_until(
+    until(
         lambda: brokers.bytes_out(LEADER_ID, topic) > RECORD_COUNT * VALUE_PADDING,
         what="the leader's figures",
     )

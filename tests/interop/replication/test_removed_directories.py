@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.interop.java.tools import missing
 from tests.interop.replication.kafka_nodes import KafkaNodes
 from tests.interop.replication.three_brokers import CONFIG, DEADLINE_S
+from tests.kit.waiting import until
 from tests.system.processes import Writer, check_read
 from tests.system.replication.three_brokers import Trio
 from tests.system.replication.two_directories import (
@@ -73,7 +74,7 @@ def test_apache_kafka_leads_and_ours_loses_a_directory(disks: Disks) -> None:
         kafka.pause(LEADER)
         disks.start(disks.first)
         # It begins empty if it starts while Apache Kafka's session lasts and still names a leader.
-        wait_until(
+        until(
             lambda: (
                 trio.leader(topic) == BROKER
                 or disks.place(topic) == disks.first
@@ -97,7 +98,7 @@ def test_ours_leads_and_apache_kafka_loses_a_directory(disks: Disks) -> None:
         cluster.pause(LEADER)
         set_directories(cluster.node(BROKER).config_path, disks.first)
         kafka.start(BROKER)
-        wait_until(
+        until(
             lambda: is_told(cluster, topic, disks.first),
             what="the controller hears of the replica's new directory",
             deadline_s=DEADLINE_S,

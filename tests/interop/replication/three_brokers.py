@@ -18,7 +18,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.client import Admin, ElectionType
 from moldau.protocol.types import TopicPartition
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 
 Value = TypeVar("Value")
 
@@ -126,10 +127,10 @@ class ThreeBrokers:
                 view.leader_id > 0 and set(view.isr) == set(view.replicas) for view in views
             )
 
-        wait_until(in_sync, what=f"all replicas of {topic} in sync", deadline_s=DEADLINE_S)
+        until(in_sync, what=f"all replicas of {topic} in sync", deadline_s=DEADLINE_S)
 
     def _wait_other_leader(self, topic: str, before: int) -> None:
-        wait_until(
+        until(
             lambda: self.leader(topic) not in (before, -1),
             what=f"another leader than {before} for {topic}-0",
             deadline_s=DEADLINE_S,
@@ -183,7 +184,7 @@ class ThreeBrokers:
             view = self.described(topic)[0]
             return list(view.replicas) == replicas and set(view.isr) == set(replicas)
 
-        wait_until(moved, what=f"{topic}-0 on {replicas}, in sync", deadline_s=DEADLINE_S)
+        until(moved, what=f"{topic}-0 on {replicas}, in sync", deadline_s=DEADLINE_S)
 
     def ask(self, question: Callable[[Admin], Coroutine[Any, Any, Value]]) -> Value:
         """What our admin client answers."""

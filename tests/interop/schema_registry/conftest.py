@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from moldau.schema_registry import SchemaRegistry, SchemaRegistryError
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.kit.ports import free_port
+from tests.kit.waiting import until
 
 ROOT = Path(__file__).parents[3]
 START_DEADLINE_S = 90.0
@@ -53,7 +54,7 @@ def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                     return False
                 return True
 
-            wait_until(serves, what="the registry serves", deadline_s=START_DEADLINE_S)
+            until(serves, what="the registry serves", deadline_s=START_DEADLINE_S)
             yield url
         finally:
             process.kill()

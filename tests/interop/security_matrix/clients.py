@@ -24,9 +24,9 @@ from aiokafka.abc import AbstractTokenProvider
 
 from moldau.client import KafkaError
 from moldau.client.sync import Consumer, Producer
-from moldau.testing import wait_until
 from tests.interop.kafka_python import kafka
 from tests.interop.security_matrix.access import Access
+from tests.kit.waiting import until
 from tests.system.security.nodes import SCRAM_MODULE
 
 DEADLINE_S = 60
@@ -199,7 +199,7 @@ class Confluent:
 
         try:
             consumer.subscribe([topic])
-            wait_until(read_all, what="the records", deadline_s=DEADLINE_S)
+            until(read_all, what="the records", deadline_s=DEADLINE_S)
         finally:
             consumer.close()
         return found
@@ -242,7 +242,7 @@ class Confluent:
             return hear(message.error() if group and message is not None else None)
 
         try:
-            wait_until(is_refused, what="the refusal", deadline_s=DEADLINE_S)
+            until(is_refused, what="the refusal", deadline_s=DEADLINE_S)
         finally:
             if group:
                 client.close()

@@ -29,7 +29,6 @@ from moldau.client import (
     ScramUpsertion,
 )
 from moldau.client.sync import Admin
-from moldau.testing import wait_until
 from tests.interop.java.jvm import jvm_command
 from tests.interop.java.tools import JavaTools
 from tests.interop.security_matrix.access import (
@@ -51,6 +50,7 @@ from tests.kit.identity_provider import (
     claims_of,
     unsecured,
 )
+from tests.kit.waiting import until
 from tests.system.security.nodes import (
     AUTHORIZER,
     PLAIN_MODULE,
@@ -220,7 +220,7 @@ class Front:
         }
         assert set(self.admin.alter_user_scram_credentials([*scram.values()]).values()) == {None}
         self.admin.create_acls(list(_acls()))
-        wait_until(lambda: len(self.admin.describe_acls()) == len(list(_acls())), what="the ACLs")
+        until(lambda: len(self.admin.describe_acls()) == len(list(_acls())), what="the ACLs")
         self.admin.create_topics([NewTopic(CLOSED, partition_count=1)])
         token = self.admin.create_delegation_token(owner=f"User:{WAYS[TOKEN].user}")
         self._token = (token.token_id, b64encode(token.hmac).decode())
@@ -361,7 +361,7 @@ def _kafka(node: SecuredNode, provider: IdentityProvider, java: JavaTools) -> It
             stderr=log,
         )
     try:
-        wait_until(
+        until(
             lambda: _answers(node, process),
             what="Apache Kafka serves",
             deadline_s=KAFKA_DEADLINE_S,

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import pytest
 
 from moldau.client import AclFilter
-from moldau.testing import wait_until
 from tests.interop.security_matrix import cells
 from tests.interop.security_matrix.access import MTLS, SIGNED, TOKEN, WAYS, Access
 from tests.interop.security_matrix.clients import Moldau
 from tests.interop.security_matrix.conftest import IS_KAFKA
 from tests.interop.security_matrix.front import CLOSED, FAULTS, OPEN, Front
 from tests.interop.security_matrix.java_client import JavaClient
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -98,12 +98,12 @@ def quotas(tool: Tool) -> None:
         return next(iter(found.values()), {})
 
     tool.run("kafka-configs", "--alter", *entity, "--add-config", rates)
-    wait_until(lambda: known() == wanted, what="the quota")
+    until(lambda: known() == wanted, what="the quota")
     described = tool.run("kafka-configs", "--describe", *entity)
     assert all(f"{key}={value}" in described for key, value in wanted.items())
     first, *others = wanted
     tool.run("kafka-configs", "--alter", *entity, "--delete-config", first)
-    wait_until(lambda: known().keys() == set(others), what="the quota's end")
+    until(lambda: known().keys() == set(others), what="the quota's end")
 
 
 def delegation_tokens(tool: Tool) -> None:
@@ -117,16 +117,14 @@ def delegation_tokens(tool: Tool) -> None:
     assert len(b64decode(secret)) == 64
     # Apache Kafka's broker may learn of it a moment later.
     describe = (name, "--describe", "--owner-principal", f"User:{user}")
-    wait_until(lambda: token_id in tool.run(*describe), what="the token")
+    until(lambda: token_id in tool.run(*describe), what="the token")
     renewed = tool.run(name, "--renew", "--renew-time-period", -1, "--hmac", secret)
     assert "Completed renew operation" in renewed
     own = replace(tool.front.access(TOKEN), name=token_id, password=secret)
     assert "TopicAuthorizationFailed" in Moldau().refusal(own, CLOSED)
     ended = tool.run(name, "--expire", "--expiry-time-period", -1, "--hmac", secret)
     assert "Completed expire operation" in ended
-    wait_until(
-        lambda: "AuthenticationFailed" in Moldau().refusal(own, CLOSED), what="the token's end"
-    )
+    until(lambda: "AuthenticationFailed" in Moldau().refusal(own, CLOSED), what="the token's end")
 
 
 def topics(tool: Tool) -> None:

@@ -20,7 +20,8 @@ from moldau.spark_connector.pipelines.model import TopicSink
 from moldau.spark_connector.pipelines.pipeline_file import parse_pipelines
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
 from moldau.spark_connector.pipelines.running import BatchProgress
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.spark.conftest import SEVERAL_BATCHES, make_topic
 from tests.spark.pipelines.steps import Record, fill, read, run, send, values
 
@@ -465,10 +466,10 @@ trigger: {{every: 0 s}}
     request = StopRequest()
 
     def stop_while_at_work() -> None:
-        wait_until((tmp_path / "at-work").exists, what="a task at work", deadline_s=60)
+        until((tmp_path / "at-work").exists, what="a task at work", deadline_s=60)
         [query] = spark.streams.active
         request.handle()
-        wait_until(lambda: not query.isActive, what="the query told to end", deadline_s=60)
+        until(lambda: not query.isActive, what="the query told to end", deadline_s=60)
         (tmp_path / "go").touch()
 
     said: list[str] = []

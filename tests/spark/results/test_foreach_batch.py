@@ -23,7 +23,8 @@ from moldau.spark_connector.results import (
     SqlResults,
     UniqueRows,
 )
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.spark.conftest import SEVERAL_BATCHES, make_topic, options_for
 from tests.spark.pipelines.steps import send
 
@@ -279,7 +280,7 @@ def test_a_topic_that_is_created_again_loses_no_row_silently(
     former = [f"former-{n}" for n in range(5)]
     assert stores.rows() == [former] * 4
     admin.delete_topics([topic])
-    wait_until(lambda: topic not in admin.list_topics(), what="the topic is gone", deadline_s=END_S)
+    until(lambda: topic not in admin.list_topics(), what="the topic is gone", deadline_s=END_S)
     admin.create_topics([NewTopic(topic, partition_count=1)])
     send(cluster.bootstrap_server, topic, [(b"k", b"new-%d" % n) for n in range(3)])
     if with_ids:

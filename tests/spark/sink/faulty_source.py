@@ -29,7 +29,7 @@ from moldau.spark_connector.sink.writers import (
     SinkMessage,
     make_stream_writer,
 )
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 
 FORMAT = "moldau-faulty"
 PAUSE_LIMIT_S = 600
@@ -164,12 +164,12 @@ class Happening:
         if fault.action in ("kill driver", "kill executor"):
             os.kill(_jvm_id(), signal.SIGKILL)
             # This process ends with the JVM; until then it must not go on.
-            wait_until(lambda: False, what="the end of this process", deadline_s=PAUSE_LIMIT_S)
+            until(lambda: False, what="the end of this process", deadline_s=PAUSE_LIMIT_S)
         elif fault.action == "raise":
             raise Injected(f"fault injected {point} of batch {self.batch_id}")
         elif fault.action == "pause":
             resumed = Path(fault.mark + ".go")
-            wait_until(resumed.exists, what="being resumed", deadline_s=PAUSE_LIMIT_S)
+            until(resumed.exists, what="being resumed", deadline_s=PAUSE_LIMIT_S)
         elif fault.action == "time out":
             self._time_out()
         else:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.client import OffsetSpec, TopicPartition, sync
 from moldau.spark_connector.pipelines.embedded_spark import lean_spark_home
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.kit import judging
+from tests.kit.waiting import until
 from tests.spark.sink.faulty_source import FORMAT, Fault, FaultySource
 from tests.spark.sink.plain_sink import wait_for_markers
 
@@ -209,4 +210,4 @@ def wait_for_file(path: Path, process: subprocess.Popen[str], limit_s: float = R
             raise AssertionError(f"the run has ended before: {ended(process)}")
         return path.exists()
 
-    wait_until(is_there, what=str(path), deadline_s=limit_s)
+    until(is_there, what=str(path), deadline_s=limit_s)

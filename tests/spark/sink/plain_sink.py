@@ -15,7 +15,8 @@ from moldau.spark_connector.sink.driver import PlannedBatch, commit_batch, plan_
 from moldau.spark_connector.sink.options import SinkOptions
 from moldau.spark_connector.sink.rows import RowColumns
 from moldau.spark_connector.sink.writers import TaskPlace, write_slot
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.spark.conftest import options_for
 
 TASKS = 2
@@ -72,9 +73,7 @@ def everything(*batch_ids: int) -> list[bytes]:
 def wait_for_markers(admin: Admin) -> None:
     """EndTxn is answered when the coordinator has logged the outcome; markers come after that."""
     states = ["PrepareCommit", "PrepareAbort"]
-    wait_until(
-        lambda: not admin.list_transactions(states=states), what="the markers", deadline_s=30
-    )
+    until(lambda: not admin.list_transactions(states=states), what="the markers", deadline_s=30)
 
 
 def visible(servers: str, topic: str, isolation_level: Any = "read_committed") -> list[bytes]:

@@ -11,7 +11,8 @@ import pytest
 from moldau.client.sync import Admin
 from moldau.spark_connector import move_sink
 from moldau.spark_connector.sink.options import SinkOptions
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.spark.conftest import make_topic
 from tests.spark.sink.jobs import Pipeline, outcome
 
@@ -77,8 +78,8 @@ def test_transaction_times_out_while_rows_are_written(
     pipeline.options = {**STANDARD, "kafka.transaction.timeout.ms": "1000"}
     fault = pipeline.fault("written", "pause", 0)
     query = pipeline.start_in(spark, fault)
-    wait_until(Path(fault.mark).exists, what="the pause", deadline_s=60)
-    wait_until(lambda: not pipeline.open_offsets(), what="the time limit", deadline_s=60)
+    until(Path(fault.mark).exists, what="the pause", deadline_s=60)
+    until(lambda: not pipeline.open_offsets(), what="the time limit", deadline_s=60)
     Path(f"{fault.mark}.go").touch()
     error = outcome(query)
     assert "TransactionLost" in error
@@ -143,7 +144,7 @@ def test_two_queries_on_one_sink(
         each.options = {"sinkId": tmp_path.name}
     fault = pipeline.fault("before decision", "pause", 0)
     query = pipeline.start_in(spark, fault)
-    wait_until(Path(fault.mark).exists, what="the pause", deadline_s=60)
+    until(Path(fault.mark).exists, what="the pause", deadline_s=60)
     assert other.run_in(spark) == ""
     Path(f"{fault.mark}.go").touch()
     error = outcome(query)

@@ -15,7 +15,7 @@ from moldau.spark_connector.errors import DataLoss, ReadStalled
 from moldau.spark_connector.source.options import SourceOptions
 from moldau.spark_connector.source.partition_reader import MAX_ROWS, KeptConsumers, read_range
 from moldau.spark_connector.source.planners import OffsetsReader
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.spark.conftest import make_topic, options_for
 
 
@@ -175,7 +175,7 @@ def test_a_topic_that_was_created_again_is_not_read_for_the_former_one(
     former_id = topic_id()
     assert read(cluster, consumers, partition, 0, 1, former_id) == [(0, b"a")]
     admin.delete_topics([partition.topic])
-    wait_until(lambda: partition.topic not in admin.list_topics(), what="it is gone", deadline_s=30)
+    until(lambda: partition.topic not in admin.list_topics(), what="it is gone", deadline_s=30)
     admin.create_topics([NewTopic(partition.topic, partition_count=1)])
     write(cluster, partition, [b"x", b"y", b"z"])
     assert read(cluster, consumers, partition, 0, 3, topic_id()) == [

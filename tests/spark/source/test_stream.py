@@ -9,7 +9,7 @@ import pytest
 from moldau.client import NewPartitions, NewTopic
 from moldau.client.sync import Producer
 from moldau.protocol.types import TopicPartition, uuid_to_base64
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.spark.conftest import make_topic, offsets_of, options_for
 
 
@@ -35,7 +35,7 @@ def leader_epochs(admin, topic):
 
 
 def wait_for(condition):
-    wait_until(condition, what="the query gets there", deadline_s=90)
+    until(condition, what="the query gets there", deadline_s=90)
 
 
 class Collected:

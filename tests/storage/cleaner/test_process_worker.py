@@ -27,8 +27,8 @@ from moldau.storage.cleaner.job import (
 from moldau.storage.cleaner.log_cleaner import swap_in
 from moldau.storage.cleaner.workers import CHILD, CleaningRun, InlineWorker, ProcessWorker
 from moldau.storage.log import Log
-from moldau.testing import wait_until_async
 from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until_async
 from tests.storage.cleaner.cleaner_bench import COMPACTED, PARTITION, batches_of, committed
 from tests.storage.log_fixtures import START_MS
 from tests.storage.storage_fixtures import batch
@@ -220,7 +220,7 @@ def test_a_child_that_dies_before_it_is_given_anything(
             return pipe.is_closing()
 
         process.kill()
-        await wait_until_async(is_closed, what="the end of its pipe")
+        await until_async(is_closed, what="the end of its pipe")
         return process
 
     async def go() -> None:

@@ -6,7 +6,8 @@ import uuid
 
 import pytest
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.system.cli.conftest import WRONG_USAGE, Cli, table
 
 
@@ -159,7 +160,7 @@ def test_log_levels_change_while_the_node_runs(cli: Cli, cluster: Cluster, name:
     cli.ok("produce", name, given=b"the log is made\n")
     cli.ok("configs", "alter", "broker-loggers", "1", "--delete", "moldau.storage")
     cli.ok("topics", "create", f"{name}-again")
-    wait_until(lambda: f"{name}-again-0" in cluster.node().log_tail(), what="storage says INFO")
+    until(lambda: f"{name}-again-0" in cluster.node().log_tail(), what="storage says INFO")
     assert f"{name}-0" not in cluster.node().log_tail()
     assert "QUIET" in cli.refused(
         "configs", "alter", "broker-loggers", "1", "--set", "moldau=QUIET"

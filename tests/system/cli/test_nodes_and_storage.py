@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.cli.conftest import FAILED, WRONG_USAGE, Cli
 from tests.system.processes import properties
 
@@ -127,7 +127,7 @@ def test_a_server_from_formatting_to_its_end(cli: Cli, tmp_path: Path):
         rest = node.stderr.read().splitlines()
         assert node.wait(60) == 0
     assert all(json.loads(line)["event"] for line in rest)
-    wait_until(lambda: (data / ".kafka_cleanshutdown").exists(), what="the mark of a clean end")
+    until(lambda: (data / ".kafka_cleanshutdown").exists(), what="the mark of a clean end")
 
 
 def test_storage_refuses(cli: Cli, tmp_path: Path):

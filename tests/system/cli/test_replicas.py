@@ -18,7 +18,8 @@ import pytest
 
 from moldau.client import Admin, UnknownTopicOrPartition
 from moldau.client.sync import Admin as BlockingAdmin
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.system.cli.conftest import WRONG_USAGE, Cli, heard, table
 from tests.system.processes import Writer, read_all
 
@@ -74,9 +75,7 @@ def rows(moldau: Cli, name: str, *options: str) -> list[dict[str, Any]]:
 
 def create(moldau: Cli, name: str, *options: object) -> None:
     moldau.ok("topics", "create", name, *options)
-    wait_until(
-        lambda: all(row["leader"] >= 0 for row in rows(moldau, name)), what=f"leaders of {name}"
-    )
+    until(lambda: all(row["leader"] >= 0 for row in rows(moldau, name)), what=f"leaders of {name}")
 
 
 def fill(trio: Cluster, name: str, count: int, size_bytes: int = 1000) -> None:
@@ -100,7 +99,7 @@ def moving(name: str, partition: int, replicas: list[int]) -> dict[str, Any]:
 def test_where_every_replica_is(moldau: Cli, trio: Cluster, name: str):
     create(moldau, name, "--replication-factor", 3, "--config", "min.insync.replicas=2")
     fill(trio, name, 100)
-    wait_until(
+    until(
         lambda: all(each["behind"] == 0 for each in rows(moldau, name)[0]["replica_logs"]),
         what="all replicas have everything",
     )
@@ -126,7 +125,7 @@ def test_a_broker_that_is_down_is_seen(moldau: Cli, trio: Cluster, name: str):
     assert rows(moldau, name, "--at-min-isr-partitions")
     trio.kill(lost)
     try:
-        wait_until(
+        until(
             lambda: rows(moldau, name, "--under-replicated-partitions"),
             what=f"broker {lost} has left the in-sync replicas",
         )
@@ -140,18 +139,14 @@ def test_a_broker_that_is_down_is_seen(moldau: Cli, trio: Cluster, name: str):
         assert rows(moldau, name, "--at-min-isr-partitions") == []
         trio.stop(row["leader"])
         try:
-            wait_until(
-                lambda: rows(moldau, name, "--unavailable-partitions"), what="there is no leader"
-            )
+            until(lambda: rows(moldau, name, "--unavailable-partitions"), what="there is no leader")
             [row] = rows(moldau, name)
             assert (row["leader"], row["high_watermark"], row["log_end_offset"]) == (-1, None, None)
         finally:
             trio.restart(next(each for each in row["replicas"] if each != lost))
     finally:
         trio.restart(lost)
-    wait_until(
-        lambda: rows(moldau, name, "--under-replicated-partitions") == [], what="all are in sync"
-    )
+    until(lambda: rows(moldau, name, "--under-replicated-partitions") == [], what="all are in sync")
 
 
 def test_topics_by_pattern(moldau: Cli, name: str):
@@ -312,7 +307,7 @@ def test_a_move_that_cannot_end_is_shown_and_cancelled(moldau: Cli, trio: Cluste
     down = 1 if stays == 3 else 3
     trio.stop(down)
     try:
-        wait_until(
+        until(
             lambda: (
                 "fenced" in [each["state"] for each in moldau.json("brokers", "list")["brokers"]]
             ),
@@ -433,7 +428,7 @@ def test_preferred_leaders_come_back(moldau: Cli, trio: Cluster, name: str):
     )  # fmt: skip
     assert rows(moldau, name)[0]["leader"] == preferred, "an order alone moves no leader"
     assert moldau.ok("topics", "elect-leaders", name) == f"{name}-0 elected\n"
-    wait_until(lambda: rows(moldau, name)[0]["leader"] == others[0], what="the preferred leads")
+    until(lambda: rows(moldau, name)[0]["leader"] == others[0], what="the preferred leads")
     assert moldau.ok("topics", "elect-leaders", f"{name}:0") == f"{name}-0 needed no election\n"
     said = moldau.refused(
         "topics", "elect-leaders", name, "--election", "unclean", status=WRONG_USAGE

@@ -20,8 +20,8 @@ from moldau.client.consumer.core.subscription_state import RebalanceListener
 from moldau.client.errors import KafkaError
 from moldau.client.records import TopicPartition
 from moldau.testing import Cluster
-from moldau.testing.waiting import wait_until_async
 from tests.interop.topics import TopicMaker, fresh_name
+from tests.kit.waiting import until_async
 
 CONFIG = {
     "offsets.topic.num.partitions": "4",
@@ -190,7 +190,7 @@ class Group:
                 member.check()
             return condition()
 
-        await wait_until_async(holds, what=what, deadline_s=DEADLINE_S)
+        await until_async(holds, what=what, deadline_s=DEADLINE_S)
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ from moldau.client.producer.transactions import PreparedTransaction
 from moldau.client.records import OffsetAndMetadata, TopicPartition
 from moldau.protocol.errors import ErrorCode
 from moldau.testing import Cluster
-from moldau.testing.waiting import wait_until_async
+from tests.kit.waiting import until_async
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
@@ -317,7 +317,7 @@ async def test_a_transaction_that_takes_too_long_is_aborted(cluster: Cluster, to
                 assert not isinstance(found, KafkaError)
                 return found.state == "CompleteAbort"
 
-            await wait_until_async(is_aborted, what="the coordinator has aborted it")
+            await until_async(is_aborted, what="the coordinator has aborted it")
         for call in (producer.commit_transaction, producer.abort_transaction):
             with pytest.raises(KafkaError, match=r"transaction\.timeout\.ms") as caught:
                 await call()

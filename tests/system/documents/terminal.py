@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.tidy.sources import ROOT
 
 DEADLINE_S: Final = 240.0
@@ -54,7 +54,7 @@ class Serving:
             assert match or self._process.poll() is None, f"{self.command} ended: {self.said}"
             return match
 
-        wait_until(found, what=f"{self.command} says {pattern}", deadline_s=DEADLINE_S)
+        until(found, what=f"{self.command} says {pattern}", deadline_s=DEADLINE_S)
         match = found()
         assert match is not None
         return match

@@ -11,7 +11,8 @@ import pytest
 
 from moldau.client import NewTopic
 from moldau.client.sync import Admin, Producer
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.system.documents.commands import commands_to_run
 from tests.system.documents.terminal import Serving, Terminal
 from tests.unit.schema_registry.registry_server import registry_server
@@ -80,7 +81,7 @@ def send_until(following: Serving, pattern: str, cluster: Cluster) -> None:
             producer.send("prices", b"1", key=b"key-1")
             return re.search(pattern, following.said) is not None
 
-        wait_until(is_read, what=following.command)
+        until(is_read, what=following.command)
 
 
 def copied(terminal: Terminal, command: str, cluster: Cluster) -> str:

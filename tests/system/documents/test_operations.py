@@ -13,8 +13,9 @@ import pytest
 
 from moldau.client import NewTopic, ProducerFenced
 from moldau.client.sync import Admin, Consumer, Producer
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from moldau.testing.layout import PortHolder
+from tests.kit.waiting import until
 from tests.system.documents.commands import commands_to_run
 from tests.system.documents.terminal import Serving, Terminal
 from tests.system.processes import properties
@@ -251,7 +252,7 @@ def the_quorum(at: Operated) -> None:
     data = at.node(104, "controller")
     at.terminal.run(formatting)
     controller = at.serve(starting, "follows|leads")
-    wait_until(lambda: "104" in at.terminal.run(replication), what="the new one is an observer")
+    until(lambda: "104" in at.terminal.run(replication), what="the new one is an observer")
     added = at.terminal.run(adding)
     [directory_id] = re.findall(r"added controller 104 with directory id (\S+)", added)
     controller.kill()
@@ -290,9 +291,7 @@ def quotas(at: Operated) -> None:
 
 def all_in_sync(at: Operated, command: str) -> None:
     """The command prints nothing, in the end."""
-    wait_until(
-        lambda: at.terminal.run(command) == "", what="all replicas are in sync", deadline_s=60
-    )
+    until(lambda: at.terminal.run(command) == "", what="all replicas are in sync", deadline_s=60)
 
 
 def rolling_restart(at: Operated) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from moldau.client import Admin, ConfigResource, ConfigResourceType, KafkaError, NewTopic, sync
-from moldau.testing import Cluster, NodeFailed, wait_until
+from moldau.testing import Cluster, NodeFailed
 from moldau.testing.layout import ephemeral_range
+from tests.kit.waiting import until
 
 EMBEDDING = """
 import os, signal, sys
@@ -186,5 +187,5 @@ def test_nothing_is_left_when_the_test_process_dies(death: str):
         process.stdin.close()
         process.wait()
     assert process.returncode == (0 if death == "exit" else -signal.SIGKILL)
-    wait_until(lambda: not runs(int(process_id)), what="the node is gone")
-    wait_until(lambda: not Path(directory).exists(), what="its directory is gone")
+    until(lambda: not runs(int(process_id)), what="the node is gone")
+    until(lambda: not Path(directory).exists(), what="its directory is gone")

@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupType, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.system
 
@@ -106,7 +107,7 @@ def classic(stack: ExitStack, cluster: Cluster, topic: str) -> Reader:
     )  # fmt: skip
 
 
-def until(readers: Sequence[Reader], condition: Callable[[], bool], what: str) -> None:
+def until_polled(readers: Sequence[Reader], condition: Callable[[], bool], what: str) -> None:
     """Poll all readers until the condition holds."""
 
     def holds() -> bool:
@@ -114,7 +115,7 @@ def until(readers: Sequence[Reader], condition: Callable[[], bool], what: str) -
             reader.poll()
         return condition()
 
-    wait_until(holds, what=what, deadline_s=60)
+    until(holds, what=what, deadline_s=60)
 
 
 def until_shared(readers: Sequence[Reader]) -> None:
@@ -125,7 +126,7 @@ def until_shared(readers: Sequence[Reader]) -> None:
         sizes = [len(reader.partitions) for reader in readers]
         return sorted(held) == list(range(PARTITIONS)) and max(sizes) - min(sizes) <= 1
 
-    until(readers, shared, f"{len(readers)} readers share the partitions")
+    until_polled(readers, shared, f"{len(readers)} readers share the partitions")
 
 
 def group_type(cluster: Cluster, group_id: str) -> Any:
@@ -138,18 +139,20 @@ def test_members_come_and_go_and_every_record_is_read_once(cluster: Cluster, top
     with ExitStack() as stack:
         readers = [new(stack, cluster, topic)]
         produce(cluster, topic, range(120))
-        until(readers, lambda: len(readers[0].read) == 120, "the first has read everything")
+        until_polled(readers, lambda: len(readers[0].read) == 120, "the first has read everything")
         readers += [new(stack, cluster, topic) for _ in range(2)]
         until_shared(readers)
         produce(cluster, topic, range(120, 240))
-        until(readers, lambda: sum(len(each.read) for each in readers) >= 240, "all read")
+        until_polled(readers, lambda: sum(len(each.read) for each in readers) >= 240, "all read")
         assert all(each.read for each in readers)
         gone, *rest = readers
         gone.poll()
         gone.close()
         until_shared(rest)
         produce(cluster, topic, range(240, 360))
-        until(rest, lambda: sum(len(each.read) for each in readers) >= 360, "the others read on")
+        until_polled(
+            rest, lambda: sum(len(each.read) for each in readers) >= 360, "the others read on"
+        )
         assert sorted(value for each in readers for value in each.read) == list(range(360))
         assert not any(each.lost for each in readers)
 
@@ -166,7 +169,9 @@ def test_static_members_and_expressions(cluster: Cluster, topic: str) -> None:
         assert back.partitions == held
         pattern = new(stack, cluster, topic, group_id=f"{topic}-by-pattern")
         pattern.consumer.subscribe([f"^{topic[:12]}.*"])
-        until([pattern], lambda: len(pattern.partitions) == PARTITIONS, "the pattern is found")
+        until_polled(
+            [pattern], lambda: len(pattern.partitions) == PARTITIONS, "the pattern is found"
+        )
 
 
 def test_a_group_moves_to_the_new_protocol_and_back(cluster: Cluster, topic: str) -> None:
@@ -174,7 +179,9 @@ def test_a_group_moves_to_the_new_protocol_and_back(cluster: Cluster, topic: str
         old = [classic(stack, cluster, topic) for _ in range(2)]
         until_shared(old)
         produce(cluster, topic, range(60))
-        until(old, lambda: sum(len(each.read) for each in old) >= 60, "the classic ones read")
+        until_polled(
+            old, lambda: sum(len(each.read) for each in old) >= 60, "the classic ones read"
+        )
         assert group_type(cluster, topic) == ConsumerGroupType.CLASSIC
         fresh = new(stack, cluster, topic)
         until_shared([*old, fresh])
@@ -184,7 +191,7 @@ def test_a_group_moves_to_the_new_protocol_and_back(cluster: Cluster, topic: str
             each.close()
         until_shared([fresh])
         produce(cluster, topic, range(60, 120))
-        until([fresh], lambda: len({*fresh.read}) >= 60, "the new one reads on")
+        until_polled([fresh], lambda: len({*fresh.read}) >= 60, "the new one reads on")
         back = classic(stack, cluster, topic)
         until_shared([fresh, back])
         fresh.poll()
@@ -193,7 +200,7 @@ def test_a_group_moves_to_the_new_protocol_and_back(cluster: Cluster, topic: str
         assert group_type(cluster, topic) == ConsumerGroupType.CLASSIC
         produce(cluster, topic, range(120, 180))
         read = lambda: {value for each in (*old, fresh, back) for value in each.read}  # noqa: E731
-        until([back], lambda: read() == set(range(180)), "nothing is left out")
+        until_polled([back], lambda: read() == set(range(180)), "nothing is left out")
 
 
 def test_a_killed_coordinator_costs_nobody_a_partition(cluster: Cluster, topic: str) -> None:
@@ -202,11 +209,13 @@ def test_a_killed_coordinator_costs_nobody_a_partition(cluster: Cluster, topic: 
         until_shared(readers)
         held = [each.partitions for each in readers]
         produce(cluster, topic, range(60))
-        until(readers, lambda: sum(len(each.read) for each in readers) >= 60, "all read")
+        until_polled(readers, lambda: sum(len(each.read) for each in readers) >= 60, "all read")
         cluster.kill()
         cluster.restart()
         produce(cluster, topic, range(60, 120))
-        until(readers, lambda: sum(len(each.read) for each in readers) >= 120, "they read on")
+        until_polled(
+            readers, lambda: sum(len(each.read) for each in readers) >= 120, "they read on"
+        )
         assert [each.partitions for each in readers] == held
         assert not any(each.lost for each in readers)
         assert sorted(value for each in readers for value in each.read) == list(range(120))

@@ -19,8 +19,9 @@ from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.p66_list_transactions import ListTransactionsRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.runtime.connection import Connection
-from moldau.testing import Cluster, wait_until_async
+from moldau.testing import Cluster
 from tests.interop.raw.probe import connected, topic_metadata
+from tests.kit.waiting import until_async
 
 pytestmark = pytest.mark.system
 
@@ -66,7 +67,7 @@ async def clients(bootstrap: str) -> AsyncIterator[tuple[Connection, Connection]
     """The client with the expressions, and its neighbour."""
     async with AsyncExitStack() as stack:
         one, other = [await stack.enter_async_context(connected(bootstrap)) for _ in range(2)]
-        await wait_until_async(lambda: are_there(other), what="coordinators")
+        await until_async(lambda: are_there(other), what="coordinators")
         # Once it is remembered its client need not rest for its compilation any more.
         await one.send(ListTransactionsRequest(transactional_id_pattern=EXPENSIVE), api_version=2)
         yield one, other
@@ -164,7 +165,7 @@ async def test_transactional_ids_are_matched_beside_the_members_of_others(
         return bool(answer.error_code == ErrorCode.NONE)
 
     for name in (MATCHED, *LONG_NAMES):
-        await wait_until_async(lambda name=name: opened(name), what=f"the owner of {name}")
+        await until_async(lambda name=name: opened(name), what=f"the owner of {name}")
     refused: Any = await connection.send(
         ListTransactionsRequest(transactional_id_pattern=REFUSED), api_version=2
     )

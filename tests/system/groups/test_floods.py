@@ -22,8 +22,9 @@ from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupR
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.runtime.connection import Connection
-from moldau.testing import Cluster, wait_until_async
+from moldau.testing import Cluster
 from tests.interop.raw.probe import connected, topic_metadata
+from tests.kit.waiting import until_async
 
 pytestmark = pytest.mark.system
 
@@ -81,7 +82,7 @@ async def coordinator_of(connection: Connection) -> tuple[int, str]:
         (found,) = (await connection.send(asked, api_version=4)).coordinators
         return None if found.error_code else (found.node_id, f"{found.host}:{found.port}")
 
-    return await wait_until_async(look, what="a coordinator")
+    return await until_async(look, what="a coordinator")
 
 
 async def join(connection: Connection) -> HeartbeatRequest:
@@ -155,7 +156,7 @@ async def test_members_of_others_keep_their_places() -> None:
             return flood.answers.total() > 0
 
         asked: list[asyncio.Future[Any]] = []
-        await wait_until_async(beat_while_nothing_is_committed, what="the flood is answered")
+        await until_async(beat_while_nothing_is_committed, what="the flood is answered")
         assert ErrorCode.NONE not in flood.answers
         cluster.resume(follower_id)
         for each in commits:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.interop.topics import TopicMaker
+from tests.kit.waiting import until
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def http_of(cluster: Cluster) -> Http:
     def find() -> re.Match[str] | None:
         return re.search(r"HTTP listener on ([\d.]+):(\d+)", cluster.node().log_path.read_text())
 
-    found = wait_until(find, what="the node logs its HTTP address")
+    found = until(find, what="the node logs its HTTP address")
     assert found is not None
     return Http(found[1], int(found[2]))
 

@@ -13,8 +13,9 @@ from confluent_kafka import Producer
 
 from moldau.client import NewTopic, TopicPartition, sync
 from moldau.client.sync import Admin
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.interop.topics import TopicMaker
+from tests.kit.waiting import until
 from tests.system.http.conftest import Http
 from tests.system.processes import properties, run_node
 
@@ -166,7 +167,7 @@ def test_logs_are_one_json_object_a_line(cluster: Cluster, topic: str):
         text = cluster.node().log_path.read_text()
         return [json.loads(line) for line in text.splitlines()]
 
-    wait_until(lambda: any(topic in line["event"] for line in lines()), what="the topic is logged")
+    until(lambda: any(topic in line["event"] for line in lines()), what="the topic is logged")
     for line in lines():
         assert {"timestamp", "level", "logger", "event"} <= set(line)
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", line["timestamp"])
@@ -201,5 +202,5 @@ def test_the_digest_changes_with_the_metadata_and_with_nothing_else(
     assert re.fullmatch("[0-9a-f]{64}", str(before["digest"]))
     assert metadata() == before
     topics.create()
-    wait_until(lambda: metadata()["digest"] != before["digest"], what="another digest")
+    until(lambda: metadata()["digest"] != before["digest"], what="another digest")
     assert metadata()["last_applied_offset"] > before["last_applied_offset"]  # type: ignore[operator]

@@ -9,7 +9,8 @@ from typing import TypeVar
 import pytest
 
 from moldau.client import Admin, ClusterDescription, KafkaError, NewTopic, QuorumDescription
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 
 Result = TypeVar("Result")
 
@@ -65,7 +66,7 @@ def wait_for_topics(cluster: Cluster, *names: str) -> list[str]:
         found = topics(cluster)
         return sorted(found) if set(names) <= set(found) else None
 
-    found = wait_until(known, what=f"topics {', '.join(names)}")
+    found = until(known, what=f"topics {', '.join(names)}")
     assert found is not None
     return found
 
@@ -95,7 +96,7 @@ def wait_for_another_leader(cluster: Cluster, old_id: int) -> int:
             return None
         return leader_id if leader_id not in (old_id, -1) else None
 
-    found = wait_until(another, what=f"a leader other than {old_id}")
+    found = until(another, what=f"a leader other than {old_id}")
     assert found is not None
     return found
 
@@ -109,4 +110,4 @@ def wait_until_caught_up(cluster: Cluster, node_id: int) -> None:
         found = [each for each in (*told.voters, *told.observers) if each.replica_id == node_id]
         return bool(found) and found[0].log_end_offset >= target
 
-    wait_until(has_caught_up, what=f"node {node_id} has caught up")
+    until(has_caught_up, what=f"node {node_id} has caught up")

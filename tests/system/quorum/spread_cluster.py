@@ -27,7 +27,7 @@ from moldau.protocol.messages.p55_describe_quorum import (
     TopicData,
 )
 from moldau.protocol.types import uuid_to_base64
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.processes import run_cli
 from tests.system.quorum.hosts import Hosts
 
@@ -141,7 +141,7 @@ class SpreadCluster:
             assert self.is_running(node_id), self.log_tail(node_id)
             return self._http(node_id, "/readyz")[0] == 200
 
-        wait_until(ready, what=f"broker {node_id} serves", deadline_s=READY_DEADLINE_S)
+        until(ready, what=f"broker {node_id} serves", deadline_s=READY_DEADLINE_S)
 
     def home(self, node_id: int) -> Path:
         """The node's directory."""
@@ -186,7 +186,7 @@ class SpreadCluster:
                 voter.log_end_offset > offset for voter in described.current_voters
             )
 
-        wait_until(have_it, what="all voters caught up", deadline_s=READY_DEADLINE_S)
+        until(have_it, what="all voters caught up", deadline_s=READY_DEADLINE_S)
 
     def _describe_quorum(self, asked_node_id: int) -> PartitionDataResponse | None:
         request = DescribeQuorumRequest(

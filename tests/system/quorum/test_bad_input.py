@@ -11,8 +11,9 @@ import pytest
 
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.meta_properties import read_meta_properties
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from moldau.testing.node_process import NodeProcess
+from tests.kit.waiting import until
 from tests.system.processes import Ended, run_cli, run_node
 from tests.system.quorum.conftest import (
     CONFIG,
@@ -51,7 +52,7 @@ def cluster() -> Iterator[Cluster]:
             begins_there = 0 < int(snapshot.name[:20]) <= int(segment.name[:20])
             return begins_there and segment.stat().st_size > 300
 
-        wait_until(has_records_after_a_snapshot, what="records after a snapshot")
+        until(has_records_after_a_snapshot, what="records after a snapshot")
         assert cluster.stop(VICTIM) == 0
         yield cluster
 
@@ -419,7 +420,7 @@ def _run_beside(cluster: Cluster, config: Path, said: str) -> None:
     node.start()
     try:
         node.wait_ready()
-        wait_until(lambda: said in node.log_tail(), what=said)
+        until(lambda: said in node.log_tail(), what=said)
         assert {each.replica_id: each.directory_id for each in quorum(cluster).voters} == voters
     finally:
         node.kill()

@@ -16,8 +16,8 @@ import pytest
 from benchmarks.wire import CREATE_TOPICS_VERSION, create_topic_request
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
-from moldau.testing import wait_until
 from tests.kit import judging
+from tests.kit.waiting import until
 from tests.system.quorum.hosts import Hosts, why_not
 from tests.system.quorum.metadata_logs import check_agreement
 from tests.system.quorum.spread_cluster import SESSION_TIMEOUT_MS, SpreadCluster, host_name
@@ -67,7 +67,7 @@ def wait_converged(cluster: SpreadCluster) -> int:
         seen = [cluster.metadata(each) for each in cluster.broker_ids]
         return seen if all(seen) and len({str(each) for each in seen}) == 1 else None
 
-    seen = wait_until(same, what="equal digests", deadline_s=CONVERGE_DEADLINE_S)
+    seen = until(same, what="equal digests", deadline_s=CONVERGE_DEADLINE_S)
     assert seen is not None
     return int(str(seen[0]["last_applied_offset"]))
 
@@ -81,7 +81,7 @@ def wait_active(cluster: SpreadCluster, asked: int, unless: int = -1) -> tuple[i
         leader_id, leader_epoch = cluster.active_controller(asked)
         return (leader_id, leader_epoch) if leader_id not in (-1, unless) else None
 
-    found = wait_until(active, what="an active controller", deadline_s=CONVERGE_DEADLINE_S)
+    found = until(active, what="an active controller", deadline_s=CONVERGE_DEADLINE_S)
     assert found is not None
     return found
 
@@ -105,19 +105,19 @@ def test_an_isolated_active_controller_is_replaced_and_steps_down(tmp_path: Path
     with running(tmp_path) as cluster:
         isolated, old_epoch = wait_active(cluster, 1)
         with TopicLoad(cluster.wire, list(BROKER_IDS), random.Random(1)) as load:
-            wait_until(lambda: load.acknowledged, what="a topic before")
+            until(lambda: load.acknowledged, what="a topic before")
             cluster.hosts.isolate(host_name(isolated))
             leader_id, leader_epoch = wait_active(cluster, 2, unless=isolated)
             assert leader_epoch > old_epoch
             count = len(load.acknowledged)
-            wait_until(lambda: len(load.acknowledged) > count, what="a topic under the new one")
+            until(lambda: len(load.acknowledged) > count, what="a topic under the new one")
             request = create_topic_request("only-here", 1)
             request.timeout_ms = 3_000
             with cluster.wire(isolated) as wire:
                 refused = wire.ask(request, CREATE_TOPICS_VERSION).topics[0].error_code
             assert refused in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
             cluster.hosts.heal()
-            wait_until(
+            until(
                 lambda: cluster.active_controller(isolated)[0] in other_controllers(isolated),
                 what="the isolated one follows",
                 deadline_s=CONVERGE_DEADLINE_S,
@@ -137,7 +137,7 @@ def test_a_broker_that_falls_silent_is_fenced_and_loses_its_leaderships(tmp_path
         silent = leader_of(cluster, 1, "led")
         asked = next(each for each in BROKER_IDS if each != silent)
         cluster.pause(silent)
-        wait_until(
+        until(
             lambda: leader_of(cluster, asked, "led") not in (silent, -1),
             what=f"another leader than the silent broker {silent}",
             deadline_s=SESSION_TIMEOUT_MS / 1000 + CONVERGE_DEADLINE_S,
@@ -145,7 +145,7 @@ def test_a_broker_that_falls_silent_is_fenced_and_loses_its_leaderships(tmp_path
         cluster.resume(silent)
         cluster.wait_ready(silent)
         with TopicLoad(cluster.wire, [silent], random.Random(2)) as load:
-            wait_until(lambda: load.acknowledged, what="the broker that came back forwards")
+            until(lambda: load.acknowledged, what="the broker that came back forwards")
         finish(cluster, load)
 
 
@@ -163,7 +163,7 @@ def test_kills_pauses_and_cuts_by_turns(tmp_path: Path):
                     victim = wait_active(cluster, dice.choice(BROKER_IDS))[0]
                 undo = dice.choice(faults)(victim)
                 count = len(load.acknowledged)
-                wait_until(
+                until(
                     lambda count=count: len(load.acknowledged) > count + 5,
                     what=f"topics created while {victim} suffers",
                     # The load asks a victim too, by chance many times: each costs it 10 s.

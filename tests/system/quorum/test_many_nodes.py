@@ -9,7 +9,8 @@ import pytest
 
 from moldau.cli.metadata_files import read_metadata
 from moldau.runtime.filesystem import OsFilesystem
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.system.processes import Writer, read_all
 from tests.system.quorum.conftest import (
     CONFIG,
@@ -29,7 +30,7 @@ def test_one_controller_leads_and_all_brokers_serve(many: Cluster):
     told = quorum(many)
     assert told.leader_id == many.active_controller_id()
     assert sorted(voter.replica_id for voter in told.voters) == [101, 102, 103]
-    wait_until(
+    until(
         lambda: sorted(each.replica_id for each in quorum(many).observers) == [1, 2, 3],
         what="the brokers follow the metadata log",
     )
@@ -84,13 +85,13 @@ def test_without_a_majority_nothing_is_decided_until_one_is_back(many: Cluster):
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_a_silent_broker_is_fenced_and_let_in_again(many: Cluster, how: str):
     getattr(many, how)(3)
-    wait_until(lambda: fenced(many) == {3}, what="broker 3 is fenced")
+    until(lambda: fenced(many) == {3}, what="broker 3 is fenced")
     create_topic(many, "elsewhere")
     if how == "kill":
         many.restart(3)
     else:
         many.resume(3)
-    wait_until(lambda: fenced(many) == set(), what="broker 3 is back")
+    until(lambda: fenced(many) == set(), what="broker 3 is back")
     assert wait_for_topics(many, "elsewhere") == ["elsewhere"]
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from moldau.testing.layout import PortHolder
 from moldau.testing.node_process import NodeProcess
+from tests.kit.waiting import until
 from tests.system.processes import Ended, run_cli
 from tests.system.quorum.conftest import (
     create_topic,
@@ -93,7 +94,7 @@ def test_a_controller_joins_and_another_leaves(many: Cluster, tmp_path: Path):
         again = done(many, "quorum", "add-controller", "-c", config)
         assert "DUPLICATE_VOTER" in again.complaint
         assert "removed controller 101" in ok(many, "quorum", "remove-controller", "-i", 101)
-        wait_until(
+        until(
             lambda: sorted(v.replica_id for v in quorum(many).voters) == [102, 103, 104],
             what="the new voters",
         )
@@ -107,7 +108,7 @@ def test_a_controller_joins_and_another_leaves(many: Cluster, tmp_path: Path):
 
 def test_a_stopped_broker_is_unregistered(many: Cluster):
     assert many.stop(3) == 0
-    wait_until(lambda: fenced(many) == {3}, what="broker 3 has left")
+    until(lambda: fenced(many) == {3}, what="broker 3 has left")
     ok(many, "brokers", "unregister", 3)
     brokers = json.loads(ok(many, "brokers", "list", "--json"))["brokers"]
     assert [row["broker_id"] for row in brokers] == [1, 2]

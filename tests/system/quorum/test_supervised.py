@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from moldau.config import NodeConfig
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.processes import run_cli
 
 LOG_LINE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} INFO    supervisor: "
@@ -102,11 +102,11 @@ def test_a_cluster_is_bootstrapped_supervised_and_stopped(tmp_path: Path, base_p
         for name in ("broker 2", "controller 101"):
             process_id = run.process_id(name)
             os.kill(process_id, signal.SIGKILL)
-            wait_until(
+            until(
                 lambda name=name, old=process_id: run.process_id(name) != old,  # type: ignore[misc]
                 what=f"{name} is started again",
             )
-        wait_until(
+        until(
             lambda: [line for line in run.events if ": broker 2 serves on" in line][1:],
             what="broker 2 serves again",
         )
@@ -135,7 +135,7 @@ def test_no_node_outlives_a_supervisor_that_is_killed(tmp_path: Path, base_port:
         run.process.send_signal(signal.SIGKILL)
         run.join()
     for process_id in process_ids:
-        wait_until(lambda process_id=process_id: is_gone(process_id), what="the node is gone")  # type: ignore[misc]
+        until(lambda process_id=process_id: is_gone(process_id), what="the node is gone")  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("keep", [False, True])

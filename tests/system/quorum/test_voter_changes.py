@@ -12,9 +12,10 @@ import pytest
 
 from benchmarks.wire import Wire
 from moldau.protocol.types import uuid_to_base64
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from moldau.testing.layout import PortHolder
 from moldau.testing.node_process import NodeProcess
+from tests.kit.waiting import until
 from tests.system.processes import run_cli
 from tests.system.quorum.conftest import described, quorum, wait_for_topics, wait_until_caught_up
 from tests.system.quorum.topic_load import TopicLoad
@@ -57,7 +58,7 @@ class Joiner:
             ]
             return bool(found) and found[0].log_end_offset >= target
 
-        wait_until(has_caught_up, what=f"{self.node_id} has caught up", deadline_s=60)
+        until(has_caught_up, what=f"{self.node_id} has caught up", deadline_s=60)
 
     def add(self) -> None:
         """Make it a voter."""
@@ -108,7 +109,7 @@ def test_controllers_are_exchanged_one_by_one_under_load(many: Cluster, tmp_path
 
             def progress(what: str) -> None:
                 count = len(load.acknowledged)
-                wait_until(lambda: len(load.acknowledged) > count + 3, what=what)
+                until(lambda: len(load.acknowledged) > count + 3, what=what)
 
             for joiner in joiners:
                 joiner.start_empty()
@@ -117,7 +118,7 @@ def test_controllers_are_exchanged_one_by_one_under_load(many: Cluster, tmp_path
             assert sorted(voters(many)) == [101, 102, 103, 104, 105]
             for node_id in (101, 102):
                 remove(many, node_id)
-                wait_until(lambda gone=node_id: gone not in voters(many), what=f"{node_id} out")
+                until(lambda gone=node_id: gone not in voters(many), what=f"{node_id} out")
                 assert many.stop(node_id) == 0
                 progress(f"topics created without {node_id}")
             assert sorted(voters(many)) == [103, 104, 105]
@@ -150,9 +151,9 @@ def test_a_wiped_disk_is_another_voter(many: Cluster, tmp_path: Path):
             # What was promised by the disk that is gone still counts as promised by nobody else.
             assert voters(many)[104] == before
             remove(many, 104, before)
-            wait_until(lambda: 104 not in voters(many), what="the lost disk is no voter any more")
+            until(lambda: 104 not in voters(many), what="the lost disk is no voter any more")
             joiner.add()
-            wait_until(
+            until(
                 lambda: voters(many).get(104) == new,
                 what="the new disk votes",
             )

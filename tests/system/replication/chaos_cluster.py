@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Self
 from benchmarks.wire import CREATE_TOPICS_VERSION, create_topic_request
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.conftest import SmallDisk
 from tests.system.quorum.hosts import Hosts
 from tests.system.quorum.spread_cluster import BROKER_PORT, SpreadCluster, host_name
@@ -263,7 +263,7 @@ class ChaosCluster(SpreadCluster):
             return not missing
 
         try:
-            wait_until(in_sync, what="all replicas in sync", deadline_s=deadline_s)
+            until(in_sync, what="all replicas in sync", deadline_s=deadline_s)
         except TimeoutError as error:
             raise TimeoutError(f"{error}: " + "; ".join(missing)) from None
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p35_describe_log_dirs import DescribeLogDirsRequest
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.replication.chaos_cluster import ANSWER_S, ChaosCluster
 from tests.system.replication.two_directories import format_directories, set_directories
 
@@ -256,7 +256,7 @@ class DirectoryFaults:
     ) -> None:
         """Return when it is so, or the broker has ended by itself, which the nemesis finds."""
         try:
-            wait_until(
+            until(
                 lambda: not self._cluster.is_running(victim) or condition(),
                 what=f"broker {victim} {what}",
                 deadline_s=SETTLE_DEADLINE_S,

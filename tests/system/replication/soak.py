@@ -17,7 +17,6 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from moldau.testing import wait_until
 from tests.kit.soaks import (
     SECURE_HELP,
     Say,
@@ -26,6 +25,7 @@ from tests.kit.soaks import (
     fault_run,
     soak_parser,
 )
+from tests.kit.waiting import until
 from tests.system.quorum.hosts import why_not
 from tests.system.replication.chaos_cluster import DEADLINE_S, ChaosCluster, running
 from tests.system.replication.checker import Findings, check
@@ -149,7 +149,7 @@ def soak(
 
 
 def _under_faults(load: Load, nemesis: Nemesis, seconds: float) -> None:
-    wait_until(
+    until(
         lambda: load.ledger.acknowledged_count > 0,
         what="the first acknowledgement",
         deadline_s=DEADLINE_S,
@@ -175,7 +175,7 @@ def _settle(cluster: ChaosCluster, load: Load, outcome: Outcome) -> None:
             return  # a consumer that was thrown back may never get there
         ends = cluster.hosts.from_hub(end_offsets, cluster.bootstrap, TOPIC, PARTITION_COUNT)
         for number, reader in enumerate(load.readers, start=1):
-            wait_until(
+            until(
                 lambda reader=reader: reader.has_read(ends),  # type: ignore[misc]
                 what=f"consumer {number} at the end",
                 deadline_s=DEADLINE_S,

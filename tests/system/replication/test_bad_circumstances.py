@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from moldau.protocol.errors import ErrorCode
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.system.conftest import SmallDisk
 from tests.system.processes import Ended, Writer, check_read, read_all, run_cli
 from tests.system.replication.three_brokers import QUICK, Trio
@@ -94,7 +95,7 @@ def topic_on(small_disk: SmallDisk, trio: Trio, replicas: tuple[int, ...]) -> st
         found = [each for each in topics if (small_disk.path / "data" / f"{each}-0").exists()]
         return "".join(found[:1])
 
-    return wait_until(on_the_disk, what="a replica on the small disk", deadline_s=DEADLINE_S)
+    return until(on_the_disk, what="a replica on the small disk", deadline_s=DEADLINE_S)
 
 
 def test_a_follower_on_a_full_disk_falls_behind_and_catches_up(
@@ -134,7 +135,7 @@ def test_a_leader_on_a_full_disk_refuses_and_nobody_is_lost(
         writer.poll()
         return bool(trio.put(topic, acks=-1).error_code == ErrorCode.KAFKA_STORAGE_ERROR)
 
-    wait_until(is_refused, what="the leader has no room", deadline_s=DEADLINE_S)
+    until(is_refused, what="the leader has no room", deadline_s=DEADLINE_S)
     small_disk.free()
     writer.flush()
     assert writer.refused == []
@@ -160,7 +161,7 @@ def test_a_follower_ahead_of_an_unclean_leader_gives_up_what_it_has_more(trio: T
     trio.cluster.kill(1)
     for broker_id in (2, 3):
         trio.cluster.restart(broker_id)
-    wait_until(lambda: trio.leader(topic) == -1, what="no leader", deadline_s=DEADLINE_S)
+    until(lambda: trio.leader(topic) == -1, what="no leader", deadline_s=DEADLINE_S)
     done(trio, "topics", "elect-leaders", topic, "--election", "unclean", "--yes")
     leader = trio.wait_leader(topic, other_than=1)
     assert trio.said(leader, "UNCLEAN LEADER ELECTION", f"{topic}-0", "ends at 100", "LOST")
@@ -217,7 +218,7 @@ def test_a_throttle_of_zero_stops_a_move_and_nothing_else(trio: Trio) -> None:
     try:
         done(trio, "topics", "reassign", "execute", f"{topic}:0", "--replicas", "1,3")
         copied = trio.log_directory(topic, 3) / "00000000000000000000.log"
-        wait_until(copied.exists, what="the new replica begins", deadline_s=DEADLINE_S)
+        until(copied.exists, what="the new replica begins", deadline_s=DEADLINE_S)
         # Those in sync are not held up.
         for _ in range(5):
             writer.send(200)

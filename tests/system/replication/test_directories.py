@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from moldau.testing import Cluster, NodeFailed, wait_until
+from moldau.testing import Cluster, NodeFailed
+from tests.kit.waiting import until
 from tests.system.processes import Writer, check_read
 from tests.system.replication.three_brokers import QUICK, Trio
 from tests.system.replication.two_directories import format_directories, set_directories
@@ -174,7 +175,7 @@ def test_without_the_directory_of_its_metadata_log_a_node_stops(tmp_path: Path) 
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_server, "log_level": 0})
         admin.create_topics([NewTopic("t", 1)])  # perhaps not answered
         node = cluster.node()
-        wait_until(lambda: not node.running, what="the node stops")
+        until(lambda: not node.running, what="the node stops")
         assert node.exit_code == 1
         assert f"the metadata log's directory {first} has failed" in node.log_tail()
 

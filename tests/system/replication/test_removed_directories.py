@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.kit import judging
+from tests.kit.waiting import until
 from tests.system.processes import Writer, check_read, read_all
 from tests.system.replication.three_brokers import QUICK, Trio
 from tests.system.replication.two_directories import BROKER, Disks, is_told, move_controller
@@ -45,7 +46,7 @@ def check_nothing_is_lost(disks: Disks, topic: str, writer: Writer) -> None:
     trio = disks.trio
     trio.cluster.pause(1)
     disks.start(disks.first)
-    wait_until(
+    until(
         lambda: (
             trio.said(BROKER, f"{topic}-0", *NOT_HERE) or is_told(trio.cluster, topic, disks.first)
         ),
@@ -112,7 +113,7 @@ def test_an_only_replica_that_is_given_up_goes_on_empty(disks: Disks) -> None:
         found = trio.admin.elect_leaders(ElectionType.UNCLEAN, [where]).result(20)
         return found[where] is None
 
-    wait_until(elected, what="the unclean election")
+    until(elected, what="the unclean election")
     again = Writer(trio.bootstrap, topic, acks="all")
     again.send(5)
     again.flush()
@@ -125,7 +126,7 @@ def test_a_topic_made_again_while_its_old_directory_is_failed(disks: Disks) -> N
     topic, _writer = disks.topic_in_second(BROKER)
     away = disks.fail_second(topic)
     trio.admin.delete_topics([topic])[topic].result(20)
-    wait_until(
+    until(
         lambda: topic not in trio.admin.list_topics(timeout=20).topics, what="the topic is deleted"
     )
     trio.create(topic, replicas=[BROKER])

@@ -13,8 +13,9 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import OffsetSpec
 
 from moldau.protocol.errors import ErrorCode
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.kit import judging
+from tests.kit.waiting import until
 from tests.system.processes import Writer, read_all
 from tests.system.replication.three_brokers import QUICK, Trio
 
@@ -51,9 +52,7 @@ def test_every_way_to_acknowledge_reaches_all_replicas(trio: Trio, topic: str, a
     writer.send(2_000)
     writer.flush()
     assert not writer.refused
-    wait_until(
-        lambda: len(read_all(trio.bootstrap, topic)) == 2_000, what="all records to be visible"
-    )
+    until(lambda: len(read_all(trio.bootstrap, topic)) == 2_000, what="all records to be visible")
     trio.wait_equal(topic)
     trio.wait_isr(topic, {1, 2, 3})
 
@@ -61,7 +60,7 @@ def test_every_way_to_acknowledge_reaches_all_replicas(trio: Trio, topic: str, a
 def test_the_leader_is_killed_while_records_come(trio: Trio, topic: str) -> None:
     writer = Writer(trio.bootstrap, topic, acks="all")
     writer.send(500)
-    wait_until(lambda: writer.poll() >= 100, what="the first acknowledgements")
+    until(lambda: writer.poll() >= 100, what="the first acknowledgements")
     killed = trio.leader(topic)
     trio.cluster.kill(killed)
     try:
@@ -71,7 +70,7 @@ def test_the_leader_is_killed_while_records_come(trio: Trio, topic: str) -> None
         writer.flush()
         assert trio.wait_leader(topic, other_than=killed) != killed
         acknowledged_and_read(trio, topic, writer)
-        wait_until(lambda: killed not in trio.isr(topic), what="every broker knows of it")
+        until(lambda: killed not in trio.isr(topic), what="every broker knows of it")
     finally:
         trio.cluster.restart(killed)
     trio.wait_isr(topic, {1, 2, 3})
@@ -130,25 +129,25 @@ def test_what_an_operator_sees_of_a_follower_that_lags(trio: Trio, topic: str) -
     def is_level(replica_id: int) -> bool:
         return bool(states()[replica_id]["log_end_offset"] == writer.sent_count)
 
-    wait_until(lambda: all(map(is_level, (1, 2, 3))), what="all replicas to be level")
+    until(lambda: all(map(is_level, (1, 2, 3))), what="all replicas to be level")
     assert all(each["lag"] == 0 and each["in_sync"] for each in states().values())
     [elsewhere] = trio.document(2, f"/api/v1/topics/{topic}")["partitions"]
     assert "replica_states" not in elsewhere, "only the leader knows"
-    wait_until(lambda: trio.metrics(1)[name] == 0, what="nothing to be under-replicated")
+    until(lambda: trio.metrics(1)[name] == 0, what="nothing to be under-replicated")
     before = trio.metrics(1)
     trio.cluster.pause(3)
     try:
         writer.send(50)
         writer.flush()
         trio.wait_isr(topic, {1, 2})
-        wait_until(lambda: not states()[3]["in_sync"], what="the leader to have heard of it")
+        until(lambda: not states()[3]["in_sync"], what="the leader to have heard of it")
         assert (states()[3]["log_end_offset"], states()[3]["lag"]) == (100, 50)
         assert (states()[2]["log_end_offset"], states()[2]["in_sync"]) == (150, True)
         assert trio.metrics(1)[name] > 0
     finally:
         trio.cluster.resume(3)
     trio.wait_isr(topic, {1, 2, 3})
-    wait_until(lambda: trio.metrics(1)[name] == 0, what="nothing to be under-replicated")
+    until(lambda: trio.metrics(1)[name] == 0, what="nothing to be under-replicated")
     after = trio.metrics(1)
     for name in (
         "kafka_server_brokertopicmetrics_replicationbytesout_total",
@@ -165,7 +164,7 @@ def test_too_few_in_sync(trio: Trio) -> None:
     trio.cluster.kill(3)
     try:
         trio.wait_isr(topic, {1, 2})
-        wait_until(
+        until(
             lambda: trio.put(topic, acks=-1).error_code == ErrorCode.NOT_ENOUGH_REPLICAS,
             what="acks=all to be refused",
         )
@@ -175,7 +174,7 @@ def test_too_few_in_sync(trio: Trio) -> None:
     finally:
         trio.cluster.restart(3)
     trio.wait_isr(topic, {1, 2, 3})
-    wait_until(
+    until(
         lambda: trio.put(topic, acks=-1).error_code == ErrorCode.NONE,
         what="acks=all to be taken again",
     )
@@ -185,7 +184,7 @@ def test_too_few_in_sync(trio: Trio) -> None:
 def test_a_controlled_shutdown_costs_producers_nothing(trio: Trio, topic: str) -> None:
     writer = Writer(trio.bootstrap, topic, acks="all")
     writer.send(300)
-    wait_until(lambda: writer.poll() >= 100, what="the first acknowledgements")
+    until(lambda: writer.poll() >= 100, what="the first acknowledgements")
     leader = trio.leader(topic)
     writer.send(300)
     assert trio.cluster.stop(leader) == 0
@@ -230,13 +229,13 @@ def test_where_a_log_ends_is_told_while_a_transaction_is_open(trio: Trio, topic:
     assert trio.cluster.stop(leader) == 0
     try:
         trio.wait_leader(topic, other_than=leader)
-        wait_until(
+        until(
             lambda: latest(IsolationLevel.READ_UNCOMMITTED) == 10,
             what="the new leader to know what is committed",
         )
         assert latest(IsolationLevel.READ_COMMITTED) == 0
         producer.commit_transaction(60)
-        wait_until(
+        until(
             lambda: latest(IsolationLevel.READ_COMMITTED) == 11,
             what="the records and their marker to be stable",
         )
@@ -260,7 +259,7 @@ def test_deleted_records_are_gone_from_all_replicas(trio: Trio) -> None:
     assert len(read_all(trio.bootstrap, topic)) == 500
     for broker_id in (1, 2, 3):
         directory = trio.log_directory(topic, broker_id)
-        wait_until(
+        until(
             lambda directory=directory: not (directory / "00000000000000000000.log").exists(),
             what=f"the first segment to leave {directory}",
         )

@@ -9,8 +9,8 @@ import pytest
 
 from moldau.client import ConfigChange, ConfigOperation, ConfigResource, ConfigResourceType
 from moldau.protocol.types import TopicPartition
-from moldau.testing import wait_until
 from tests.interop.replication.three_brokers import DEADLINE_S, ThreeBrokers
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -82,14 +82,14 @@ def test_a_move_under_a_quota(brokers: ThreeBrokers, side: str) -> None:
     set_config(brokers, ConfigResourceType.TOPIC, topic, replicas_key, f"0:{throttled_id}")
     log = brokers.cluster.node(throttled_id).log_path
     warning = f"{rate_key}=0: replicas in {replicas_key} that are not in sync get no records"
-    wait_until(lambda: warning in log.read_text(), what="the warning of a standstill")
+    until(lambda: warning in log.read_text(), what="the warning of a standstill")
     brokers.ask(
         lambda admin: admin.alter_partition_reassignments(
             {TopicPartition(topic, 0): [LEADER_ID, FOLLOWER_ID, NEW_ID]}
         )
     )
     directory = brokers.cluster.data_directory(NEW_ID) / f"{topic}-0"
-    wait_until(directory.exists, what="the newcomer has begun")
+    until(directory.exists, what="the newcomer has begun")
     for _ in range(10):
         write(brokers, topic, 5)
         assert copied_bytes(brokers, topic) == 0
@@ -104,7 +104,7 @@ def test_a_move_under_a_quota(brokers: ThreeBrokers, side: str) -> None:
         rates.append(byte_rate(brokers, side))
         return set(brokers.described(topic)[0].isr) == {LEADER_ID, FOLLOWER_ID, NEW_ID}
 
-    wait_until(has_arrived, what="the newcomer in sync", deadline_s=DEADLINE_S)
+    until(has_arrived, what="the newcomer in sync", deadline_s=DEADLINE_S)
     assert 0 < max(rates) <= RATE + 2 * FETCH_BYTES
     assert copied_bytes(brokers, topic) > (RECORD_COUNT + 50) * RECORD_BYTES
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from moldau.testing import wait_until
 from moldau.testing.layout import ClusterLayout, PortHolder
 from tests.interop.topics import TopicMaker
+from tests.kit.waiting import until
 from tests.system.processes import Writer, read_all
 from tests.system.replication.chaos_cluster import BROKER_IDS, CONTROLLER_IDS
 from tests.system.replication.directory_faults import partitions_in
@@ -70,7 +70,7 @@ def test_a_lane_that_ends_before_its_time_is_a_complaint():
         cluster, 1, "topic", missing=lambda _: [], say=print, only=frozenset({"kill"})
     )
     nemesis.start()
-    wait_until(lambda: nemesis.complaints, what="a complaint")
+    until(lambda: nemesis.complaints, what="a complaint")
     nemesis.finish()
     assert "cannot be killed" in nemesis.complaints[0]
 
@@ -111,7 +111,7 @@ def test_a_node_on_a_disk_that_stalls_goes_on_when_it_does(tmp_path: Path, mood:
             writer.flush()
             mood.write(moods)
             # The node looks now and then: sooner or later nothing is acknowledged any more.
-            wait_until(lambda: _is_stuck(writer), what="the disk stalls")
+            until(lambda: _is_stuck(writer), what="the disk stalls")
             DiskMood().write(moods)
             writer.flush()
             assert writer.refused == []

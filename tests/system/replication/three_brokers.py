@@ -18,9 +18,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from moldau.protocol.records import Record, encode_batch
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
 from tests.interop.raw.probe import connected, produce_raw
 from tests.interop.samples import BASE_TIMESTAMP_MS
+from tests.kit.waiting import until
 from tests.system.replication.replica_logs import differences
 
 ADMIN_TIMEOUT_S = 20
@@ -79,7 +80,7 @@ class Trio:
                     raise
                 return None  # it had asked a broker that is paused: it asks another one now
 
-        return wait_until(look, what=f"metadata of {topic}").partitions.get(0)
+        return until(look, what=f"metadata of {topic}").partitions.get(0)
 
     def leader(self, topic: str) -> int:
         return int(self.partition(topic).leader)
@@ -89,7 +90,7 @@ class Trio:
         return set() if partition is None else set(partition.isrs)
 
     def wait_isr(self, topic: str, wanted: set[int]) -> None:
-        wait_until(
+        until(
             lambda: self.isr(topic) == wanted,
             what=f"an ISR of {sorted(wanted)} of {topic}",
             deadline_s=60,
@@ -100,7 +101,7 @@ class Trio:
             leader = self.leader(topic)
             return leader if leader not in (other_than, -1) else 0
 
-        return wait_until(found, what=f"a new leader of {topic}", deadline_s=60)
+        return until(found, what=f"a new leader of {topic}", deadline_s=60)
 
     def put(self, topic: str, *, acks: int, broker_id: int | None = None) -> Any:
         """One record straight to a broker, the leader if none is named; the raw answer."""
@@ -121,11 +122,11 @@ class Trio:
         found = directories or [
             self.log_directory(topic, broker_id) for broker_id in self.cluster.broker_ids
         ]
-        wait_until(lambda: not differences(found), what=f"equal replicas of {topic}", deadline_s=60)
+        until(lambda: not differences(found), what=f"equal replicas of {topic}", deadline_s=60)
 
     def _http(self, broker_id: int, path: str) -> str:
         """What the broker's HTTP listener answers (`moldau.http.listener` is set)."""
-        found = wait_until(
+        found = until(
             lambda: re.findall(
                 r"HTTP listener on (\S+)", self.cluster.node(broker_id).log_path.read_text()
             ),

@@ -10,7 +10,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.client import KafkaError
 from moldau.config import read_properties_file
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.system.processes import Writer, run_cli
 from tests.system.replication.three_brokers import Trio
 
@@ -68,7 +69,7 @@ def move_controller(cluster: Cluster, *, at: str) -> None:
         except KafkaError:
             return False  # none was elected within the client's time
 
-    wait_until(is_another_active, what="another active controller", deadline_s=60)
+    until(is_another_active, what="another active controller", deadline_s=60)
     cluster.restart(before)
     # A client of its own: an older one may still ask a broker that is paused.
     admin = AdminClient({"bootstrap.servers": at, "log_level": 0})
@@ -104,7 +105,7 @@ class Disks:
         config = {"min.insync.replicas": str(len(replicas))}
         for _ in range(2):
             topic = self.trio.create(f"t-{uuid.uuid4().hex}", replicas=replicas, config=config)
-            place = wait_until(lambda topic=topic: self.place(topic), what="the replica's log")  # type: ignore[misc]
+            place = until(lambda topic=topic: self.place(topic), what="the replica's log")  # type: ignore[misc]
             if place == self.second:
                 break
         assert place == self.second, "partitions are spread over the directories"
@@ -130,7 +131,7 @@ class Disks:
         probe.flush()
         self.probe_count += 1
         assert len(probe.refused) == 1
-        wait_until(
+        until(
             lambda: self.trio.said(BROKER, "log directory", str(self.second), "is offline"),
             what="the directory fails",
             deadline_s=90,

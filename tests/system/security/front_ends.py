@@ -29,8 +29,8 @@ from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.schema import Message
-from moldau.testing import wait_until
 from tests.kit.soaks import Say, fault_run, soak_parser
+from tests.kit.waiting import until
 from tests.system.replication.chaos_cluster import UNEXPECTED
 from tests.system.security.nodes import HOST, PASSWORD, SecuredNode
 
@@ -235,7 +235,7 @@ def fuzz(directory: Path, *, seed: int, seconds: float, say: Say) -> Outcome:
         say("the storm is over")
         # Silent connections are cut by the node itself, or end with the storm.
         with contextlib.suppress(TimeoutError):
-            wait_until(
+            until(
                 lambda: memory_bytes(node) < outcome.before_bytes + GROWTH_BYTES,
                 what="memory is given back",
                 deadline_s=SETTLED_S,

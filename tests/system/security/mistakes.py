@@ -24,7 +24,7 @@ from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.schema import Message
 from moldau.runtime.authentication.sasl import ScramClient
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.security.front_ends import framed, memory_bytes
 from tests.system.security.nodes import HOST, PASSWORD, SecuredNode
 
@@ -181,7 +181,7 @@ class Witness(threading.Thread):
     def goes_on(self) -> None:
         """Wait for more rounds, and see that none has failed."""
         wanted = self.rounds + ROUNDS
-        wait_until(
+        until(
             lambda: self.failure is not None or self.rounds >= wanted,
             what="a client that nothing is wrong with is served",
             deadline_s=ANSWER_S,

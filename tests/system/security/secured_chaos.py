@@ -35,10 +35,10 @@ from moldau.runtime.authentication.sasl import SaslCredentials, authenticate
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
-from moldau.testing import wait_until
 from moldau.testing.certificate_authority import CertificateAuthority
 from tests.kit.servers import Servers, plain_of
 from tests.kit.soaks import Say
+from tests.kit.waiting import until
 from tests.system.quorum.hosts import Hosts
 from tests.system.quorum.spread_cluster import BROKER_PORT, CONTROLLER_PORT, host_name
 from tests.system.replication.chaos_cluster import ChaosCluster
@@ -199,8 +199,8 @@ class SecuredChaosCluster(ChaosCluster):
             offsets = applied()
             return len(offsets) == len(self.broker_ids) and min(offsets) >= wanted - 1
 
-        wait_until(told, what="the high watermark of the metadata", deadline_s=FOLLOWED_S)
-        wait_until(followed, what=f"all brokers at {wanted}", deadline_s=FOLLOWED_S)
+        until(told, what="the high watermark of the metadata", deadline_s=FOLLOWED_S)
+        until(followed, what=f"all brokers at {wanted}", deadline_s=FOLLOWED_S)
 
     def lets_in(self, broker_id: int, name: str, password: str) -> bool | None:
         """Whether a broker takes that password; None when it does not answer."""

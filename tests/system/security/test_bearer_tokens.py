@@ -11,8 +11,6 @@ from aiohttp import web
 
 from moldau.client import AuthenticationFailed, OAuthBearerToken
 from moldau.client.sync import Admin
-from moldau.testing import wait_until
-from moldau.testing.waiting import wait_until_async
 from tests.kit.identity_provider import (
     AUDIENCE,
     CLIENT_ID,
@@ -22,6 +20,7 @@ from tests.kit.identity_provider import (
     Signer,
     claims_of,
 )
+from tests.kit.waiting import until, until_async
 from tests.system.security.nodes import PASSWORD, SecuredNode
 
 VALUE = b"one"
@@ -79,7 +78,7 @@ def test_new_keys_of_the_provider_are_looked_for(
         except AuthenticationFailed:
             return False
 
-    wait_until(comes_in, what="the new key")
+    until(comes_in, what="the new key")
     assert provider.asked == asked + 1
 
 
@@ -114,7 +113,7 @@ async def _outlives_tokens(node: SecuredNode, provider: IdentityProvider) -> boo
             await admin.describe_cluster()
             return provider.given >= given + 3
 
-        await wait_until_async(has_renewed, what="the third token", deadline_s=60)
+        await until_async(has_renewed, what="the third token", deadline_s=60)
         return await admin._client.any_connection() is connection
 
 
@@ -130,7 +129,7 @@ def test_a_provider_that_hangs_disturbs_no_other_client(
         asked = provider.asked
         with _admin(node, Signer("unknown").token()) as admin, pytest.raises(AuthenticationFailed):
             admin.describe_cluster()
-        wait_until(lambda: provider.asked > asked, what="a request that hangs")
+        until(lambda: provider.asked > asked, what="a request that hangs")
         plain = {"sasl_username": "alice", "sasl_password": PASSWORD}
         with Admin(
             node.address("SASL_PLAINTEXT"),

@@ -34,8 +34,8 @@ from moldau.protocol.schema import Request, Response
 from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
-from moldau.testing import wait_until
 from tests.kit.kerberos import running_realm
+from tests.kit.waiting import until
 from tests.system.security.nodes import HOST, keystore
 from tests.system.security.secured_cluster import (
     BROKER_IDS,
@@ -182,12 +182,12 @@ def test_certificates_are_renewed_under_load(certified: SecuredCluster) -> None:
     with ThreadPoolExecutor(1) as pool:
         load = pool.submit(produce)
         try:
-            wait_until(lambda: len(sent) > 20 or load.done(), what="records")
+            until(lambda: len(sent) > 20 or load.done(), what="records")
             old = {node_id: shown_by(cluster, node_id) for node_id in cluster.nodes}
             for node_id in cluster.nodes:
                 cluster.renew(node_id)
             count = len(sent)
-            wait_until(lambda: len(sent) > count + 50 or load.done(), what="more records")
+            until(lambda: len(sent) > count + 50 or load.done(), what="more records")
         finally:
             stop.set()
         load.result()  # without a retry
@@ -229,7 +229,7 @@ def test_a_broker_with_a_foreign_certificate_stays_outside(certified: SecuredClu
         cluster.write_config(broker_id, {**changed, **limit})
         before = len(cluster.log(broker_id))
         node.start()
-        wait_until(lambda: not node.running, what="the end of the start", deadline_s=90)
+        until(lambda: not node.running, what="the end of the start", deadline_s=90)
         complaint = node.complaint()
         assert "no active controller of cluster" in complaint
         assert "refuses our certificate" in complaint
@@ -323,7 +323,7 @@ def test_a_broker_with_a_wrong_password_is_told_so(tmp_path: Path) -> None:
         limit = {"initial.broker.registration.timeout.ms": "10000"}
         cluster.write_config(broker_id, {**wrong, **limit})
         node.start()
-        wait_until(lambda: not node.running, what="the end of the start", deadline_s=90)
+        until(lambda: not node.running, what="the end of the start", deadline_s=90)
         assert "PLAIN: the user name or the password is wrong" in node.complaint()
         no_secrets(cluster)
         cluster.write_config(broker_id)

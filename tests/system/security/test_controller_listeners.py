@@ -14,7 +14,7 @@ import pytest
 from moldau.client import ConfigChange, ConfigOperation, ConfigResource, ConfigResourceType
 from moldau.client.errors import BrokerError
 from moldau.client.sync import Admin
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.security.nodes import AUTHORIZER, HOST, SecuredNode, keystore
 from tests.system.security.secured_cluster import CERTIFICATES, SecuredCluster
 
@@ -87,13 +87,13 @@ def test_stores_of_a_controller_change_while_it_runs(cluster: SecuredCluster) ->
     second, other = store(cluster, "second"), store(cluster, "other", "another")
     assert shown(cluster) in first.read_text()
     alter(cluster, str(second))
-    wait_until(lambda: shown(cluster) in second.read_text(), what="the new certificate")
+    until(lambda: shown(cluster) in second.read_text(), what="the new certificate")
     with Admin(**by_certificate(cluster)) as admin:
         assert admin.describe_configs([OWN])[OWN][LOCATION].value == str(second)
     # As in Apache Kafka, a controller stores what it cannot use, says so, and keeps what it has.
     for path, reason in ((directory / "none.pem", "No such file"), (other, "allow.dn.changes")):
         alter(cluster, str(path))
-        wait_until(partial(says, cluster, reason), what="why it has no effect")
+        until(partial(says, cluster, reason), what="why it has no effect")
         assert shown(cluster) in second.read_text()
     assert cluster.log(CONTROLLER).count("dynamic configuration has no effect") == 2
     alter(cluster, str(second))
@@ -101,9 +101,9 @@ def test_stores_of_a_controller_change_while_it_runs(cluster: SecuredCluster) ->
     controller.stop()
     controller.start()
     controller.wait_ready()
-    wait_until(lambda: shown(cluster) in second.read_text(), what="it is back after a restart")
+    until(lambda: shown(cluster) in second.read_text(), what="it is back after a restart")
     alter(cluster, None)
-    wait_until(lambda: shown(cluster) in first.read_text(), what="the controller's own")
+    until(lambda: shown(cluster) in first.read_text(), what="the controller's own")
     with Admin(**cluster.client()) as admin:
         assert admin.describe_cluster().brokers
     assert "Traceback" not in cluster.log(CONTROLLER)
@@ -127,7 +127,7 @@ SUPER_USER = {"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOU
 def test_a_listener_that_is_not_early_opens_behind_the_acls(tmp_path: Path) -> None:
     changed = {**SUPER_USER, "early.start.listeners": "PLAINTEXT"}
     with SecuredNode(tmp_path, changed) as node:
-        wait_until(lambda: IS_OPEN in node.log(), what="the listener opens")
+        until(lambda: IS_OPEN in node.log(), what="the listener opens")
         log = node.log()
         assert log.index(OPENS) < log.index("active controller in epoch") < log.index(IS_OPEN)
         with Admin(bootstrap_controllers=node.address("CONTROLLER")) as admin:

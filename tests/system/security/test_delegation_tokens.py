@@ -24,8 +24,7 @@ from moldau.client import (
 )
 from moldau.client import Admin as AsyncAdmin
 from moldau.client.sync import Admin
-from moldau.testing import wait_until
-from moldau.testing.waiting import wait_until_async
+from tests.kit.waiting import until, until_async
 from tests.system.processes import run_cli
 from tests.system.security.nodes import AUTHORIZER, PASSWORD, SCRAM_MODULE, SecuredNode
 
@@ -214,9 +213,9 @@ async def test_a_session_ends_with_its_token(node: SecuredNode) -> None:
             return False
 
         assert (await admin.describe_cluster()).brokers
-        await wait_until_async(has_ended, what="the end of the session")
+        await until_async(has_ended, what="the end of the session")
     with admin_of(node, **CAROL) as blocking:
-        wait_until(lambda: token.token_id not in ids(blocking), what="the token is swept")
+        until(lambda: token.token_id not in ids(blocking), what="the token is swept")
 
 
 async def test_first_logins_of_many_tokens_at_once(node: SecuredNode) -> None:

@@ -22,7 +22,7 @@ from moldau.client import (
     NewTopic,
 )
 from moldau.client.sync import Admin, Producer
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.processes import read_all
 from tests.system.security.nodes import HOST, SecuredNode, keystore
 
@@ -103,7 +103,7 @@ def test_a_certificate_is_renewed_under_load(node: SecuredNode, admin: Admin) ->
     assert halfway.wait(60)
     second = renewed(node, "second.pem")
     alter(admin, keystore_location=str(second))
-    wait_until(lambda: shows(node, second), what="the new certificate is shown")
+    until(lambda: shows(node, second), what="the new certificate is shown")
     go_on.set()
     load.join(60)
     assert not failures
@@ -116,7 +116,7 @@ def test_a_certificate_is_renewed_under_load(node: SecuredNode, admin: Admin) ->
     assert shows(node, second), "a restart begins with it"
     with Admin(node.address("PLAINTEXT")) as again:
         alter(again, keystore_location=None)
-    wait_until(lambda: shows(node, node.home / "first.pem"), what="the node's own is back")
+    until(lambda: shows(node, node.home / "first.pem"), what="the node's own is back")
 
 
 def test_what_cannot_be_used_is_refused_and_changes_nothing(
@@ -142,7 +142,7 @@ def test_what_cannot_be_used_is_refused_and_changes_nothing(
     assert LOCATION in admin.describe_configs([OWN])[OWN]
     more = renewed(node, "more.pem", "localhost", HOST, "another.example")
     alter(admin, keystore_location=str(more))
-    wait_until(lambda: shows(node, more), what="a certificate with more names is taken")
+    until(lambda: shows(node, more), what="a certificate with more names is taken")
 
 
 def test_passwords_work_and_are_never_shown(node: SecuredNode, admin: Admin) -> None:
@@ -162,7 +162,7 @@ def test_passwords_work_and_are_never_shown(node: SecuredNode, admin: Admin) -> 
         alter(admin, keystore_location=str(locked), key_password="sesame-shut")
     assert "sesame" not in str(refused.value)
     alter(admin, keystore_location=str(locked), key_password="sesame-open")
-    wait_until(lambda: shows(node, locked), what="the locked key is used")
+    until(lambda: shows(node, locked), what="the locked key is used")
     described = admin.describe_configs([OWN], include_synonyms=True)[OWN]
     password = described[f"{PREFIX}key.password"]
     assert (password.value, password.sensitive) == (None, True)

@@ -11,7 +11,7 @@ import trustme
 
 from moldau.client import ConfigChange, ConfigResource, ConfigResourceType, InvalidRequest
 from moldau.client.sync import Admin
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.security.nodes import HOST, keystore
 from tests.system.security.secured_cluster import (
     BROKER_IDS,
@@ -89,10 +89,8 @@ def test_the_old_authority_is_taken_away(tmp_path: Path) -> None:
                 alter(cluster, broker_id, key, paths[broker_id])
         old = tmp_path / f"node-{BROKER_IDS[1]}" / "keystore.pem"
         for broker_id in cluster.brokers:
-            wait_until(
-                lambda each=broker_id: shows(cluster, each, stores[each]), what="the new one"
-            )  # type: ignore[misc]
-            wait_until(
+            until(lambda each=broker_id: shows(cluster, each, stores[each]), what="the new one")  # type: ignore[misc]
+            until(
                 lambda each=broker_id: not is_let_in(cluster, each, new_trust, old),  # type: ignore[misc]
                 what="the old authority is not trusted any more",
             )

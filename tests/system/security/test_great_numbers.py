@@ -23,7 +23,7 @@ from moldau.client import (
     InvalidRequest,
 )
 from moldau.client.sync import Admin
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.security.front_ends import complaints_in
 from tests.system.security.mistakes import Watched, Witness, client_hello, many_files
 from tests.system.security.nodes import AUTHORIZER, HOST, SecuredNode
@@ -90,7 +90,7 @@ def test_ten_thousand_connections_that_never_authenticate(node: SecuredNode) -> 
                 peers[:] = [each for each in peers if not has_ended(each)]
                 return not peers
 
-            wait_until(all_have_ended, what="the node cuts all of them", deadline_s=180)
+            until(all_have_ended, what="the node cuts all of them", deadline_s=180)
             witness.goes_on()
         _check_limit_of_one_address(node, stack, witness)
 
@@ -107,9 +107,7 @@ def _check_limit_of_one_address(node: SecuredNode, stack: ExitStack, witness: Wi
             )
             peer.setblocking(False)
             peers.append(peer)
-        wait_until(
-            lambda: sum(map(has_ended, peers)) >= 4 * PER_ADDRESS, what="those above the limit"
-        )
+        until(lambda: sum(map(has_ended, peers)) >= 4 * PER_ADDRESS, what="those above the limit")
         witness.goes_on()
         admin.alter_configs({resource: [ConfigChange(LIMIT, None, ConfigOperation.DELETE)]})
 

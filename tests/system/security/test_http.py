@@ -33,7 +33,7 @@ from moldau.client import (
 )
 from moldau.client.sync import Admin
 from moldau.node.http.passwords import BURST_S, HOSTS_TRIES_PER_S
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.processes import properties, run_cli, run_node
 from tests.system.security.nodes import AUTHORIZER, SecuredNode, keystore
 
@@ -62,7 +62,7 @@ class Site:
     """Asks one node's HTTPS listener, a connection each time."""
 
     def __init__(self, node: SecuredNode, scheme: str = "HTTPS") -> None:
-        found = wait_until(
+        found = until(
             lambda: re.search(rf"{scheme} listener on ([\d.]+):(\d+)", node.log()),
             what="the node logs its HTTP address",
         )
@@ -100,9 +100,7 @@ class Site:
         """Until the broker answers so: it learns of a change after the controller, which answered,
         and refuses tries while there were too many.
         """
-        wait_until(
-            lambda: self.ask(path, user).status == status, what=f"{path} is answered by {status}"
-        )
+        until(lambda: self.ask(path, user).status == status, what=f"{path} is answered by {status}")
 
     def certificate(self) -> bytes:
         """The node's, as new connections see it."""
@@ -241,12 +239,12 @@ def test_certificates_name_clients(site: Site, admin: Admin, tmp_path: Path) -> 
         [AclBinding(AclResourceType.CLUSTER, CLUSTER, "User:scraper-client", AclOperation.DESCRIBE)]
     )
     own = issued("scraper")
-    wait_until(lambda: site.ask("/metrics", own=own).status == 200, what="the permission")
+    until(lambda: site.ask("/metrics", own=own).status == 200, what="the permission")
     assert site.ask("/metrics", CAROL, own=issued("other")).status == 200, "a password wins"
     assert site.ask("/metrics", own=issued("NOBODY")).status == 401
     with pytest.raises((ssl.SSLError, ConnectionError)):
         site.ask("/metrics", own=issued("scraper", trustme.CA()))
-    wait_until(lambda: "client's certificate is refused" in site.node.log(), what="the log")
+    until(lambda: "client's certificate is refused" in site.node.log(), what="the log")
 
 
 class Resuming:
@@ -282,7 +280,7 @@ def test_a_session_is_not_resumed_after_its_certificate_s_end(site: Site, tmp_pa
         session = client.session
         if session is not None and client.ask(session)[1].startswith(b"HTTP/1.1 403 "):
             break
-    wait_until(lambda: client.ask() == (False, b""), what="the certificate's end")
+    until(lambda: client.ask() == (False, b""), what="the certificate's end")
     assert client.ask(session) == (True, b"")
     refused = "on listener = HTTP: the client's certificate is refused: certificate has expired"
     assert refused in site.node.log()
@@ -316,13 +314,11 @@ def test_guessing_is_stopped_and_known_clients_are_served(site: Site) -> None:
         return statuses[-1] == 429
 
     begun_s = time.monotonic()
-    wait_until(is_stopped, what="guessing is stopped")
+    until(is_stopped, what="guessing is stopped")
     assert set(statuses[:-1]) <= {401}
     assert len(statuses) <= HOSTS_TRIES_PER_S * (BURST_S + time.monotonic() - begun_s) + 2
     assert site.ask("/metrics", CAROL).status == 200
-    wait_until(
-        lambda: site.ask("/metrics", ("carol", "wrong")).status == 401, what="tries to come back"
-    )
+    until(lambda: site.ask("/metrics", ("carol", "wrong")).status == 401, what="tries to come back")
 
 
 async def test_a_client_of_many_requests(site: Site) -> None:
@@ -367,7 +363,7 @@ def test_what_does_not_speak_tls_disturbs_nobody(site: Site) -> None:
         plain.getresponse()
     plain.close()
     assert site.ask("/readyz").status == 200
-    wait_until(lambda: "does not speak TLS" in site.node.log(), what="the log says so")
+    until(lambda: "does not speak TLS" in site.node.log(), what="the log says so")
 
 
 @pytest.mark.parametrize(

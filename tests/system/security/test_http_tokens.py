@@ -15,7 +15,6 @@ from aiohttp import web
 
 from moldau.client import AclBinding, AclOperation, AclResourceType
 from moldau.client.sync import Admin
-from moldau.testing import wait_until
 from tests.kit.identity_provider import (
     ISSUER,
     IdentityProvider,
@@ -24,6 +23,7 @@ from tests.kit.identity_provider import (
     symmetric,
     unsecured,
 )
+from tests.kit.waiting import until
 from tests.system.security.nodes import AUTHORIZER, SecuredNode, keystore
 from tests.system.security.test_http import Site
 
@@ -95,7 +95,7 @@ def test_a_token_s_user_has_its_permissions(site: Site, provider: IdentityProvid
                 )
             ]
         )
-    wait_until(lambda: site.ask("/metrics", erin).status == 200, what="the permission")
+    until(lambda: site.ask("/metrics", erin).status == 200, what="the permission")
 
 
 def test_bad_tokens_are_refused_and_not_logged(site: Site, provider: IdentityProvider) -> None:
@@ -152,7 +152,7 @@ def test_new_keys_are_looked_for_and_a_provider_that_hangs_or_lies_holds_up_no_c
             provider.answer, asked = answer, provider.asked
             unknown = bearer(Signer(f"unknown-{number}").token(claims()))
             assert site.ask("/metrics", unknown).status == 401
-            wait_until(lambda asked=asked: provider.asked > asked, what="the node asks for keys")  # type: ignore[misc]
+            until(lambda asked=asked: provider.asked > asked, what="the node asks for keys")  # type: ignore[misc]
             assert site.ask("/metrics", root).status == 200
             assert site.ask("/healthz").status == 200
     finally:
@@ -179,5 +179,5 @@ def test_the_provider_may_be_down_when_the_node_starts(tmp_path: Path) -> None:
         assert asking.ask("/healthz").status == 200
         assert asking.ask("/metrics", token).status == 401
         with provider.again():
-            wait_until(lambda: asking.ask("/metrics", token).status == 200, what="the keys")
+            until(lambda: asking.ask("/metrics", token).status == 200, what="the keys")
         assert asking.ask("/metrics", token).status == 200

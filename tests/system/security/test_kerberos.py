@@ -35,9 +35,9 @@ from moldau.runtime.authentication.kerberos import (
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection, ConnectionLost
 from moldau.runtime.network import AsyncioNetwork
-from moldau.testing.waiting import wait_until_async
 from tests.kit.kerberos import HOST, MODULE, REALM, SERVICE
 from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until_async
 from tests.system.processes import run_cli
 from tests.system.security.kerberized import SESSION_MS, Kerberized, kerberized
 
@@ -107,7 +107,7 @@ async def test_short_names_are_what_permissions_are_about(secured: Kerberized):
                 return False
             return True
 
-        await wait_until_async(may_create, what="bob_boss may create the topic", deadline_s=20)
+        await until_async(may_create, what="bob_boss may create the topic", deadline_s=20)
         with pytest.raises(BrokerError, match="AUTHORIZATION"):
             await admin.create_topics([NewTopic("alices", partition_count=1)])
 
@@ -159,7 +159,7 @@ async def test_an_expired_ticket(secured: Kerberized, tmp_path: Path):
             texts.append(str(error))
         return bool(texts)
 
-    await wait_until_async(is_refused, what="the ticket's end", deadline_s=20)
+    await until_async(is_refused, what="the ticket's end", deadline_s=20)
     assert "expired" in texts[0]
     assert "kinit" in texts[0]
     # The next login looks into the cache again.

@@ -42,7 +42,6 @@ from moldau.client.sync import Admin
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
-from moldau.testing import wait_until
 from tests.kit.identity_provider import (
     AUDIENCE,
     BAD_ANSWERS,
@@ -52,6 +51,7 @@ from tests.kit.identity_provider import (
     claims_of,
     unsecured,
 )
+from tests.kit.waiting import until
 from tests.system.security.front_ends import complaints_in, framed
 from tests.system.security.mistakes import (
     Drip,
@@ -431,14 +431,14 @@ def test_a_server_of_keys_that_is_slow_dead_or_lies(
     newer = Signer(f"newer-{kind}", "EC")
     provider.answer, asked = BAD_ANSWERS[kind], provider.asked
     try:
-        wait_until(lambda: provider.asked > asked, what="the node asks it")
+        until(lambda: provider.asked > asked, what="the node asks it")
         assert not comes_in(node, newer.token())
         assert comes_in(node, provider.signer.token())
     finally:
         provider.answer = None
     provider.keys.append(newer.public())
     try:
-        wait_until(lambda: comes_in(node, newer.token()), what="the next good answer")
+        until(lambda: comes_in(node, newer.token()), what="the next good answer")
     finally:
         provider.keys.pop()
 
@@ -450,11 +450,11 @@ def test_a_server_of_keys_that_gives_another_s_key_under_a_known_name(
     right, other = list(provider.keys), Signer(provider.signer.key_id)
     provider.keys[:] = [other.public()]
     try:
-        wait_until(lambda: comes_in(node, other.token()), what="the other key")
+        until(lambda: comes_in(node, other.token()), what="the other key")
         assert not comes_in(node, provider.signer.token())
     finally:
         provider.keys[:] = right
-    wait_until(lambda: comes_in(node, provider.signer.token()), what="the right key")
+    until(lambda: comes_in(node, provider.signer.token()), what="the right key")
     assert not comes_in(node, other.token())
 
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 
 from moldau.client import ConfigResource, ConfigResourceType
 from moldau.client.sync import Admin
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.processes import run_cli
 from tests.system.security.nodes import AUTHORIZER, HOST, PLAIN_MODULE, SecuredNode, keystore
 from tests.system.security.test_http import Site
@@ -36,7 +36,7 @@ def locked(path: Path) -> bytes:
 def refused_start(node: SecuredNode) -> str:
     """Why the node does not start."""
     node.process.start()
-    wait_until(lambda: not node.process.running, what="the end of the start")
+    until(lambda: not node.process.running, what="the end of the start")
     node.process.stop()
     return node.process.complaint()
 

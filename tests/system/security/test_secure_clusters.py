@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from moldau.cli.main import app
 from moldau.client import KafkaError, NewTopic, TopicPartition
 from moldau.client.sync import Admin, Consumer, Producer
-from moldau.testing import Cluster, NodeFailed, wait_until
+from moldau.testing import Cluster, NodeFailed
 from moldau.testing import certificate_authority as module
 from moldau.testing.certificate_authority import (
     CertificateAuthority,
@@ -30,6 +30,7 @@ from moldau.testing.certificate_authority import (
 )
 from moldau.testing.layout import PortHolder
 from moldau.testing.secure_files import SecureFiles, hosts_of
+from tests.kit.waiting import until
 from tests.system.documents.terminal import Terminal
 from tests.system.processes import run_cli
 
@@ -80,7 +81,7 @@ class Load(threading.Thread):
 
     def wait_sent(self, count: int) -> None:
         goal = self.sent + count
-        wait_until(lambda: self.sent >= goal or self.error, what="records under way")
+        until(lambda: self.sent >= goal or self.error, what="records under way")
 
     def finish(self) -> None:
         self._ends.set()
@@ -100,7 +101,7 @@ def test_certificates_are_renewed_under_load(tmp_path: Path) -> None:
         load.wait_sent(20)
         renewed = run_cli("certificates", "renew", tmp_path, BROKER)
         assert (renewed.status, renewed.errors) == (0, "")
-        wait_until(
+        until(
             lambda: certificate_shown(cluster.bootstrap_server, files.trust) != before,
             what="the new certificate",
         )
@@ -146,7 +147,7 @@ def test_the_authority_is_replaced_under_load(tmp_path: Path) -> None:
         load.wait_sent(20)
 
         assert rotate(tmp_path).count(f"signed by {new.signed_by}") == stores
-        wait_until(
+        until(
             lambda: certificate_shown(address, files.trust) != shown,
             what="the new certificate",
         )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from moldau.testing import NodeFailed, wait_until
+from moldau.testing import NodeFailed
 from tests.kit.identity_provider import (
     AUDIENCE,
     CLIENT_ID,
@@ -19,6 +19,7 @@ from tests.kit.identity_provider import (
     IdentityProvider,
     Signer,
 )
+from tests.kit.waiting import until
 from tests.system.security.nodes import SecuredNode
 from tests.system.security.secured_cluster import BROKER_IDS, CONTROLLER_IDS, SecuredCluster
 from tests.system.security.test_between_nodes import use
@@ -84,7 +85,7 @@ def test_tokens_are_renewed_and_their_endpoint_may_be_down(
         use(cluster)
         # Each node has one token for each way to other nodes, and renews it before its end.
         given = provider.given
-        wait_until(lambda: provider.given >= given + 6, what="renewed tokens")
+        until(lambda: provider.given >= given + 6, what="renewed tokens")
         use(cluster)
         for node_id in cluster.nodes:
             log = cluster.log(node_id)
@@ -102,9 +103,9 @@ def test_tokens_are_renewed_and_their_endpoint_may_be_down(
             return [line for line in lines if "no connection of listener" in line]
 
         for node_id in cluster.brokers:
-            wait_until(lambda each=node_id: complaints(each), what="the log says so")  # type: ignore[misc]
+            until(lambda each=node_id: complaints(each), what="the log says so")  # type: ignore[misc]
         refused = provider.refused
-        wait_until(lambda: provider.refused >= refused + 5, what="further tries")
+        until(lambda: provider.refused >= refused + 5, what="further tries")
         starting = [line for line in complaints(broker_id) if "listener CONTROLLER" in line]
         assert len(starting) == 1
         assert f"token endpoint {provider.token_url}: HTTP Error 503" in starting[0]
@@ -125,13 +126,13 @@ def test_a_stop_does_not_wait_for_an_endpoint_that_hangs(
         use(cluster)
         provider.hangs = True
         before = len(provider.requests)
-        wait_until(lambda: len(provider.requests) >= before + 1, what="a renewal that hangs")
+        until(lambda: len(provider.requests) >= before + 1, what="a renewal that hangs")
         broker = cluster.nodes[BROKER_IDS[0]]
         # A node that is still there after the deadline is killed, and this is its status then.
         assert broker.stop() == 0
         before = len(provider.requests)
         broker.start()
-        wait_until(lambda: len(provider.requests) > before, what="a request at the start")
+        until(lambda: len(provider.requests) > before, what="a request at the start")
         assert broker.stop() == 0
         assert cluster.nodes[CONTROLLER_IDS[0]].stop() == 0
 

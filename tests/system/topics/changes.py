@@ -27,8 +27,8 @@ from moldau.client import (
 from moldau.protocol import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.testing import Cluster, NodeFailed
-from moldau.testing.waiting import wait_until_async
 from tests.interop.raw.probe import connected
+from tests.kit.waiting import until_async
 from tests.system.topics.account import Account, Phase, Topic
 from tests.system.topics.pauses import pause
 
@@ -216,7 +216,7 @@ class Changes:
                 return code.startswith(done)
             return True
 
-        await wait_until_async(attempt, what=f"{done} would say it is done", deadline_s=DEADLINE_S)
+        await until_async(attempt, what=f"{done} would say it is done", deadline_s=DEADLINE_S)
 
     async def _known_everywhere(self, name: str) -> UUID:
         """The id that all brokers give the topic, none of them a former one's."""
@@ -229,7 +229,7 @@ class Changes:
                 return None
             return found.pop()
 
-        found = await wait_until_async(
+        found = await until_async(
             look, what=f"all brokers know the new {name}", deadline_s=DEADLINE_S
         )
         assert found is not None
@@ -244,7 +244,7 @@ class Changes:
                 )
             return False
 
-        await wait_until_async(look, what=f"leaders of {topic.name}", deadline_s=DEADLINE_S)
+        await until_async(look, what=f"leaders of {topic.name}", deadline_s=DEADLINE_S)
 
 
 async def _id_at(address: str, name: str) -> UUID | None:

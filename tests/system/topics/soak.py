@@ -27,8 +27,9 @@ from demo.transactions_check import read_messages
 from moldau.client import Admin
 from moldau.spark_connector.errors import JavaNotFound
 from moldau.spark_connector.pipelines.embedded_spark import java_home
-from moldau.testing import Cluster, wait_until_async
+from moldau.testing import Cluster
 from tests.kit.soaks import Say, say, seed_of, soak_parser
+from tests.kit.waiting import until_async
 from tests.spark.results.databases import postgres_programs
 from tests.system.topics.account import Account, Fate, Promise, Reader, Reports
 from tests.system.topics.bugs import BUG_VARIABLE
@@ -241,7 +242,7 @@ class Soak:
             try:
                 for writer in self._writers:
                     await writer.probe()
-                await wait_until_async(
+                await until_async(
                     self._are_ready, what="the readers have begun", deadline_s=READY_S
                 )
                 begin = time.monotonic()

@@ -18,8 +18,8 @@ from moldau.client import Admin, ElectionType, KafkaError
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 from moldau.protocol.types import TopicPartition
-from moldau.testing import wait_until_async
 from tests.kit.servers import plain_of
+from tests.kit.waiting import until_async
 from tests.system.replication.chaos_cluster import BROKER_IDS, ChaosCluster
 from tests.system.replication.nemesis import Nemesis, Step
 from tests.system.transactions.clients import Setting
@@ -132,6 +132,6 @@ class Mover:
                     return False  # somebody else can be asked next time
 
             try:
-                await wait_until_async(is_done, what=f"{plan}", deadline_s=MOVE_DEADLINE_S)
+                await until_async(is_done, what=f"{plan}", deadline_s=MOVE_DEADLINE_S)
             except TimeoutError as error:
                 self.complaints.append(str(error))

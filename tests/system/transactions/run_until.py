@@ -10,7 +10,7 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.transactions.checker import check
 from tests.system.transactions.clients import ABORT_SHARE, Setting, TailReader
 from tests.system.transactions.findings import Findings
@@ -60,7 +60,7 @@ def run_until(
         extra=extra(setting) if extra else (),
     )
     with workload:
-        wait_until(
+        until(
             lambda: enough(workload) or workload.complaints,
             what="enough transactions",
             deadline_s=ENOUGH_DEADLINE_S,

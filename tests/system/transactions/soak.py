@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Final
 
 from moldau.protocol.types import TopicPartition
-from moldau.testing import wait_until
 from tests.kit.soaks import (
     SECURE_HELP,
     Say,
@@ -31,6 +30,7 @@ from tests.kit.soaks import (
     fault_run,
     soak_parser,
 )
+from tests.kit.waiting import until
 from tests.system.quorum.hosts import why_not
 from tests.system.replication.chaos_cluster import BROKER_IDS, DEADLINE_S, ChaosCluster, running
 from tests.system.replication.nemesis import BROKER_FAULTS, CONTROLLER_FAULTS
@@ -227,7 +227,7 @@ def _under_faults(
     seconds: float,
     outcome: Outcome,
 ) -> None:
-    wait_until(
+    until(
         lambda: workload.committed_count > 0 or workload.complaints,
         what="the first committed transaction",
         deadline_s=DEADLINE_S,

@@ -14,8 +14,8 @@ import pytest
 from demo.flights_data import flights
 from demo.transactions import plan, run, show
 from demo.transactions_stage import KINDS, RestartedApplication
-from moldau.testing import wait_until
 from tests.kit import judging
+from tests.kit.waiting import until
 
 FLIGHTS = 20_000
 
@@ -87,7 +87,7 @@ def test_an_application_stuck_in_a_call_is_dumped_and_started_again(
     command = [sys.executable, "-c", STUCK_APPLICATION, str(tmp_path / "alive"), "nowhere:1", "one"]
     application = RestartedApplication(command, said.append)
     try:
-        wait_until(
+        until(
             lambda: application.committed_count,
             what="the second life of the application",
         )

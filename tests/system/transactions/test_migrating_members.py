@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.system.transactions.consumers import RecordingConsumer, member_config
 from tests.system.transactions.history import History
 from tests.system.transactions.mortal_consumer import MortalConsumer
@@ -53,7 +54,7 @@ def test_only_a_closed_member_leaves(
         member.take(1, 0.1)
         return len(member.owned) == 4
 
-    wait_until(owns_all, what="an assignment", deadline_s=30)
+    until(owns_all, what="an assignment", deadline_s=30)
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def member_count() -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.transactions.soak_child import (
     LIBRDKAFKA_ASSERTION,
     Run,
@@ -88,7 +88,7 @@ def test_a_child_that_dies_leaves_no_node_and_is_run_again(tmp_path: Path) -> No
     assert said.count("seed 4711") == 2
     assert ASSERTION in said
     for node in nodes:
-        wait_until(lambda node=node: not is_alive(node), what=f"the end of node {node}")
+        until(lambda node=node: not is_alive(node), what=f"the end of node {node}")
 
 
 def is_alive(process_id: int) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.system.transactions.clients import (
     Client,
     Pipeline,
@@ -236,7 +236,7 @@ class Workload:
             offsets = [TopicPartition(*log, 0) for log in inputs_of(group)]
             consumer = Consumer(config)
             try:
-                wait_until(
+                until(
                     partial(_is_committed, consumer, offsets), what=f"the first offsets of {group}"
                 )
             finally:
@@ -295,7 +295,7 @@ class Workload:
         missing += run(self._read_everything, everything, max(end, time.monotonic() + WATERMARK_S))
         for group in self.groups:
             try:
-                wait_until(
+                until(
                     lambda group=group: run(self._offsets, group) is not None,  # type: ignore[misc]
                     what=f"a coordinator says where {group} stands",
                     deadline_s=WATERMARK_S,

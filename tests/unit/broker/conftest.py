@@ -1,4 +1,4 @@
-"""Fixtures of the broker's unit tests."""
+"""Fixtures of the broker; async tests here run on virtual time, except those marked `real`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.broker.harness import DataPath
+from tests.virtual.machine import pytest_asyncio_loop_factories, the_machine_is_virtual
+
+__all__ = ["broker", "pytest_asyncio_loop_factories", "the_machine_is_virtual"]
 
 
 @pytest.fixture

@@ -379,7 +379,7 @@ class DataPath:
         if isinstance(self.filesystem, OsFilesystem):
             self.filesystem.close()
         if exception[0] is None:
-            assert not self.faults
+            assert not self.faults, self.faults
 
     def drop_sessions(self) -> None:
         for session_id in list(self.sessions._sessions):

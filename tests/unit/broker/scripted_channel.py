@@ -7,7 +7,7 @@ from typing import Any
 
 from moldau.broker.lifecycle.controller_channel import DEFAULT_TIMEOUT_MS
 from moldau.protocol.schema import Message
-from moldau.testing.waiting import wait_until_async
+from tests.kit.waiting import until_async
 
 
 class Sent:
@@ -45,5 +45,5 @@ class ScriptedChannel:
         async def is_there() -> bool:
             return bool(self.sent)
 
-        await wait_until_async(is_there, what="a request to the controller", deadline_s=10)
+        await until_async(is_there, what="a request to the controller", deadline_s=10)
         return self.sent.pop(0)

@@ -67,8 +67,8 @@ from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerReque
 from moldau.protocol.schema import Message
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
-from moldau.testing import wait_until_async
 from moldau.testing.layout import ClusterLayout, PortHolder
+from tests.kit.waiting import until_async
 from tests.unit.metadata.builders import registration
 
 pytestmark = pytest.mark.real
@@ -353,7 +353,7 @@ async def seen(cluster: Running, question: Message, is_seen: Callable[[Any], boo
         response = await cluster.ask(question)
         return not any(error_codes(response)) and is_seen(response)
 
-    await wait_until_async(holds, what=f"{type(question).__name__} with what was prepared")
+    await until_async(holds, what=f"{type(question).__name__} with what was prepared")
 
 
 async def stale_after(cluster: Running, gate: Gate, changes: list[Change]) -> list[str]:

@@ -16,8 +16,8 @@ import pytest
 
 from moldau import client
 from moldau.client import ConfigurationError, sync
-from moldau.testing import wait_until
 from tests.fake_broker import FakeCluster, ThreadedCluster
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -110,7 +110,7 @@ def test_a_blocking_client_warns_and_is_closed_in_the_background(name: str, serv
     with heard() as texts:
         del blocking
     assert texts == expected("moldau.client.sync", name, servers)
-    wait_until(lambda: behind[0]._client._connections.is_closed, what="it is closed")
+    until(lambda: behind[0]._client._connections.is_closed, what="it is closed")
     with heard() as texts:
         behind.clear()
     assert texts == []

@@ -42,8 +42,8 @@ from moldau.runtime.loop_thread import LoopBusy, LoopThread
 from moldau.runtime.network import AsyncioNetwork
 from moldau.server.authorizer import Authorizer
 from moldau.server.request import Sender
-from moldau.testing.waiting import wait_until_async
 from tests.kit.counting import Newcomers
+from tests.kit.waiting import until_async
 from tests.unit.controller.harness import Deny
 from tests.unit.metadata.builders import CLUSTER_ID, golden, node_config, registration
 
@@ -177,7 +177,7 @@ async def test_a_restart_from_snapshots(directory: Path) -> None:
         """Topics; and wait, one snapshot at a time is written, for so many of them."""
         for index in range(20):
             await ask(node, topic(f"{prefix}{index}"))
-        await wait_until_async(
+        await until_async(
             lambda: _has_files(log_directory, "*.checkpoint", checkpoints), what="snapshots"
         )
 
@@ -315,7 +315,7 @@ async def test_who_leads_is_told_from_the_quorums_thread(directory: Path) -> Non
         return bool(described.controller_id == 1)
 
     # Active is who has appended the first records; they are committed in a moment.
-    await wait_until_async(is_described, what="the active controller knows of itself")
+    await until_async(is_described, what="the active controller knows of itself")
     connection.close()
     await node.stop()
 

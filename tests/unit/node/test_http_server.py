@@ -15,8 +15,8 @@ from moldau.node.http.access import Authority, HttpAccess, HttpSecurity
 from moldau.node.http.server import HttpListener
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
-from moldau.testing import wait_until_async
 from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until_async
 
 pytestmark = pytest.mark.real
 
@@ -108,7 +108,7 @@ async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch):
             except OSError:
                 return False  # those before have not quite gone
 
-        await wait_until_async(is_served, what="room again")
+        await until_async(is_served, what="room again")
     finally:
         await listener.close()
 

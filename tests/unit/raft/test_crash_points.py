@@ -42,9 +42,8 @@ class CrashPoint:
 
 
 async def settled(log: QuorumLog, listener: Listener) -> None:
-    async with asyncio.timeout(10):
-        while listener.next_offset < log.log_end_offset:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    while listener.next_offset < log.log_end_offset:  # noqa: ASYNC110
+        await asyncio.sleep(0)
 
 
 async def workload(filesystem: SimulatedFilesystem, history: History) -> None:

@@ -51,7 +51,7 @@ async def test_a_task_that_raises_runs_again_until_it_is_stopped(
 
     task = RestartedTask("work", work)
     task.start()
-    await asyncio.wait_for(is_running.wait(), 10)
+    await is_running.wait()
     assert [str(context["exception"]) for context in told] == ["first", "'second'"]
     await task.stop()
     assert was_cancelled
@@ -74,7 +74,7 @@ async def test_a_task_that_raises_after_a_long_life_pauses_shortly(
 
     task = RestartedTask("work", work)
     task.start()
-    await asyncio.wait_for(has_ended.wait(), 10)
+    await has_ended.wait()
     assert {context["message"] for context in told} == {"work failed and is begun again in 1 ms"}
     await task.stop()
 
@@ -88,7 +88,7 @@ async def test_a_task_that_pauses_is_not_begun_again_after_its_stop() -> None:
 
     task = RestartedTask("work", work)
     task.start()
-    await asyncio.wait_for(is_told.wait(), 10)
+    await is_told.wait()
     await task.stop()
     assert task._timer is None
     assert task._task is None

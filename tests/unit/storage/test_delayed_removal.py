@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from moldau.storage.log_jobs import MAX_REMOVALS_PER_CALL, DelayedRemoval
-from moldau.testing.waiting import wait_until_async
 from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until_async
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 
@@ -38,6 +38,6 @@ async def test_many_that_are_due_are_removed_in_visits_of_bounded_size() -> None
         clock.advance(0)
         return not filesystem.files()
 
-    await wait_until_async(is_done, what="the removal of all of them")
+    await until_async(is_done, what="the removal of all of them")
     await removal.stop()
     assert filesystem.sizes == [MAX_REMOVALS_PER_CALL, MAX_REMOVALS_PER_CALL, 1]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from moldau.testing import wait_until
 from moldau.testing.supervisor import RestartPolicy
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -189,7 +189,7 @@ def test_no_node_outlives_a_supervisor_that_is_killed(tmp_path: Path):
             return True
         return state == "Z"
 
-    wait_until(is_gone, what="the node is gone")
+    until(is_gone, what="the node is gone")
 
 
 def test_the_pause_doubles_up_to_its_limit_with_jitter():

@@ -25,7 +25,6 @@ from moldau.protocol.messages.p38_create_delegation_token import CreateDelegatio
 from moldau.protocol.messages.p41_describe_delegation_token import DescribeDelegationTokenRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.protocol.schema import Message
-from moldau.testing import wait_until
 from tests.interop.differential.asking import build
 from tests.interop.differential.permissions.principals import (
     DOOMED,
@@ -43,6 +42,7 @@ from tests.interop.differential.permissions.principals import (
     Principal,
 )
 from tests.interop.differential.permissions.sides import Session, Side
+from tests.kit.waiting import until
 
 CREATED: Final = {"num_partitions": 2, "replication_factor": 1}
 RULES_AT_ONCE: Final = 400
@@ -117,7 +117,7 @@ def restore(side: Side) -> None:
             side.learn_topic_ids()
             return side.topic_ids.get(DOOMED) == topic.topic_id
 
-        wait_until(is_there, what=f"{side.name} shows the new {DOOMED}")
+        until(is_there, what=f"{side.name} shows the new {DOOMED}")
     listed: Any = side.ask(ListGroupsRequest(), LIST)
     if DOOMED_GROUP not in {group.group_id for group in listed.groups}:
         _commit(side, DOOMED_GROUP)
@@ -134,7 +134,7 @@ def _ask_until_good(side: Side, request: Message, api_version: int) -> None:
         answer: Any = side.ask(request, api_version)
         return not answer.error_code
 
-    wait_until(is_good, what=f"{side.name} does {request!r}")
+    until(is_good, what=f"{side.name} does {request!r}")
 
 
 def _commit(side: Side, group: str) -> None:
@@ -150,7 +150,7 @@ def _commit(side: Side, group: str) -> None:
         codes = {each.error_code for topic in answer.topics for each in topic.partitions}
         return codes == {ErrorCode.NONE}
 
-    wait_until(is_made, what=f"{side.name} has offsets of {group}")
+    until(is_made, what=f"{side.name} has offsets of {group}")
 
 
 def _create_token(side: Side) -> None:
@@ -170,7 +170,7 @@ def _create_token(side: Side) -> None:
             [told] = session.receive([(question, TOKENS)])
             return bool(told.tokens)  # type: ignore[union-attr]
 
-        wait_until(is_there, what=f"{side.name} shows its token")
+        until(is_there, what=f"{side.name} shows its token")
     finally:
         session.close()
 

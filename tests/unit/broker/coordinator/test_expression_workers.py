@@ -20,8 +20,8 @@ from moldau.broker.coordinator.expression_matcher import (
     Tried,
 )
 from moldau.runtime.child_process import ChildProcess
-from moldau.testing import wait_until_async
 from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until_async
 
 pytestmark = pytest.mark.real
 
@@ -179,7 +179,7 @@ async def test_a_child_without_work_ends(bench: Bench) -> None:
     async def has_ended() -> bool:
         return not _is_running(first)
 
-    await wait_until_async(has_ended, what="the end of a child without work")
+    await until_async(has_ended, what="the end of a child without work")
     assert await bench.matching(NAMES) == MATCHING
     assert (bench.threads.count, bench.pid != first) == (0, True)
 

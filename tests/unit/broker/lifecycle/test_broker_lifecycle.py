@@ -28,7 +28,7 @@ from moldau.protocol.messages.p63_broker_heartbeat import (
 from moldau.protocol.metadata_records import FeatureLevelRecord, RegisterBrokerRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import restarts
-from moldau.testing.waiting import wait_until_async
+from tests.kit.waiting import until_async
 
 
 class ScriptedController:
@@ -135,15 +135,15 @@ async def test_after_a_silence_it_is_confirmed_only_with_the_metadata_of_that_ti
     await controller.beats(3)
     assert not broker.is_confirmed()
     controller.is_metadata_here.set()
-    await wait_until_async(lambda: answered(broker.is_confirmed()), what="confirmed")
+    await until_async(lambda: answered(broker.is_confirmed()), what="confirmed")
     controller.is_reachable = False
-    await wait_until_async(lambda: answered(not broker.is_confirmed()), what="a long silence")
+    await until_async(lambda: answered(not broker.is_confirmed()), what="a long silence")
     controller.is_metadata_here.clear()
     controller.is_reachable = True
     await controller.beats(3)
     assert not broker.is_confirmed()
     controller.is_metadata_here.set()
-    await wait_until_async(lambda: answered(broker.is_confirmed()), what="confirmed again")
+    await until_async(lambda: answered(broker.is_confirmed()), what="confirmed again")
     await broker.stop()
 
 

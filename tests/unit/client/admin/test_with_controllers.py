@@ -13,8 +13,8 @@ from moldau.config import NodeConfig
 from moldau.node.quorum_node import QuorumNode
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.meta_properties import MetaProperties, read_meta_properties
-from moldau.testing import wait_until_async
 from moldau.testing.layout import ClusterLayout, NodeSpec, PortHolder
+from tests.kit.waiting import until_async
 
 pytestmark = pytest.mark.real
 
@@ -82,14 +82,14 @@ async def admin(controllers: Controllers) -> AsyncIterator[Admin]:
         async def is_active() -> bool:
             return "group.version" in (await client.describe_features()).finalized
 
-        await wait_until_async(is_active, what="the first controller is active")
+        await until_async(is_active, what="the first controller is active")
         own = [node.own_controller for node in controllers.nodes.values()]
         end_offset = max(each.committed_end_offset() for each in own)
 
         async def all_know() -> bool:
             return all(each.committed_end_offset() >= end_offset for each in own)
 
-        await wait_until_async(all_know, what="every controller has the metadata of the first one")
+        await until_async(all_know, what="every controller has the metadata of the first one")
         yield client
 
 
@@ -138,7 +138,7 @@ async def test_a_voter_leaves_and_comes_back(controllers: Controllers, admin: Ad
         now = await admin.describe_metadata_quorum()
         return leaving.replica_id in {observer.replica_id for observer in now.observers}
 
-    await wait_until_async(follows, what="the former voter follows as an observer")
+    await until_async(follows, what="the former voter follows as an observer")
     endpoints = quorum.endpoints[leaving.replica_id]
     with pytest.raises(KafkaError, match="INCONSISTENT_CLUSTER_ID"):
         await admin.add_raft_voter(
@@ -165,7 +165,7 @@ async def test_features_and_registrations_are_changed_by_way_of_the_controllers(
             return False
         return True
 
-    await wait_until_async(is_valid, what="the registrations of all controllers")
+    await until_async(is_valid, what="the registrations of all controllers")
     assert (await admin.describe_features()).finalized["group.version"] == 1
     with pytest.raises(BrokerError, match="BROKER_ID_NOT_REGISTERED"):
         await admin.unregister_broker(9)

@@ -33,9 +33,9 @@ from moldau.client.cluster.reachability import RecurringWarning
 from moldau.client.consumer import positions
 from moldau.protocol import ApiKey, ErrorCode
 from moldau.runtime.connection import ConnectionLost, NothingHeard
-from moldau.testing.waiting import wait_until, wait_until_async
 from tests.fake_broker import Change, FakeCluster, Settings
 from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until, until_async
 from tests.unit.client.faults.harness import CONSUMER, MEMBER, PRODUCER, ends, port_saying
 
 NOBODY = "127.0.0.1:1"
@@ -56,7 +56,7 @@ async def warned(caplog: pytest.LogCaptureFixture, text: str) -> None:
     async def holds() -> bool:
         return any(text in each for each in warnings_of(caplog))
 
-    await wait_until_async(holds, what=f"a warning about {text}", deadline_s=20)
+    await until_async(holds, what=f"a warning about {text}", deadline_s=20)
 
 
 # -- warnings that recur ------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_blocking_clients(caplog: pytest.LogCaptureFixture):
     with sync.Consumer(NOBODY) as consumer:
         consumer.assign([PARTITION])
         assert consumer.getmany(timeout_ms=300) == {}
-        wait_until(lambda: warnings_of(caplog), what="the consumer's warning")
+        until(lambda: warnings_of(caplog), what="the consumer's warning")
     with sync.Admin(NOBODY) as admin, pytest.raises(NoBrokerAvailable, match=WHY):
         admin.list_topics()
     with sync.Producer(NOBODY) as producer:
@@ -275,7 +275,7 @@ async def admin_outlasts(caplog: pytest.LogCaptureFixture, admin: Admin, cluster
         async def has_tried_again() -> bool:
             return calling.done() or admin._client._connections._failures[address][0] > 2
 
-        await wait_until_async(has_tried_again, what="another try", deadline_s=20)
+        await until_async(has_tried_again, what="another try", deadline_s=20)
         assert not calling.done()
         await cluster.start_node(0)
         assert await ends(calling, "list_topics") == ["t"]

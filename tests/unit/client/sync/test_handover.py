@@ -13,7 +13,7 @@ import pytest
 from moldau.client.errors import BufferFull, ClientClosed, DeliveryTimeout, KafkaError
 from moldau.client.sync.handover import RECORD_OVERHEAD_BYTES, Delivery, Handover, size_of
 from moldau.client.sync.portal import ThreadPortal, thread_portal
-from moldau.testing import wait_until
+from tests.kit.waiting import until
 from tests.unit.client.sync.interruptions import interrupted_at
 
 pytestmark = pytest.mark.real
@@ -334,7 +334,7 @@ def test_what_is_withdrawn_in_time_is_not_sent(setting: Setting):
     setting.handover.withdraw(withdrawn)
     setting.on_loop(setting.producer.give_room, 10)
     setting.emptied()
-    wait_until(lambda: len(setting.producer.taken) == 1, what="the kept record")
+    until(lambda: len(setting.producer.taken) == 1, what="the kept record")
     assert setting.producer.taken == [("t", "kept")]
     assert withdrawn.done()
     with pytest.raises(KafkaError, match="interrupted before it was sent"):

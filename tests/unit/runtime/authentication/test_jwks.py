@@ -29,8 +29,8 @@ from moldau.runtime.authentication.jwks import (
 )
 from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
 from moldau.runtime.clock import SystemClock
-from moldau.testing.waiting import wait_until_async
 from tests.kit.identity_provider import BAD_ANSWERS, IdentityProvider, Signer, symmetric
+from tests.kit.waiting import until_async
 
 pytestmark = pytest.mark.real
 
@@ -137,10 +137,10 @@ async def test_keys_are_there_when_the_first_client_comes_and_renewed(
     async with endpoint(provider.url, refresh_ms=10) as source:
         assert names(source) == ["first"]
         provider.keys = [Signer("second", "EC").public()]
-        await wait_until_async(_are(source, ["second"]), what="the new key")
+        await until_async(_are(source, ["second"]), what="the new key")
         # A provider that has no key any more has said so: nothing is accepted.
         provider.keys = []
-        await wait_until_async(_are(source, []), what="no key")
+        await until_async(_are(source, []), what="no key")
 
 
 def _are(source: KeyEndpoint, wanted: list[str | None]) -> Any:
@@ -172,14 +172,14 @@ async def test_a_bad_answer_changes_nothing_and_the_next_good_one_counts(
     async with endpoint(provider.url, refresh_ms=10, timeout_ms=timeout_ms) as source:
         provider.answer = BAD_ANSWERS[answer]
         asked = provider.asked
-        await wait_until_async(_asked(provider, asked + 3), what="three more requests")
+        await until_async(_asked(provider, asked + 3), what="three more requests")
         assert names(source) == ["first"]
         warnings = [each for each in caplog.records if each.levelno == logging.WARNING]
         assert len(warnings) == 1, "the same failure is logged once"
         assert re.search(reason, warnings[0].getMessage())
         provider.keys = [Signer("second", "EC").public()]
         provider.answer = None
-        await wait_until_async(_are(source, ["second"]), what="the new key")
+        await until_async(_are(source, ["second"]), what="the new key")
 
 
 def _asked(provider: IdentityProvider, count: int) -> Any:
@@ -215,24 +215,24 @@ async def test_unknown_key_ids_cause_few_requests(provider: IdentityProvider) ->
         newer = Signer("newer", "EC")
         provider.keys = [SIGNER.public(), newer.public()]
         source.is_missing("newer")
-        await wait_until_async(_are(source, ["first", "newer"]), what="the new key")
+        await until_async(_are(source, ["first", "newer"]), what="the new key")
         for number in range(1_000):
             source.is_missing("newer")
             source.is_missing(f"made up {number}")
             source.is_missing("x" * 100_000)
             await asyncio.sleep(0)
         assert len(source._missing) <= MISSING_KEY_IDS
-        await wait_until_async(_asked(provider, 3), what="one more request")
+        await until_async(_asked(provider, 3), what="one more request")
         assert provider.asked <= 1 + EARLY_FETCHES
 
 
 async def test_a_key_id_that_stays_missing_is_asked_for_once(provider: IdentityProvider) -> None:
     async with endpoint(provider.url) as source:
         source.is_missing("gone")
-        await wait_until_async(_asked(provider, 2), what="the early request")
+        await until_async(_asked(provider, 2), what="the early request")
         for _ in range(100):
             source.is_missing("gone")
             await asyncio.sleep(0)
         source.is_missing("another")
-        await wait_until_async(_asked(provider, 3), what="the second early request")
+        await until_async(_asked(provider, 3), what="the second early request")
         assert provider.asked == 3

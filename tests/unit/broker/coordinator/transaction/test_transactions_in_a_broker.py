@@ -34,7 +34,6 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
 )
 from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.server.authorizer import Authorizer
-from moldau.testing.waiting import wait_until_async
 from tests.kit.waiting import until_async
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeRequest
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
@@ -103,7 +102,7 @@ class Client:
             assert error is ErrorCode.NONE or error.retriable
             return error is ErrorCode.NONE
 
-        await wait_until_async(is_done, what="a producer id", deadline_s=20)
+        await until_async(is_done, what="a producer id", deadline_s=20)
         self.sequences.clear()
 
     async def add(self, *indexes: int) -> ErrorCode:

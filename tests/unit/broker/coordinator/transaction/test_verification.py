@@ -19,7 +19,6 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.leader_link import LeaderAddress
-from moldau.testing.waiting import wait_until_async
 from tests.kit.waiting import until_async
 from tests.unit.broker.coordinator.transaction.scripted_coordinator import (
     ScriptedCoordinator,
@@ -234,7 +233,7 @@ async def test_a_retry_goes_to_whoever_coordinates_then(
         broker.clock.advance(20)
         return bool(coordinator.asked)
 
-    await wait_until_async(retried, what="the retry", deadline_s=20)
+    await until_async(retried, what="the retry", deadline_s=20)
     assert asker.told == [("a", {P0: ErrorCode.NONE})]
 
 

@@ -1,0 +1,5 @@
+"""Async tests of a node's parts run on virtual time, except those marked `real`."""
+
+from tests.virtual.machine import pytest_asyncio_loop_factories, the_machine_is_virtual
+
+__all__ = ["pytest_asyncio_loop_factories", "the_machine_is_virtual"]
