@@ -153,7 +153,7 @@ def _nothing_left() -> Iterator[None]:
     before = _process_state()
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
     kept = {each: (each.level, each.propagate, [*each.handlers]) for each in _loggers()}
-    logging.getLogger("moldau").propagate = False  # what pytest hears, nobody else would hear
+    logging.getLogger("moldau").propagate = False  # pytest hears what propagates
     with warnings.catch_warnings():
         try:
             yield

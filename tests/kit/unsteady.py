@@ -49,7 +49,7 @@ def read(path: Path) -> list[Row]:
 
 
 def without_cause(rows: Iterable[Row], test: str) -> bool:
-    """The test stands there, and nobody knows why."""
+    """The test is listed, and its cause is not known."""
     return any(row.is_about(test) and not row.cause for row in rows)
 
 

@@ -222,7 +222,7 @@ class ProducerClient(ClientHost):
     async def _send_and_wait(
         self, producer: Producer[bytes, bytes], writer: Writer, topic: str, index: int
     ) -> None:
-        """A cancelled call says nothing about its record; nobody else asks for it."""
+        """A cancelled call says nothing about its record, and nothing else asks for it."""
         call = self._sent(producer, writer, topic, index)
         if self.random.random() < 0.7:
             await call
