@@ -161,19 +161,25 @@ class FoundPartitions:
                     await self._keep_twin(topic_partition, right, places)
 
     def _topic_ids(self, topic_partition: TopicPartition) -> list[UUID | None]:
-        """The topic id of each copy of the partition, None where it cannot be read."""
+        """The topic id of each copy of the partition, None where a disk does not give it.
+
+        ZERO_UUID for a copy without one: a power loss left no more of a log that was just made.
+        """
         found: list[UUID | None] = []
         for contents in self._twin_places[topic_partition]:
             path = contents.directory.join(str(topic_partition))
             try:
-                found.append(read_partition_metadata(self._manager.filesystem, path))
-            except (OSError, CorruptFile):
+                found.append(read_partition_metadata(self._manager.filesystem, path) or ZERO_UUID)
+            except CorruptFile:
+                found.append(ZERO_UUID)
+            except OSError:
                 found.append(None)
         return found
 
     def _is_of_others(self, topic_partition: TopicPartition, topic_id: UUID | None) -> bool:
-        """Whether no copy belongs to the topic of this id (None: to any present topic)."""
-        return not {None, ZERO_UUID, topic_id}.intersection(self._topic_ids(topic_partition))
+        """Whether no copy can belong to the topic of this id (None: to any of this broker)."""
+        own: set[UUID | None] = {None} if topic_id is None else {None, ZERO_UUID, topic_id}
+        return own.isdisjoint(self._topic_ids(topic_partition))
 
     def _put_twins_aside(self, topic_partition: TopicPartition) -> None:
         """Put every copy aside; a directory that cannot be written fails and keeps its copy."""
@@ -199,22 +205,22 @@ class FoundPartitions:
         places: Sequence[DirectoryContents],
         place: tuple[UUID, UUID],
     ) -> DirectoryContents | None:
-        """The only place with the right topic id, else that of the metadata among several.
+        """The copy of this topic, or without a topic id, where the metadata says; else the only one
+        of this topic; else the only one without a topic id.
 
-        None when an operator must decide.
+        None when an operator must decide. A copy elsewhere does not count beside the one that the
+        metadata names: the cluster may take the replica for one that has what is in that one.
         """
         topic_id, directory_id = place
         topic_ids = self._topic_ids(topic_partition)
         if None in topic_ids:
             return None
-        candidates = [
-            each for each, found in zip(places, topic_ids, strict=True) if found == topic_id
-        ]
-        if len(candidates) != 1:
-            candidates = [
-                each for each in candidates if each.directory.directory_id == directory_id
-            ]
-        return candidates[0] if candidates else None
+        copies = list(zip(places, topic_ids, strict=True))
+        own = [each for each, found in copies if found == topic_id]
+        nameless = [each for each, found in copies if found == ZERO_UUID]
+        named = [each for each in own + nameless if each.directory.directory_id == directory_id]
+        candidates = named or own or nameless
+        return candidates[0] if len(candidates) == 1 else None
 
     async def _keep_twin(
         self,

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from moldau.metadata.image.values import UNASSIGNED_DIRECTORY
 from moldau.protocol.types import ZERO_UUID
 from moldau.storage.faults import LogOffline
 from moldau.storage.log_manager import LogManager
@@ -211,6 +212,69 @@ async def two_copies() -> tuple[Node, LogManager]:
     manager = await node.start()
     assert manager.found.twins == {tp("a-0")}
     return node, manager
+
+
+def tear(node: Node, copy: str, remains: str) -> None:
+    """What a power loss leaves of a log that was just made: its name, the files, or not all."""
+    filesystem = node.filesystem
+    if remains == "an empty directory":
+        for name in filesystem.listdir(copy):
+            filesystem.unlink(f"{copy}/{name}")
+    elif remains == "no topic id":
+        filesystem.unlink(f"{copy}/partition.metadata")
+    else:
+        filesystem.put(f"{copy}/partition.metadata", b"")
+
+
+REMAINS = ["an empty directory", "no topic id", "a torn topic id"]
+
+
+@pytest.mark.parametrize("remains", REMAINS)
+@pytest.mark.parametrize("place", ["/one", "/two", "elsewhere"])
+async def test_a_copy_without_topic_id_counts_where_the_metadata_names_it(
+    place: str, remains: str
+) -> None:
+    node, manager = await two_copies()
+    tear(node, "/two/a-0", remains)
+    ids = {each.path: each.directory_id for each in manager.directories}
+    await manager.found.settle(lambda each: (topic_id(1), ids.get(place, topic_id(9))))
+    assert not manager.found.twins
+    right, wrong = ("/two", "/one") if place == "/two" else ("/one", "/two")
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    assert (log.directory, log.topic_id) == (f"{right}/a-0", topic_id(1))
+    assert any(each.startswith("a-0.") and each.endswith("-stray") for each in node.names(wrong))
+    if right == "/one" or remains == "an empty directory":
+        assert log.log_end_offset == (20 if right == "/one" else 0)
+
+
+@pytest.mark.parametrize("remains", REMAINS)
+async def test_a_copy_of_another_topic_is_none_beside_one_without_topic_id(remains: str) -> None:
+    node, manager = await two_copies()
+    tear(node, "/two/a-0", remains)
+    await manager.found.settle(lambda each: (topic_id(2), UNASSIGNED_DIRECTORY))
+    log = manager.get_or_create(tp("a-0"), topic_id(2))
+    assert (log.directory, log.topic_id) == ("/two/a-0", topic_id(2))
+    assert any(each.startswith("a-0.") and each.endswith("-stray") for each in node.names("/one"))
+
+
+@pytest.mark.parametrize("remains", REMAINS)
+async def test_copies_give_their_name_up_with_the_topic_also_without_its_id(remains: str) -> None:
+    node, manager = await two_copies()
+    tear(node, "/two/a-0", remains)
+    await manager.found.settle(lambda each: None)
+    assert not manager.found.twins
+    assert manager.get_or_create(tp("a-0"), topic_id(2)).log_end_offset == 0
+
+
+async def test_a_copy_whose_topic_id_the_disk_does_not_give_may_be_the_right_one() -> None:
+    node, manager = await two_copies()
+    one = manager.directories[0]
+    unreadable = Fault("read", "/two/a-0/partition.metadata", errno.EIO, count=None)
+    node.filesystem.faults.append(unreadable)
+    for place in (None, (topic_id(1), one.directory_id), (topic_id(2), one.directory_id)):
+        await manager.found.settle(lambda each, place=place: place)
+        assert manager.found.twins == {tp("a-0")}
+        assert all("a-0" in node.names(each.path) for each in manager.directories)
 
 
 @pytest.mark.parametrize("wanted", [None, topic_id(2)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import random
 import uuid
 from typing import Any
@@ -32,7 +33,8 @@ from moldau.protocol.types import TopicPartition
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.storage.log_directory import open_log_directories
 from tests.kit.manual_clock import ManualClock
-from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.storage.simulated_disk import DiskImage
+from tests.storage.simulated_filesystem import Fault, Operation, SimulatedFilesystem
 from tests.storage.storage_fixtures import format_log_directory
 from tests.unit.broker.harness import (
     BROKER_ID,
@@ -192,6 +194,39 @@ async def test_the_replica_of_a_directory_taken_out_is_not_begun_empty() -> None
         assert directories(broker) == []
     async with machine.start(at_start=state) as broker:
         assert broker.log("t").log_end_offset == 3, "with the directory it is back"
+
+
+@pytest.mark.parametrize("named", ["/one", "/two"])
+async def test_a_log_half_made_at_a_power_loss_needs_no_operator_when_its_directory_is_back(
+    named: str,
+) -> None:
+    """The replica is begun in another directory, and the power fails at any moment of that; then
+    the first directory is put back. The controller may have been told of the other, or not.
+    """
+    machine = Machine()
+    await machine.fill("/one")
+    images: list[DiskImage] = []
+
+    def observe(operation: Operation, image: DiskImage) -> None:
+        if operation.path.startswith("/two/t-0/"):
+            images.append(image)
+
+    machine.filesystem.observer = observe
+    state = machine.topic(machine.ids["/one"], **NOT_BELIEVED)
+    async with machine.start("/two", at_start=state) as broker:
+        assert broker.log("t").directory == "/two/t-0"
+    state = machine.topic(machine.ids[named], **NOT_BELIEVED)
+    torn = 0
+    for image, seed in itertools.product(images, range(3)):
+        machine.filesystem = SimulatedFilesystem(image.after_power_loss(random.Random(seed)))
+        async with machine.start(at_start=[]) as broker:
+            torn += bool(broker.log_manager.found.twins)
+            await broker.log_manager.found.settle(lambda _: (topic_id_of("t"), machine.ids[named]))
+            broker.replay(*state)
+            assert not broker.partition("t").is_offline, f"seed {seed}"
+            kept = broker.log("t")
+            assert kept.directory == "/one/t-0" or (named == "/two" and kept.log_end_offset == 0)
+    assert torn, "a copy was left in either directory"
 
 
 @pytest.mark.parametrize("times", [1, 2])
