@@ -9,7 +9,7 @@ for it; after an offset of a topic that was created again comes none of the topi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -145,6 +145,12 @@ class GroupLog:
             if self.ended.get(group) and not is_end:
                 self.begun_at[group] = self._now()
             self.ended[group] = is_end
+
+    def may_come_late(self, request: Any, names: Mapping[UUID, str]) -> None:
+        """An OffsetCommit arrives at any time, or has arrived already."""
+        for topic, partition in partitions_of(request, names):
+            key = (request.group_id, topic, partition.partition_index)
+            self.asked_again.setdefault(key, set()).add(partition.committed_offset)
 
     def had_ended(self, group: str, since: float) -> bool:
         """Whether a coordinator has had no such group at some time since then."""
@@ -420,6 +426,15 @@ class GroupLog:
         total = sum(len(each) for each in members.values())
         if total != len(frozenset().union(*members.values())):
             raise Violation(what, f"{group}: {members}")
+
+
+def partitions_of(message: Any, names: Mapping[UUID, str]) -> list[tuple[str, Any]]:
+    """Those of an OffsetCommit or its answer, each with its topic's name."""
+    return [
+        (topic.name or names[topic.topic_id], partition)
+        for topic in message.topics
+        for partition in topic.partitions
+    ]
 
 
 def marked(metadata: str, topic_id: Any) -> str:

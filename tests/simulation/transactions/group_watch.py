@@ -24,7 +24,7 @@ from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.kit.seeds import Violation
 from tests.simulation.transactions.coordinator_link import ELSEWHERE
-from tests.simulation.transactions.group_log import Author, assigned, commit_number
+from tests.simulation.transactions.group_log import Author, assigned, commit_number, partitions_of
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
@@ -133,7 +133,8 @@ class GroupWatch:
                 response = await ask(kind, building, **options)
             except BaseException:
                 if sent and isinstance(sent[-1][0], OffsetCommitRequest):
-                    self._may_come_late(sent[-1][0])
+                    data = self.world.data
+                    data.group_log.may_come_late(sent[-1][0], data.topic_names)
                 raise
             self.world.guard(self._answered, *sent[-1], response)
             return response
@@ -209,7 +210,7 @@ class GroupWatch:
         author = Author(
             request.member_id, request.generation_id_or_member_epoch, request.group_instance_id
         )
-        for topic, partition in self._of_request(request):
+        for topic, partition in partitions_of(request, self.world.data.topic_names):
             metadata = partition.committed_metadata or ""
             if not metadata:
                 continue
@@ -221,20 +222,6 @@ class GroupWatch:
                 raise Violation(
                     "commit-reordered", f"{metadata} of {place}, {answered} was answered"
                 )
-
-    def _of_request(self, request: Any) -> list[tuple[str, Any]]:
-        names = self.world.data.topic_names
-        return [
-            (topic.name or names[topic.topic_id], partition)
-            for topic in request.topics
-            for partition in topic.partitions
-        ]
-
-    def _may_come_late(self, request: OffsetCommitRequest) -> None:
-        asked_again = self.world.data.group_log.asked_again
-        for topic, partition in self._of_request(request):
-            key = (self.group, topic, partition.partition_index)
-            asked_again.setdefault(key, set()).add(partition.committed_offset)
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -365,9 +352,9 @@ class GroupWatch:
     def _committed(self, request: OffsetCommitRequest, response: Any, sent_at: float) -> None:
         sent = {
             (topic, partition.partition_index): partition
-            for topic, partition in self._of_request(request)
+            for topic, partition in partitions_of(request, self.world.data.topic_names)
         }
-        for topic, answer in self._of_request(response):
+        for topic, answer in partitions_of(response, self.world.data.topic_names):
             error = self._judge(ErrorCode.of(answer.error_code), "OffsetCommit", sent_at)
             place = (topic, answer.partition_index)
             if error is not ErrorCode.NONE:

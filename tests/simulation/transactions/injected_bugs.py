@@ -310,7 +310,7 @@ def _commits_for_any_partition(patch: Patch) -> None:
 
 
 BUGS = table(
-    InjectedBug(marker_epoch_not_checked, 16, ("late_requests",)),
+    InjectedBug(marker_epoch_not_checked, 5, ("late_requests",)),
     InjectedBug(coordinator_epoch_ignored),
     InjectedBug(verification_skipped, 4),
     InjectedBug(producer_epoch_not_checked),
@@ -324,7 +324,7 @@ BUGS = table(
     InjectedBug(markers_before_commit, 1, ("kill_coordinator", "cut_replication")),
     InjectedBug(loading_skips_tail, 1, ("kill_coordinator", "coordinator_leaves")),
     InjectedBug(compaction_passes_stable_offset),
-    InjectedBug(aborted_records_supersede, 29, ("kill_coordinator", "coordinator_leaves")),
+    InjectedBug(aborted_records_supersede, 15, ("kill_coordinator", "coordinator_leaves")),
     InjectedBug(compaction_drops_the_newest),
     InjectedBug(producers_of_cut_batches_kept),
     InjectedBug(stale_snapshots_kept),
@@ -334,10 +334,10 @@ BUGS = table(
     InjectedBug(markers_lost),
     InjectedBug(offsets_visible_before_marker, 6),
     InjectedBug(pending_offsets_taken_for_stable),
-    InjectedBug(generation_not_checked, 39),
+    InjectedBug(generation_not_checked, 3, ("late_requests",)),
     InjectedBug(unreleased_partitions_given, 1),
     InjectedBug(revocation_not_awaited, 58),
-    InjectedBug(member_epoch_not_checked, 17),
+    InjectedBug(member_epoch_not_checked, 30, ("late_requests",)),
     InjectedBug(assignments_stop_with_the_clock, 20, ("lose_an_hour",)),
     *CLIENT_BUGS,
     *MEMBER_BUGS,

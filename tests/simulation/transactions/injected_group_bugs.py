@@ -142,10 +142,10 @@ def epoch_of_markers_taken(patch: Patch) -> None:
 
 
 GROUP_BUGS = (
-    InjectedBug(upgrade_forgets_what_is_read, 61, ("upgrade_within",)),
-    InjectedBug(downgrade_is_complete, 20, ("downgrade",)),
-    InjectedBug(first_protocol_alone_is_read, 21, ("join_unreadable",)),
-    InjectedBug(loaded_groups_are_forgotten, 14, ("coordinator_leaves", "kill_coordinator")),
+    InjectedBug(upgrade_forgets_what_is_read, 3, ("upgrade_within",)),
+    InjectedBug(downgrade_is_complete, 8, ("downgrade",)),
+    InjectedBug(first_protocol_alone_is_read, 8, ("join_unreadable",)),
+    InjectedBug(loaded_groups_are_forgotten, 5, ("coordinator_leaves", "kill_coordinator")),
     InjectedBug(sessions_of_any_length, 34, ("join_for_ever",)),
     InjectedBug(members_wait_in_line, 7, ("flood",)),
     InjectedBug(timeouts_follow_the_wall_clock, 23, ("abandon_in_the_future",)),

@@ -29,12 +29,16 @@ TAMPERED = frozenset(
         ApiKey.END_TXN,
         ApiKey.WRITE_TXN_MARKERS,
         ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.OFFSET_COMMIT,
     }
 )
 FIRST_PROTECTED = {ApiKey.END_TXN: 5, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.ADD_PARTITIONS_TO_TXN: 4}
 """Below these versions nothing tells a late request from one for the next transaction."""
 
 EPOCH_BUMP_VERSION = 2
+TOPIC_ID_VERSION = 10
+"""Below it a late OffsetCommit is taken for one of a topic that was created again by its name."""
+
 LIFE_MS = 4_000.0
 
 
@@ -62,7 +66,7 @@ class Tamperer:
 
     def wrote(self, connection: Any, message: Any, version: int, data: bytes) -> None:
         """A request is about to leave."""
-        if not self.copies or message.API_KEY not in self.apis:
+        if not self.copies or not self._may_suffer(message, version):
             return
         chance = self.random.random()
         if chance < self.copies:
@@ -78,8 +82,18 @@ class Tamperer:
             until = self.world.loop.time() + self.random.uniform(500.0, 5_000.0) / 1000
             transport.last_arrival = max(transport.last_arrival, until)
 
+    def _may_suffer(self, message: Any, version: int) -> bool:
+        if message.API_KEY == ApiKey.OFFSET_COMMIT and version < TOPIC_ID_VERSION:
+            recreated = self.world.data.recreated
+            if any(topic.name in recreated for topic in message.topics):
+                return False
+        return message.API_KEY in self.apis
+
     def _excuse(self, message: Any, version: int) -> None:
         data = self.world.data
+        if message.API_KEY == ApiKey.OFFSET_COMMIT:
+            data.group_log.may_come_late(message, data.topic_names)
+            return
         if message.API_KEY == ApiKey.WRITE_TXN_MARKERS:
             for marker in message.markers:
                 name = data.id_of_producer.get(marker.producer_id)

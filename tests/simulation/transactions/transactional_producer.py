@@ -36,6 +36,9 @@ VERSION_1 = "of version 1"
 CANCELLED = 0.08
 """So many calls are cancelled, and made again."""
 
+ROUNDING_MS = 0.001
+"""Of times that are compared: a call that took all of its time may seem to have taken less."""
+
 NOT_STORED = PreparedTransaction(2**62, 0)
 """No transaction: what an outside coordinator has stored that did not decide to commit."""
 
@@ -229,7 +232,7 @@ class TransactionalProducer:
         world.guard(world.data.check_decided, transaction)
         took_ms = (world.loop.time() - began) * 1000
         has_failed = TransactionState.FATAL_ERROR in (state, self.state)
-        if is_to_abort and took_ms < timeout_ms and not has_failed:
+        if is_to_abort and took_ms < timeout_ms - ROUNDING_MS and not has_failed:
             world.counts["closed_in_transactions"] += 1
             world.guard(world.data.check_not_open, transaction)
 
