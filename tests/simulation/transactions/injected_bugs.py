@@ -338,7 +338,7 @@ BUGS = table(
     InjectedBug(unreleased_partitions_given, 1),
     InjectedBug(revocation_not_awaited, 58),
     InjectedBug(member_epoch_not_checked, 30, ("late_requests",)),
-    InjectedBug(assignments_stop_with_the_clock, 20, ("lose_an_hour",)),
+    InjectedBug(assignments_stop_with_the_clock, 42, ("lose_an_hour",)),
     *CLIENT_BUGS,
     *MEMBER_BUGS,
     *GROUP_BUGS,
