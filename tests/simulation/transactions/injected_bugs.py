@@ -336,7 +336,7 @@ BUGS = table(
     InjectedBug(pending_offsets_taken_for_stable),
     InjectedBug(generation_not_checked, 3, ("late_requests",)),
     InjectedBug(unreleased_partitions_given, 1),
-    InjectedBug(revocation_not_awaited, 58),
+    InjectedBug(revocation_not_awaited, 66),
     InjectedBug(member_epoch_not_checked, 30, ("late_requests",)),
     InjectedBug(assignments_stop_with_the_clock, 42, ("lose_an_hour",)),
     *CLIENT_BUGS,
