@@ -131,8 +131,12 @@ def pytest_runtest_call() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown() -> Iterator[None]:
-    """What fixtures do in the end counts as well."""
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """What fixtures do in the end counts as well; not after the last test of all, when those of
+    the session end, which real tests have asked for.
+    """
+    if nextitem is None:
+        GUARD.end()
     result = yield
     GUARD.verify()
     return result

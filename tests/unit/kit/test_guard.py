@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -137,3 +138,31 @@ def test_the_longest_row_above_a_test_says_its_kind(place, kind):
 def test_a_mark_says_more_than_the_table(request):
     assert kind_at(place_of(request.node)) is Kind.GATE
     assert [each.name for each in request.node.iter_markers("real")] != []
+
+
+@pytest.mark.parametrize(("scope", "status"), [("session", 0), ("function", 1)])
+def test_what_ends_with_the_session_is_not_the_last_test_s_own(tmp_path, scope, status):
+    made_up = tmp_path / "test_made_up.py"
+    made_up.write_text(
+        "import time\nimport pytest\n\n"
+        f"@pytest.fixture(scope={scope!r})\ndef ends_late():\n    yield\n    time.sleep(0.001)\n\n"
+        "@pytest.mark.real\ndef test_asks(ends_late):\n    pass\n\n"
+        f"def test_logic({'ends_late' if scope == 'function' else ''}):\n    pass\n\n"
+        "def test_last():\n    pass\n"
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    real: .\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.kit.guard", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+            "PYTEST_ADDOPTS": "",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == status, ended.stdout
+    assert (ADVICE in ended.stdout) == bool(status)
