@@ -114,6 +114,7 @@ def configs(documents: list[Document], role: str) -> dict[str, NodeConfig]:
     }
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("is_upgrade", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_helm_renders_the_same(variant: str, is_upgrade: bool):
@@ -409,6 +410,7 @@ def test_notes_name_pods_and_commands_that_exist(defaults: list[Document]):
     assert f"{service['metadata']['name']}.streams.svc.cluster.local:9092" in text
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("values", "words"),
     [
