@@ -171,10 +171,13 @@ class ClusterAccess(NamedTuple):
 
 
 class _Held(logging.Handler):
-    """Prints what the client warns of, unless it or the command is over a little later."""
+    """Prints what the client warns of, unless it or the command is over a little later. What comes
+    after the end of the command goes to that command's stream, not to that of the next one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self._stream = sys.stderr
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -190,13 +193,19 @@ class _Held(logging.Handler):
 
     def _tell(self, line: str) -> None:
         self._timers.pop(line, None)
-        typer.echo(line, err=True)
+        if self._stream is not None:  # it was closed before the command began
+            with suppress(ValueError):  # it was closed since
+                typer.echo(line, file=self._stream)
 
 
 def _tell_warnings() -> None:
-    if not (logger := logging.getLogger("moldau.client.cluster")).handlers:
-        logger.setLevel(logging.INFO)
-        logger.addHandler(_Held())
+    """Of this command; a program may have run another one before."""
+    logger = logging.getLogger("moldau.client.cluster")
+    for handler in logger.handlers[:]:
+        if isinstance(handler, _Held):
+            logger.removeHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(_Held())
 
 
 def asks_cluster(

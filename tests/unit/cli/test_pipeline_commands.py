@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +13,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from moldau.cli import options
 from moldau.cli.main import app
 
 FILE = """\
@@ -119,3 +123,21 @@ def test_sinks_of_a_cluster_that_does_not_answer_are_one_line(tmp_path: Path):
     config.write_text("request.timeout.ms=soon\n")
     status, _, err = moldau("sinks", "list", *there)
     assert (status, "kafka.request.timeout.ms" in err) == (2, True)
+
+
+def test_a_late_warning_goes_to_the_stream_of_its_own_command(monkeypatch: pytest.MonkeyPatch):
+    """Blocking clients of one process share a loop, which outlives the command."""
+    logger = logging.getLogger("moldau.client.cluster")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(options, "HELD_S", 0.0)
+    streams = io.StringIO(), io.StringIO()
+    loop = asyncio.new_event_loop()
+    for stream in streams:
+        monkeypatch.setattr(sys, "stderr", stream)
+        options._tell_warnings()
+        assert len(logger.handlers) == 1
+        loop.call_soon(logger.handlers[0].emit, logging.makeLogRecord({"msg": "x", "levelno": 30}))
+    loop.call_later(0.001, loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert [stream.getvalue() for stream in streams] == ["moldau: x\n"] * 2
