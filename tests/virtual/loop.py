@@ -277,15 +277,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
         ]
 
     def dispose(self) -> None:
-        """Close everything without running anything more, the dead processes' tasks too."""
+        """Close everything without running anything more, the dead processes' tasks too.
+
+        What a coroutine begins in its end belongs to this loop, and is closed as well: without a
+        running loop `asyncio.gather` makes a real one, which nobody closes.
+        """
         self.after_step = None
-        for _process, task in self.tasks:
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                _close(task.get_coro())
-            elif not task.cancelled():
-                task.exception()
-        self.tasks.clear()
+        running = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            while self.tasks:
+                left, self.tasks = self.tasks, []
+                for process, task in left:
+                    contextvars.copy_context().run(_end, process, task)
+        finally:
+            asyncio._set_running_loop(running)
         self._runnable.clear()
         self._timers.clear()
         self.close()
@@ -330,6 +336,16 @@ def _await_chain(waiting: Any) -> str:
 
 def _place(code: types.CodeType, line: int) -> str:
     return f"\n    {code.co_filename.rpartition('moldau/')[2]}:{line} {code.co_name}"
+
+
+def _end(process: Process, task: asyncio.Task[Any]) -> None:
+    """Close what a task of the process still does."""
+    _PROCESS.set(process)
+    if not task.done():
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        _close(task.get_coro())
+    elif not task.cancelled():
+        task.exception()
 
 
 def _close(coroutine: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -52,6 +53,35 @@ def test_callbacks_that_let_no_time_pass_are_an_endless_loop(loop):
     again()
     with pytest.raises(EndlessLoop):
         loop.run_until_complete(loop.elapse(1))
+
+
+def test_what_a_coroutine_begins_in_its_end_is_closed_with_the_loop():
+    """It makes no event loop of its own, and leaves nothing to the collector."""
+    ends = []
+
+    async def end(number):
+        ends.append(number)
+
+    async def work():
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.gather(*(end(number) for number in range(3)))
+
+    loop = VirtualLoop()
+    process = Process(loop, "one")
+    process.context.run(loop.create_task, work())
+    loop.run_until_complete(loop.elapse(1))
+    policy = asyncio.get_event_loop_policy()
+    try:
+        asyncio.set_event_loop_policy(None)  # as in a process in which no loop has run
+        loop.dispose()
+        assert asyncio.get_event_loop_policy()._local._loop is None
+    finally:
+        asyncio.set_event_loop_policy(policy)
+    assert ends == []
+    assert loop.tasks == []
+    gc.collect()
 
 
 def test_threads_are_refused(loop):

@@ -270,8 +270,8 @@ class GroupCoordinator:
                 finally:
                     self._take_away(partitions)
                     self._membership.member.lost(partitions, self._clock.monotonic_ms())
-            case Assign(partitions, added):
-                await self._assign(step, partitions, added)
+            case Assign():
+                await self._assign(step)
 
     async def _revoke(self, partitions: Partitions) -> None:
         subscription = self._subscription
@@ -292,12 +292,12 @@ class GroupCoordinator:
             step = member.next_step(self._clock.monotonic_ms())
             await self._carry_out(step if isinstance(step, Lose) else Revoke(member.owned))
 
-    async def _assign(self, step: Assign, partitions: Partitions, added: Partitions) -> None:
-        subscription, member = self._subscription, self._membership.member
+    async def _assign(self, step: Assign) -> None:
+        subscription, member, added = self._subscription, self._membership.member, step.added
         self._membership.group.before_assign(step)
-        subscription.assign_from_group(sorted(partitions))
+        subscription.assign_from_group(sorted(step.partitions), step.topic_ids)
         subscription.mark_assigned_pending_listener(added, True)
-        member.assigned(partitions, self._clock.monotonic_ms())
+        member.assigned(step, self._clock.monotonic_ms())
         self._automatic.restart(self._clock.monotonic_ms())
         try:
             # With KIP-848 a rebalance has no end to report, only what is new.

@@ -320,7 +320,8 @@ class Positions:
     def leaders_changed(self) -> None:
         """The metadata have been updated: positions are checked where the leader is new, and begin
         where `auto.offset.reset` says when the topic is another one of the same name. With `none` a
-        poll raises NoOffsetForPartition.
+        poll raises NoOffsetForPartition. Where a coordinator assigns by topic id it is first to
+        assign the new topic.
         """
         topics = self._client.metadata.topics
         recreated: set[str] = set()
@@ -331,7 +332,8 @@ class Positions:
                 continue
             if state.topic_seen(topic.topic_id) and self._subscription.may_reset:
                 recreated.add(name)
-                state.request_reset(self._subscription.default_reset)
+                if not state.is_of_another_topic:
+                    state.request_reset(self._subscription.default_reset)
             found = topic.partitions.get(partition)
             if found is not None:
                 state.leader_seen(found.leader, found.leader_epoch)
@@ -429,7 +431,7 @@ class Positions:
             pending = [
                 state
                 for state in self._subscription.states()
-                if state.state is not FetchState.FETCHING
+                if state.state is not FetchState.FETCHING and not state.is_of_another_topic
             ]
             if not pending:
                 return

@@ -10,6 +10,7 @@ from typing import Any
 from moldau.client.consumer.commits import AutomaticCommits, Commits
 from moldau.client.consumer.coordinator import GroupCoordinator
 from moldau.client.consumer.core.classic_member import ClassicMember
+from moldau.client.consumer.core.partition_state import PartitionState
 from moldau.client.consumer.membership import Membership
 from moldau.client.errors import NoBrokerAvailable
 from tests.kit.injected_bugs import InjectedBug, Patch
@@ -71,6 +72,13 @@ def left_before_the_listener(patch: Patch) -> None:
     patch.setattr(GroupCoordinator, "_give_up", give_up)
 
 
+def topic_of_the_name_is_consumed(patch: Patch) -> None:
+    """A member whose topic was created again reads and commits the new one, by its name, before
+    the coordinator has assigned it.
+    """
+    patch.setattr(PartitionState, "is_of_another_topic", False)
+
+
 MEMBER_BUGS = (
     InjectedBug(commit_reordered, 3),
     InjectedBug(answer_of_a_former_join, 1),
@@ -78,4 +86,16 @@ MEMBER_BUGS = (
     InjectedBug(close_forgets_to_commit, 2),
     InjectedBug(close_forgets_to_leave, 1),
     InjectedBug(left_before_the_listener, 1),
+    InjectedBug(
+        topic_of_the_name_is_consumed,
+        60,
+        (
+            "late_requests",
+            "recreate_topic",
+            "delete_group",
+            "delete_offsets",
+            "change_over",
+            "kill_coordinator",
+        ),
+    ),
 )

@@ -222,14 +222,14 @@ class ClassicMember:
             self._is_lost = False
             self.owned_generation_id = NO_GENERATION
 
-    def assigned(self, partitions: Partitions, now_ms: float) -> None:
-        """An `Assign` is being carried out: the user has them, the listener is yet to be called."""
-        self.owned = partitions
-        if self._assignment == partitions:
+    def assigned(self, step: Assign, now_ms: float) -> None:
+        """The step is being carried out: the user has them, the listener is yet to be called."""
+        self.owned = step.partitions
+        if self._assignment == step.partitions:
             self._assignment = None
             self.owned_generation_id = self.generation_id
         elif self.state in (ClassicState.OUT, ClassicState.FATAL):
-            self._is_lost = bool(partitions)
+            self._is_lost = bool(step.partitions)
 
     def acknowledge(self, now_ms: float) -> None:
         """The listener has been called; this protocol does not tell the coordinator."""

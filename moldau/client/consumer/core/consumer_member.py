@@ -223,9 +223,9 @@ class ConsumerMember:
         if self.state is ConsumerState.UNSUBSCRIBED and self._wish is not None and not self.owned:
             self._join()
 
-    def assigned(self, partitions: Partitions, now_ms: float) -> None:
-        ids = {**self._owned_ids, **self._resolved()}
-        self._own(partitions, ids)
+    def assigned(self, step: Assign, now_ms: float) -> None:
+        """As the step says: the coordinator may want something else by now."""
+        self._own(step.partitions, step.topic_ids)
 
     def acknowledge(self, now_ms: float) -> None:
         """The listener has been called: the next heartbeat reports what is owned now."""
@@ -444,16 +444,17 @@ class ConsumerMember:
         )
         if gone:
             return Revoke(gone)
-        wanted = frozenset(self._resolved())
+        resolved = self._resolved()
+        wanted = frozenset(resolved)
         new = wanted - self.owned
         if self._waits_for_names(wanted) or (new and self._owned_is_unanswered):
             return None
-        return Assign(wanted, new)
+        return Assign(wanted, new, resolved)
 
     def _has_lost(self) -> bool:
         return self.state not in _ACTIVE
 
-    def _own(self, partitions: Partitions, ids: dict[TopicPartition, UUID]) -> None:
+    def _own(self, partitions: Partitions, ids: Mapping[TopicPartition, UUID]) -> None:
         self.owned = partitions
         self._owned_ids = {each: ids[each] for each in partitions}
 

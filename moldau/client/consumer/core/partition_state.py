@@ -92,6 +92,8 @@ class PartitionState:
         on_unsettled: called when there is something to find out before fetching.
         pending_revocation, pending_listener: by the group: nothing is handed out or fetched.
         topic_id: of the topic that the position is in; ZERO_UUID while that is not known.
+        assigned_topic_id: of the topic that the group's coordinator assigned (KIP-848); ZERO_UUID
+            where partitions are assigned by name.
         leader_id, leader_epoch: the leader against which the position was last checked.
         preferred_node_id: the replica that the leader named (KIP-392), until
             `preferred_until_ms`.
@@ -111,6 +113,7 @@ class PartitionState:
     pending_revocation: bool = False
     pending_listener: bool = False
     topic_id: UUID = ZERO_UUID
+    assigned_topic_id: UUID = ZERO_UUID
     leader_id: int = NO_NODE
     leader_epoch: int = UNKNOWN_EPOCH
     preferred_node_id: int = NO_NODE
@@ -124,6 +127,7 @@ class PartitionState:
 
     def __post_init__(self) -> None:
         self.topic_partition = self.records.topic_partition
+        self.topic_id = self.assigned_topic_id
         self.on_unsettled()
 
     @property
@@ -133,9 +137,19 @@ class PartitionState:
     @property
     def may_hand_out(self) -> bool:
         """Whether records may be fetched, and buffered ones may go to the user."""
-        return not (self.paused or self.pending_revocation or self.pending_listener) and (
-            self.state is FetchState.FETCHING
+        return (
+            not (self.paused or self.pending_revocation or self.pending_listener)
+            and self.state is FetchState.FETCHING
+            and not self.is_of_another_topic
         )
+
+    @property
+    def is_of_another_topic(self) -> bool:
+        """Whether the name stands for another topic than the one that was assigned, as that was
+        deleted and created again: the partition may be another member's already. Nothing is looked
+        up, handed out or committed until the coordinator has assigned the new one.
+        """
+        return self.assigned_topic_id not in (ZERO_UUID, self.topic_id)
 
     def seek(
         self, offset: int, offset_epoch: int = UNKNOWN_EPOCH, topic_id: UUID = ZERO_UUID

@@ -8,15 +8,19 @@ steps are carried out inside polls only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from moldau.client.records import TopicPartition
 from moldau.protocol.errors import ErrorCode
 
 Partitions: TypeAlias = frozenset[TopicPartition]
 NOTHING: Final[Partitions] = frozenset()
+NO_TOPIC_IDS: Final[Mapping[TopicPartition, UUID]] = MappingProxyType({})
 NEVER_MS: Final = float("inf")
 
 NO_GENERATION: Final = -1
@@ -53,11 +57,15 @@ class Lose:
 @dataclass(frozen=True, slots=True)
 class Assign:
     """From now on `partitions` is all that is owned: call `assigned`, then the listener with
-    `added`, then `acknowledge`.
+    `added`, then `acknowledge`. `topic_ids`: of which topics they are, where the coordinator
+    assigns by id (KIP-848).
     """
 
     partitions: Partitions
     added: Partitions
+    topic_ids: Mapping[TopicPartition, UUID] = field(
+        default_factory=lambda: NO_TOPIC_IDS, compare=False
+    )
 
 
 @dataclass(frozen=True, slots=True)

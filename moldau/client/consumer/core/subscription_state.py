@@ -8,11 +8,13 @@ change of these.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
+from uuid import UUID
 
 from moldau.client.consumer.core.faults import NotAssigned
 from moldau.client.consumer.core.partition_records import PartitionRecords
 from moldau.client.consumer.core.partition_state import OffsetReset, PartitionState, ResetKind
+from moldau.client.consumer.core.rebalance_steps import NO_TOPIC_IDS
 from moldau.client.errors import InvalidSubscription
 from moldau.client.records import OffsetAndMetadata, TopicPartition
 from moldau.protocol.types import ZERO_UUID
@@ -148,17 +150,31 @@ class SubscriptionState:
             raise NotAssigned(topic_partition)
         return state
 
-    def assign_from_group(self, partitions: Iterable[TopicPartition]) -> None:
-        """The group's new assignment: what stays keeps its position and pause, the rest goes."""
-        self._replace(list(dict.fromkeys(partitions)))
+    def assign_from_group(
+        self,
+        partitions: Iterable[TopicPartition],
+        topic_ids: Mapping[TopicPartition, UUID] = NO_TOPIC_IDS,
+    ) -> None:
+        """The group's new assignment: what stays keeps its position and pause, the rest goes.
+        `topic_ids`: the topics of those that the coordinator assigns by id.
+        """
+        self._replace(list(dict.fromkeys(partitions)), topic_ids)
 
-    def _replace(self, partitions: list[TopicPartition]) -> None:
+    def _replace(
+        self,
+        partitions: list[TopicPartition],
+        topic_ids: Mapping[TopicPartition, UUID] = NO_TOPIC_IDS,
+    ) -> None:
         old = self._states
         self._states = {}
         for topic_partition in partitions:
             state = old.pop(topic_partition, None)
             if state is None:
-                state = PartitionState(self._new_records(topic_partition), self._unsettled)
+                state = PartitionState(
+                    self._new_records(topic_partition),
+                    self._unsettled,
+                    assigned_topic_id=topic_ids.get(topic_partition, ZERO_UUID),
+                )
             state.pending_revocation = False
             self._states[topic_partition] = state
         for state in old.values():
@@ -196,7 +212,7 @@ class SubscriptionState:
         """The positions after what has been handed out so far; partitions without one left out."""
         consumed = {}
         for topic_partition, state in self._states.items():
-            if state.has_position:
+            if state.has_position and not state.is_of_another_topic:
                 epoch = state.records.position_epoch
                 topic_id = None if state.topic_id == ZERO_UUID else state.topic_id
                 consumed[topic_partition] = OffsetAndMetadata(

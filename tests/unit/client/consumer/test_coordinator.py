@@ -29,7 +29,7 @@ from moldau.client.consumer.assignors import (
     make_assignors,
 )
 from moldau.protocol import ApiKey, ErrorCode
-from tests.fake_broker import AnswerError, FakeCluster, Settings
+from tests.fake_broker import AnswerError, FakeCluster, Settings, Stall
 from tests.unit.client.faults.harness import MEMBER, ends
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -339,6 +339,38 @@ async def test_a_topic_that_is_made_after_the_first_assignment_is_assigned_soon(
         cluster.create_topic("late", 2)
         await until_assigned(consumer)
         assert {each.topic for each in consumer.assignment()} == {"late"}
+
+
+async def test_a_topic_that_is_created_again_is_read_when_the_coordinator_has_assigned_it():
+    """It may have assigned the partition to another member, which reads and commits it."""
+    async with (
+        cluster_of(1) as cluster,
+        consumer_of(cluster, "consumer", enable_auto_commit=False) as consumer,
+    ):
+        listener = Listener()
+        consumer.subscribe(["t"], listener=listener)
+        assert len((await consumer.getmany(timeout_ms=1_000))[P0]) == 5
+        silence = cluster.fault(ApiKey.CONSUMER_GROUP_HEARTBEAT, Stall())
+        await ends(silence.fired(), "the heartbeat that the coordinator does not answer")
+        cluster.delete_topic("t")
+        cluster.create_topic("t")
+        cluster.fill("t", [b"new"])
+        asked = cluster.recorder.count(ApiKey.OFFSET_FETCH)
+        assert await consumer.getmany(timeout_ms=5_000) == {}
+        assert consumer._subscription.state_of(P0).is_of_another_topic, "the client knows"
+        await consumer.commit()
+        consumer.seek(P0, 0)
+        assert await consumer.getmany(timeout_ms=1_000) == {}
+        await consumer.commit()
+        assert cluster.groups.committed(MEMBER["group_id"], "t") is None
+        assert cluster.recorder.count(ApiKey.OFFSET_FETCH) == asked
+        cluster.faults.remove(silence)
+        silence.release()
+        got = await consumer.getmany(timeout_ms=60_000)
+        assert [each.value for each in got[P0]] == [b"new"]
+        await consumer.commit()
+        assert cluster.groups.committed(MEMBER["group_id"], "t") == 1
+        assert listener.names() == ["assigned", "revoked", "assigned"]
 
 
 async def test_more_partitions_are_noticed_by_the_leader():

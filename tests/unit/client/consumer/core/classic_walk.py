@@ -238,10 +238,10 @@ class ClassicWalk:
                 member.revoked(partitions, self.now_ms)
             case Lose(partitions):
                 member.lost(partitions, self.now_ms)
-            case Assign(partitions, _):
+            case Assign():
                 if member.generation_id < 0:
                     raise Violation("assigned outside of a generation")
-                member.assigned(partitions, self.now_ms)
+                member.assigned(step, self.now_ms)
                 member.acknowledge(self.now_ms)
             case Fail(code, _):
                 raise Violation(f"failed with {code.name}")

@@ -235,7 +235,7 @@ class ConsumerWalk:
         node.watch.note(self.now_ms)
         member = node.member
         member.has_step()
-        match member.next_step(self.now_ms):
+        match step := member.next_step(self.now_ms):
             case Revoke(partitions):
                 if member.standing() is not Standing.MEMBER:
                     raise Violation("asks to commit and give up what is lost already")
@@ -244,8 +244,8 @@ class ConsumerWalk:
                 if member.standing() is Standing.MEMBER:
                     raise Violation("loses what it has")
                 member.lost(partitions, self.now_ms)
-            case Assign(partitions, _):
-                member.assigned(partitions, self.now_ms)
+            case Assign():
+                member.assigned(step, self.now_ms)
                 member.acknowledge(self.now_ms)
             case Fail(code, _):
                 raise Violation(f"failed with {code.name}")

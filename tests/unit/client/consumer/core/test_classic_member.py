@@ -72,7 +72,7 @@ class Script:
     def take_over(self) -> Assign:
         step = self.member.next_step(self.now_ms)
         assert isinstance(step, Assign)
-        self.member.assigned(step.partitions, self.now_ms)
+        self.member.assigned(step, self.now_ms)
         self.member.acknowledge(self.now_ms)
         return step
 
@@ -289,7 +289,7 @@ def test_lost_while_the_listener_runs() -> None:
     assert isinstance(step, Assign)
     script.now_ms += 100
     script.refuse(GroupRequest.HEARTBEAT, ErrorCode.UNKNOWN_MEMBER_ID)
-    script.member.assigned(step.partitions, script.now_ms)
+    script.member.assigned(step, script.now_ms)
     assert script.member.next_step(script.now_ms) == Lose(frozenset({P0}))
 
 

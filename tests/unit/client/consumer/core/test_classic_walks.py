@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from moldau.client.consumer.core.classic_member import ClassicMember
-from moldau.client.consumer.core.rebalance_steps import NOTHING, Partitions, Standing
+from moldau.client.consumer.core.rebalance_steps import NOTHING, Assign, Partitions, Standing
 from tests.unit.client.consumer.core.classic_walk import ClassicWalk, Violation
 from tests.unit.client.consumer.core.decisions import Decisions
 
@@ -54,8 +54,8 @@ class JoinsWithEverything(ClassicMember):
 class TakesWithoutGiving(ClassicMember):
     """A cooperative member takes over its assignment and keeps what is not in it."""
 
-    def assigned(self, partitions: Partitions, now_ms: float) -> None:
-        super().assigned(partitions | self._before, now_ms)
+    def assigned(self, step: Assign, now_ms: float) -> None:
+        super().assigned(Assign(step.partitions | self._before, step.added), now_ms)
         self._assignment = None
 
     def revoked(self, partitions: Partitions, now_ms: float) -> None:

@@ -91,8 +91,8 @@ class Script:
                 self.member.revoked(partitions, self.now_ms)
             case Lose(partitions):
                 self.member.lost(partitions, self.now_ms)
-            case Assign(partitions, _):
-                self.member.assigned(partitions, self.now_ms)
+            case Assign():
+                self.member.assigned(step, self.now_ms)
                 self.member.acknowledge(self.now_ms)
         return step
 
@@ -286,11 +286,25 @@ def test_a_new_target_during_the_listener_is_reconciled_next() -> None:
     script.beat(1, [(T, 0)])
     step = script.member.next_step(script.now_ms)
     assert isinstance(step, Assign)
-    script.member.assigned(step.partitions, script.now_ms)
+    script.member.assigned(step, script.now_ms)
     script.now_ms += 100
     script.beat(2, [(T, 1)])
     script.member.acknowledge(script.now_ms)
     assert script.step() == Revoke(frozenset({P0}))
+
+
+def test_a_new_target_before_the_one_before_it_is_carried_out() -> None:
+    script = Script()
+    script.beat(1, [(T, 0)])
+    step = script.member.next_step(script.now_ms)
+    assert isinstance(step, Assign)
+    script.now_ms += 100
+    script.beat(2, [(T, 1)])
+    script.member.assigned(step, script.now_ms)
+    script.member.acknowledge(script.now_ms)
+    assert script.member.owned == frozenset({P0})
+    assert script.step() == Revoke(frozenset({P0}))
+    assert script.step() == Assign(frozenset({P1}), frozenset({P1}))
 
 
 @pytest.mark.parametrize("owned", [[], [0]], ids=["nothing", "one partition"])

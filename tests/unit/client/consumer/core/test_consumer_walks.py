@@ -17,7 +17,7 @@ from moldau.broker.coordinator.group.core.consumer_member import (
 )
 from moldau.broker.coordinator.group.core.member_updates import Reconciliation
 from moldau.client.consumer.core.consumer_member import ConsumerMember, ConsumerState
-from moldau.client.consumer.core.rebalance_steps import Partitions
+from moldau.client.consumer.core.rebalance_steps import Assign, Partitions
 from tests.unit.client.consumer.core.consumer_walk import (
     TOPIC_ID,
     ConsumerWalk,
@@ -143,8 +143,8 @@ class KeepsWhatIsTakenAway(ConsumerMember):
         super().revoked(partitions, now_ms)
         self._kept = owned
 
-    def assigned(self, partitions: Partitions, now_ms: float) -> None:
-        super().assigned(partitions, now_ms)
+    def assigned(self, step: Assign, now_ms: float) -> None:
+        super().assigned(step, now_ms)
         self.owned |= self._kept
 
     _kept: Partitions = frozenset()
