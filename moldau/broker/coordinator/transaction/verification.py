@@ -317,9 +317,16 @@ class TransactionVerifier:
 
 
 def _as_asked(error: ErrorCode, support: Support) -> ErrorCode:
-    """A coordinator's error as producers of that version know it."""
+    """A coordinator's error as producers of that version know it.
+
+    OPERATION_NOT_ATTEMPTED is no refusal: the coordinator does not know another partition of the
+    round (another request's, maybe), as while its topic is created or deleted. The same question
+    may be answered soon; producers would give up for good on the error itself.
+    """
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.OPERATION_NOT_ATTEMPTED:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if error is ErrorCode.TRANSACTION_ABORTABLE and support is Support.OLD_ERRORS:
         return ErrorCode.INVALID_TXN_STATE
     return error

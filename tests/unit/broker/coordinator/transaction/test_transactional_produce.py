@@ -135,6 +135,8 @@ OLD, NEW, TV2 = 10, 11, 12
         (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, TV2, ErrorCode.NOT_ENOUGH_REPLICAS),
         (ErrorCode.CONCURRENT_TRANSACTIONS, OLD, ErrorCode.NOT_ENOUGH_REPLICAS),
         (ErrorCode.CONCURRENT_TRANSACTIONS, NEW, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (ErrorCode.OPERATION_NOT_ATTEMPTED, OLD, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (ErrorCode.OPERATION_NOT_ATTEMPTED, TV2, ErrorCode.NOT_ENOUGH_REPLICAS),
     ],
 )
 async def test_what_each_version_is_told(
@@ -302,6 +304,32 @@ async def test_a_later_batch_does_not_overtake_one_that_was_turned_away(
     ]
     assert errors(send(broker, transactional(3), api_version=11)) == [ErrorCode.NONE]
     assert errors(send(broker, transactional(4), api_version=11)) == [ErrorCode.NONE]
+
+
+async def test_a_batch_beside_an_unknown_partition_is_tried_again_in_its_order(
+    broker: DataPath, coordinator: ScriptedCoordinator
+) -> None:
+    """The coordinator does not know partition 1, and adds nothing that is asked with it."""
+    coordinator.reply = None
+    request = send(broker, transactional(3), transactional(0), api_version=11)
+    left_out, unknown = coordinator.open[0].partitions
+    coordinator.open.pop().done(
+        {
+            left_out: ErrorCode.OPERATION_NOT_ATTEMPTED,
+            unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+    )
+    assert errors(request) == [
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    coordinator.reply = ErrorCode.NONE
+    told = [errors(send(broker, transactional(sequence), api_version=11)) for sequence in (4, 3, 4)]
+    assert told == [
+        [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER],
+        [ErrorCode.NONE],
+        [ErrorCode.NONE],
+    ]
 
 
 async def test_a_stranger_leaves_nothing_behind(

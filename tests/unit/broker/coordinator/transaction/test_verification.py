@@ -174,6 +174,25 @@ async def test_one_transaction_is_asked_about_once_at_a_time(asker: Asker, link:
     assert [list(told) for _, told in asker.told] == [[P0], [P1], [P2], [P0], [P1]]
 
 
+async def test_a_question_is_not_refused_for_another_one_that_was_asked_with_it(
+    asker: Asker, coordinator: ScriptedCoordinator
+) -> None:
+    """As a group's offsets beside a topic that is being deleted: they are to be tried again."""
+    coordinator.leader, coordinator.reply = BROKER_ID, None
+    for partition in (P0, P1, P2):
+        asker.ask("a", partition)
+    coordinator.open.pop().answer()
+    await until_async(lambda: bool(coordinator.open))
+    coordinator.open.pop().done(
+        {P1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, P2: ErrorCode.OPERATION_NOT_ATTEMPTED}
+    )
+    assert [told for _, told in asker.told] == [
+        {P0: ErrorCode.NONE},
+        {P1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+        {P2: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS},
+    ]
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
