@@ -627,7 +627,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
             for found in map(partitions.get, range(max(partitions, default=-1) + 1))
         ]
         if leaders:
-            self._accumulator.set_leaders(topic, leaders)
+            self._accumulator.set_leaders(topic, leaders, known.topic_id)
             self._appender.topic_changed(topic)
 
 

@@ -37,6 +37,7 @@ from moldau.protocol.messages.p00_produce import (
 )
 from moldau.protocol.records import Codec
 from moldau.protocol.schema import Message
+from moldau.protocol.types import ZERO_UUID
 from moldau.runtime.clock import TimerHandle
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
 
@@ -276,7 +277,6 @@ class Sender:
                 timeout_ms=config.request_timeout_ms,
                 transactional_id=config.transactional_id,
                 highest_version=None if identity is None else identity.highest_produce_version,
-                topic_id=self._topic_id,
             )
             if self._acks == 0:
                 connection.send_and_forget(call.request, api_version=call.version)
@@ -367,10 +367,6 @@ class Sender:
         if is_stale:
             self._client.updates.request()
 
-    def _topic_id(self, topic: str) -> UUID | None:
-        known = self._client.metadata.topics.get(topic)
-        return None if known is None or known.topic_id.int == 0 else known.topic_id
-
     # -- notifying -------------------------------------------------------------------------------
 
     def announce(self) -> None:
@@ -433,7 +429,6 @@ def _produce_call(
     timeout_ms: int,
     transactional_id: str | None,
     highest_version: int | None,
-    topic_id: Callable[[str], UUID | None],
 ) -> ProduceCall:
     """A request with one batch per partition, in the highest version that can express it. Raises:
     UnsupportedByPeer when the broker serves none.
@@ -448,14 +443,10 @@ def _produce_call(
                 f"{connection.host}:{connection.port} takes no zstd: it serves Produce up to "
                 f"version {version}, {FIRST_WITH_ZSTD} is needed"
             )
-    ids: dict[str, UUID] = {}
-    if version >= FIRST_WITH_TOPIC_IDS:
-        for topic in by_topic:
-            known = topic_id(topic)
-            if known is None:
-                version = FIRST_WITH_TOPIC_IDS - 1
-                break
-            ids[topic] = known
+    # The topic whose leader is asked: by its name another one could be meant by now.
+    ids = {topic: of_topic[0].sent_topic_id for topic, of_topic in by_topic.items()}
+    if ZERO_UUID in ids.values():
+        version = min(version, FIRST_WITH_TOPIC_IDS - 1)
     topics: list[TopicProduceData] = []
     sent: dict[tuple[str | UUID, int], ProducerBatch] = {}
     for topic, of_topic in by_topic.items():

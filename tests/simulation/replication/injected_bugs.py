@@ -379,12 +379,12 @@ def retries_go_to_the_former_leader(patch: Patch) -> None:
     """A partition keeps the leader that its batches went to first, until all are acknowledged."""
     original = TopicQueues.set_leaders
 
-    def set_leaders(self: Any, leaders: Any) -> None:
+    def set_leaders(self: Any, leaders: Any, *topic_id: Any) -> None:
         kept = [
             (queue.leader_id, queue.leader_epoch) if queue.outstanding else leader
             for queue, leader in zip(self.queues, leaders, strict=False)
         ]
-        original(self, [*kept, *leaders[len(kept) :]])
+        original(self, [*kept, *leaders[len(kept) :]], *topic_id)
 
     patch.setattr(TopicQueues, "set_leaders", set_leaders)
 

@@ -297,6 +297,14 @@ class ProducerClient(ClientHost):
         original, drain = results.refused, accumulator.drain
         epochs: dict[tuple[Any, int], int] = {}
 
+        def forget() -> None:
+            """Of a topic that is deleted a broker that lags behind may name a former leader."""
+            known = {each.topic_id for each in producer._client.metadata.topics.values()}
+            for place in [each for each in epochs if each[0] not in known]:
+                del epochs[place]
+
+        producer._client.updates.on_update(forget)
+
         def drained(*arguments: Any) -> list[Any]:
             batches = drain(*arguments)
             for batch in batches:

@@ -114,7 +114,7 @@ class TransactionLedger(DataLedger):
         self._loaded_ends: dict[tuple[str, Key], int] = {}
         self._epoch_starts: dict[tuple[str, Key, int], int] = {}
         """By process, partition and leader epoch: where the log ended when it began to lead."""
-        self._contents: dict[tuple[str, int, int], Content] = {}
+        self.contents: dict[tuple[str, int, int], Content] = {}
         self.compacted = CompactedLogs()
 
     def truth(self, key: Key) -> PartitionTruth:
@@ -165,7 +165,7 @@ class TransactionLedger(DataLedger):
         super().on_contents(key, batches, records)
         name = self.truth(key).name
         for content in contents_of(records, self.now()):
-            self._contents[(name, content.base_offset, content.leader_epoch)] = content
+            self.contents[(name, content.base_offset, content.leader_epoch)] = content
             if is_compacted(name):
                 self.compacted.wrote(name, content)
             if name.startswith(CONSUMER_OFFSETS.topic) and content.marker is None:
@@ -273,7 +273,7 @@ class TransactionLedger(DataLedger):
             return
         new: list[Batch] = details[-1]
         for batch in new:
-            content = self._contents.pop((truth.name, batch.base_offset, batch.leader_epoch))
+            content = self.contents.pop((truth.name, batch.base_offset, batch.leader_epoch))
             self._feed(truth.name, content)
 
     def _check_sequence(self, truth: PartitionTruth, batch: Batch) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
+from uuid import UUID
 
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
 from moldau.client.producer.core.queues import (
@@ -27,6 +28,7 @@ from moldau.client.producer.core.queues import (
 )
 from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
 from moldau.protocol.records import BATCH_HEADER_SIZE, BatchHeader, Codec, RecordBuffer
+from moldau.protocol.types import ZERO_UUID
 
 RESERVE_BYTES: Final = 4096
 """A batch's first share of `buffer.memory` when there is little left; doubled as it grows."""
@@ -133,12 +135,14 @@ class Accumulator:
 
     # -- topics ----------------------------------------------------------------------------------
 
-    def set_leaders(self, topic: str, leaders: Sequence[tuple[int, int]]) -> TopicQueues:
+    def set_leaders(
+        self, topic: str, leaders: Sequence[tuple[int, int]], topic_id: UUID = ZERO_UUID
+    ) -> TopicQueues:
         """Take over the (leader id or -1, leader epoch) of each partition of a topic."""
         known = self.topics.get(topic)
         if known is None:
             known = self.topics[topic] = TopicQueues(topic, self.settings)
-        known.set_leaders(leaders)
+        known.set_leaders(leaders, topic_id)
         return known
 
     def forget_topic(self, topic: str) -> None:
@@ -342,6 +346,7 @@ class Accumulator:
                 self._start(queue, batch)
             batch.is_on_wire = True
             batch.sent_leader_epoch = queue.leader_epoch
+            batch.sent_topic_id = queue.topic_id
             identity = self.identity
             batch.prepare(
                 is_transactional=identity is not None and identity.transactional_id is not None

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
 from moldau.protocol.errors import ErrorCode
@@ -33,6 +34,7 @@ from moldau.protocol.records.header import (
     NO_TIMESTAMP,
     TRANSACTIONAL_BIT,
 )
+from moldau.protocol.types import ZERO_UUID
 
 Waiter: TypeAlias = Callable[["Outcome", int], object]
 """Called once when a record is done, with its batch and its index there."""
@@ -147,6 +149,7 @@ class ProducerBatch(Outcome):
     is_written: bool = False
     last_code: ErrorCode | None = None
     sent_leader_epoch: int = -1
+    sent_topic_id: UUID = ZERO_UUID
 
     @classmethod
     def of_encoded(
@@ -269,6 +272,7 @@ class ProducerBatch(Outcome):
             part.attempt_count = self.attempt_count
             part.last_code = self.last_code
             part.sent_leader_epoch = self.sent_leader_epoch
+            part.sent_topic_id = self.sent_topic_id
             if self.is_numbered:
                 part.number(self.pair, self.base_sequence + start)
             places.append((start, part, 0))

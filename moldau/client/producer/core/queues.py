@@ -22,10 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from moldau.client.producer.core.batch import UNNUMBERED, ProducerBatch
 from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
 from moldau.protocol.records import Codec, RecordBuffer, RecordHeaders
+from moldau.protocol.types import ZERO_UUID
 
 MAX_NUMBERED_IN_FLIGHT: Final = 5
 """Batches of one producer that a broker remembers per partition to recognise them again."""
@@ -94,13 +96,14 @@ class PartitionQueue:
     Attributes:
         appender: takes the next record of the partition; `NO_BUFFER` when no batch is filling.
         leader_id, leader_epoch: from the metadata, -1 for none.
+        topic_id: from the metadata, ZERO_UUID for none.
         next_ordinal: how many batches have been numbered so far.
         next_sequence: for the next batch to be numbered, counted without wrapping.
         confirmed_sequence: everything before it is known to be in the log.
         has_hole: a numbered batch was given up and may be missing in the log.
         is_broken: a broker has refused a number that was not the next one: no batch goes out before
             the numbering has started over.
-        known_to_log: the producer id of which a batch is known to be in the log.
+        known_to_log: the producer id of which a batch is known to be in the topic's log.
         idle_since_ms: when the last batch ended, while there are none.
     """
 
@@ -113,6 +116,7 @@ class PartitionQueue:
     is_active: bool = False
     leader_id: int = -1
     leader_epoch: int = -1
+    topic_id: UUID = ZERO_UUID
     pair: ProducerIdAndEpoch = NO_PRODUCER
     next_sequence: int = 0
     next_ordinal: int = 0
@@ -148,6 +152,12 @@ class PartitionQueue:
 
     # -- going out -------------------------------------------------------------------------------
 
+    def topic_seen(self, topic_id: UUID) -> None:
+        """The metadata give the topic this id: another one was created again, with an empty log."""
+        if topic_id != self.topic_id:
+            self.topic_id = topic_id
+            self.known_to_log = NO_PRODUCER.producer_id
+
     def is_retrying(self) -> bool:
         return any(not batch.is_on_wire for batch in self.outstanding)
 
@@ -168,6 +178,7 @@ class PartitionQueue:
             #   1. batch 0 is refused for a moment (no leader, too few replicas, …)
             #   2. batch 1 is accepted, as the first of its producer
             #   3. batch 0 is sent again: out of order, lost for good
+            # So does the log of a topic that was created again, while batch 0 waits at the former.
             return False
         if self.outstanding and self._window() >= MAX_NUMBERED_IN_FLIGHT:
             return False
@@ -241,7 +252,8 @@ class PartitionQueue:
         """Remove a batch that is in the log, as is everything numbered before it."""
         self.outstanding.remove(batch)
         if batch.is_numbered and batch.pair == self.pair:
-            self.known_to_log = self.pair.producer_id
+            if batch.sent_topic_id == self.topic_id:
+                self.known_to_log = self.pair.producer_id
             self.confirmed_sequence = max(self.confirmed_sequence, batch.end_sequence)
             if self.confirmed_sequence == self.next_sequence:
                 self.has_hole = False
@@ -294,13 +306,14 @@ class TopicQueues:
         self._settings = settings
         self._produced_bytes = 0.0
 
-    def set_leaders(self, leaders: Sequence[tuple[int, int]]) -> None:
+    def set_leaders(self, leaders: Sequence[tuple[int, int]], topic_id: UUID = ZERO_UUID) -> None:
         for partition, (leader_id, leader_epoch) in enumerate(leaders):
             if partition == len(self.queues):
                 self.queues.append(PartitionQueue(self.name, partition))
             queue = self.queues[partition]
             queue.leader_id = leader_id
             queue.leader_epoch = leader_epoch
+            queue.topic_seen(topic_id)
         # A topic that was created again may have fewer. Batches of the other partitions expire.
         for queue in self.queues[len(leaders) :]:
             queue.leader_id = -1

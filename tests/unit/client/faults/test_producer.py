@@ -36,6 +36,7 @@ from tests.unit.client.faults.harness import (
     ends,
     outcome_text,
 )
+from tests.virtual.machine import pass_time
 
 TRANSACTIONAL_ONLY = frozenset((ErrorCode.CONCURRENT_TRANSACTIONS,))
 
@@ -218,6 +219,32 @@ async def test_a_topic_that_is_made_anew_is_written_by_its_new_id():
         cluster.create_topic("t")
         await _send_each(producer, [b"new"])
         check_delivered(cluster, "t", {0: [b"new"]})
+
+
+@pytest.mark.parametrize("hears_of", ["the new topic", "the end of the former one"])
+async def test_nothing_overtakes_a_batch_that_waits_for_the_answer_of_a_former_topic(hears_of: str):
+    """The new topic's log does not know the producer: it accepts any number as the first."""
+    async with (
+        FakeCluster(2, topics={"t": 2}) as cluster,
+        _producer(cluster, request_timeout_ms=20_000, delivery_timeout_ms=60_000) as producer,
+    ):
+        await _send_each(producer, [b"old"], partition=1)
+        stalled = cluster.fault(ApiKey.PRODUCE, Stall(), times=1)
+        first = asyncio.ensure_future(producer.send("t", b"first", partition=1))
+        await ends(stalled.fired(), "the request that the leader does not answer")
+        cluster.delete_topic("t")
+        if hears_of == "the new topic":
+            cluster.create_topic("t", 2)
+        await producer._client.refresh_metadata(["t"])
+        if hears_of != "the new topic":
+            cluster.create_topic("t", 2)
+        second = asyncio.ensure_future(producer.send("t", b"second", partition=1))
+        await pass_time(1_000)
+        assert not first.done()
+        assert cluster.recorder.count(ApiKey.PRODUCE) == 2
+        stalled.release()
+        await ends(asyncio.gather(first, second), "both sends")
+        check_delivered(cluster, "t", {1: [b"first", b"second"]})
 
 
 async def test_a_batch_that_is_too_large_is_split():
