@@ -177,8 +177,8 @@ class OutOfOrderSequence(BrokerError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBE
 
 
 class ProducerFenced(BrokerError, code=ErrorCode.PRODUCER_FENCED):
-    """A newer producer has this transactional id, or the transaction's time was over; only a new
-    producer helps.
+    """A newer producer has this transactional id, the transaction's time was over, or the cluster
+    has forgotten the id; only a new producer helps.
     """
 
 

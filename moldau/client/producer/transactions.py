@@ -501,8 +501,9 @@ class TransactionDriver:
         elif verdict_of(RequestKind.END, problem.code) is Verdict.FENCED:
             error = ProducerFenced(
                 f"{problem.message}. Another producer uses the transactional id "
-                f"{manager.transactional_id!r} now, or the transaction took longer than "
-                "transaction.timeout.ms; close this producer",
+                f"{manager.transactional_id!r} now, the transaction took longer than "
+                "transaction.timeout.ms, or the id was forgotten after "
+                "transactional.id.expiration.ms; close this producer",
                 code=problem.code,
             )
         elif isinstance(self.cause, TlsFailed) and problem.code is TlsFailed.code:

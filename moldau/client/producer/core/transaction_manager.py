@@ -539,7 +539,7 @@ class TransactionManager:
         """Whether the coordinator has no such transaction. A request that is still on its way may
         begin one, so that the epoch has to be raised (KIP-360), which aborts that one too.
         """
-        if code in (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.UNKNOWN_PRODUCER_ID):
+        if code is ErrorCode.UNKNOWN_PRODUCER_ID:
             return True
         return code is ErrorCode.INVALID_TXN_STATE and not self._is_known_to_coordinator
 

@@ -68,7 +68,7 @@ class Verdict(Enum):
     ABORT_AND_BUMP = "abort and bump"
     """The same, and sequence numbers cannot go on under this producer epoch (KIP-360)."""
     FENCED = "fenced"
-    """Another producer has the transactional id now. Fatal."""
+    """Another producer has the transactional id now, or may have had it. Fatal."""
     FATAL = "fatal"
     """This producer cannot go on; the next one of its id aborts its open transaction."""
 
@@ -125,7 +125,9 @@ _DEFAULT_VERDICTS: Final[Mapping[ErrorCode, Verdict]] = MappingProxyType(
         _E.NOT_COORDINATOR: Verdict.LOOK_UP,
         _E.COORDINATOR_NOT_AVAILABLE: Verdict.LOOK_UP,
         _E.UNKNOWN_PRODUCER_ID: Verdict.ABORT_AND_BUMP,
-        _E.INVALID_PRODUCER_ID_MAPPING: Verdict.ABORT_AND_BUMP,
+        # Another producer has the id, under another producer id since the epochs of this one were
+        # used up; or the id was forgotten, perhaps after another producer had it.
+        _E.INVALID_PRODUCER_ID_MAPPING: Verdict.FENCED,
         _E.PRODUCER_FENCED: Verdict.FENCED,
         _E.INVALID_PRODUCER_EPOCH: Verdict.FENCED,
     }
@@ -136,7 +138,6 @@ _FATAL_TO_PRODUCE: Final = frozenset(
         _E.CLUSTER_AUTHORIZATION_FAILED,
         _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         _E.UNSUPPORTED_VERSION,
-        _E.INVALID_PRODUCER_ID_MAPPING,
     }
 )
 
@@ -154,7 +155,6 @@ _VERDICTS: Final[Mapping[RequestKind, Mapping[ErrorCode, Verdict]]] = MappingPro
                 **dict.fromkeys(_ABORTABLE, Verdict.FATAL),
                 _E.TRANSACTION_ABORTABLE: Verdict.RETRY,
                 _E.UNKNOWN_PRODUCER_ID: Verdict.FENCED,
-                _E.INVALID_PRODUCER_ID_MAPPING: Verdict.FENCED,
             }
         ),
         RequestKind.ADD_PARTITIONS: _DEFAULT_VERDICTS,
@@ -168,6 +168,7 @@ _VERDICTS: Final[Mapping[RequestKind, Mapping[ErrorCode, Verdict]]] = MappingPro
             {
                 **dict.fromkeys(ErrorCode, Verdict.ABORT),
                 **dict.fromkeys(_FATAL_TO_PRODUCE, Verdict.FATAL),
+                _E.INVALID_PRODUCER_ID_MAPPING: Verdict.FENCED,
                 _E.PRODUCER_FENCED: Verdict.FENCED,
                 _E.INVALID_PRODUCER_EPOCH: Verdict.ABORT_AND_BUMP,
                 _E.UNKNOWN_PRODUCER_ID: Verdict.ABORT_AND_BUMP,

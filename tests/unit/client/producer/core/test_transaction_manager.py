@@ -227,7 +227,14 @@ def test_a_group_that_has_moved_on_makes_the_transaction_abortable(code: ErrorCo
     assert manager.abort() is None
 
 
-@pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ],
+)
 @pytest.mark.parametrize("kind", [K.ADD_PARTITIONS, K.ADD_OFFSETS, K.COMMIT_OFFSETS, K.END])
 def test_fencing_is_fatal(kind: RequestKind, code: ErrorCode) -> None:
     manager = in_transaction(1)
@@ -249,6 +256,22 @@ def test_fencing_is_fatal(kind: RequestKind, code: ErrorCode) -> None:
         assert problem.code is code
     assert manager.next_ask() is None
     assert not manager.admit(A)
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_another_producer_id_fences_the_producer_of_a_prepared_transaction(is_commit: bool) -> None:
+    """Its successor has ended it and used up the epochs: it can neither be aborted nor gone on."""
+    manager = in_transaction(2, two_phase=True)
+    manager.admit(A)
+    manager.prepare()
+    settle(manager)
+    assert (manager.commit() if is_commit else manager.abort()) is None
+    code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    answer(manager, K.END, EndTxnResponse(error_code=code))
+    assert manager.state is S.FATAL_ERROR
+    assert manager.problem is not None
+    assert manager.problem.code is code
+    assert manager.next_ask() is None
 
 
 def test_partitions_left_out_beside_one_that_does_not_exist_yet_are_added_later() -> None:
