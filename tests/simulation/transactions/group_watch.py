@@ -341,6 +341,17 @@ class GroupWatch:
         self.world.data.released(self.group, self.label)
         self.world.data.may_go(self.group, self.member_id)
 
+    def perhaps_lapsed(self) -> None:
+        """The consumer holds itself to be out of its group. A static member of a classic group that
+        was not polled for too long goes without a word (KIP-345), and its partitions stay its own
+        until its session is over.
+        """
+        is_silent = self.is_classic and self.instance_id is not None
+        if self.is_member and is_silent and self.is_overdue():
+            self.world.counts["left_in_silence"] += 1
+            self.is_member = False
+            self.refusals.add(ErrorCode.UNKNOWN_MEMBER_ID)
+
     def ended(self) -> None:
         """Its process is gone."""
         self.is_member = False

@@ -11,6 +11,7 @@ from moldau.client.consumer.commits import AutomaticCommits, Commits
 from moldau.client.consumer.coordinator import GroupCoordinator
 from moldau.client.consumer.core.classic_member import ClassicMember
 from moldau.client.consumer.core.partition_state import PartitionState
+from moldau.client.consumer.core.rebalance_steps import Standing
 from moldau.client.consumer.membership import Membership
 from moldau.client.errors import NoBrokerAvailable
 from tests.kit.injected_bugs import InjectedBug, Patch
@@ -79,6 +80,17 @@ def topic_of_the_name_is_consumed(patch: Patch) -> None:
     patch.setattr(PartitionState, "is_of_another_topic", False)
 
 
+def out_while_it_asks(patch: Patch) -> None:
+    """A static member takes itself for out of its group while a heartbeat has no answer."""
+    original = ClassicMember.standing
+
+    def standing(self: Any) -> Standing:
+        is_asking = self.group_instance_id is not None and self._in_flight is not None
+        return Standing.OUT if is_asking else original(self)
+
+    patch.setattr(ClassicMember, "standing", standing)
+
+
 MEMBER_BUGS = (
     InjectedBug(commit_reordered, 3),
     InjectedBug(answer_of_a_former_join, 1),
@@ -86,6 +98,7 @@ MEMBER_BUGS = (
     InjectedBug(close_forgets_to_commit, 2),
     InjectedBug(close_forgets_to_leave, 1),
     InjectedBug(left_before_the_listener, 1),
+    InjectedBug(out_while_it_asks, 9),
     InjectedBug(
         topic_of_the_name_is_consumed,
         60,

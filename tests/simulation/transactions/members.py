@@ -162,6 +162,12 @@ class GroupMember(RebalanceListener):
         return self.consumer._group
 
     @property
+    def _standing(self) -> Standing:
+        """As the consumer sees it."""
+        standing: Standing = self._coordinator._membership.member.standing()
+        return standing
+
+    @property
     def member_id(self) -> str:
         """By which its coordinator knows it."""
         return self.watch.member_id
@@ -382,7 +388,7 @@ class GroupMember(RebalanceListener):
         uncommitted = self._uncommitted() if self.commits_automatically else {}
         must_leave = watch.is_member and (watch.instance_id is None or not watch.is_classic)
         # One that was not polled for too long is leaving by now.
-        must_leave &= self._coordinator._membership.member.standing() is not Standing.OUT
+        must_leave &= self._standing is not Standing.OUT
         watch.asked.clear()
         watch.is_closing = True
         try:
@@ -399,7 +405,7 @@ class GroupMember(RebalanceListener):
 
     def _uncommitted(self) -> dict[Place, int]:
         """What was handed out and is not known to be committed, where that can be mended."""
-        if self._coordinator._membership.member.standing() is not Standing.MEMBER:
+        if self._standing is not Standing.MEMBER:
             return {}
         return {
             tuple(partition): each.offset
@@ -418,6 +424,8 @@ class GroupMember(RebalanceListener):
         """What a call returns, True for nothing; False when it has failed for a reason, or was
         cancelled. Raises MustEnd, Violation.
         """
+        if self._standing is Standing.OUT:
+            self.watch.perhaps_lapsed()
         is_cancelled = self.random.random() < CANCELLED and what != "close"
         limit_s = self.random.uniform(0.001, 0.3) if is_cancelled else None
         try:
