@@ -280,7 +280,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Close everything without running anything more, the dead processes' tasks too.
 
         What a coroutine begins in its end belongs to this loop, and is closed as well: without a
-        running loop `asyncio.gather` makes a real one, which nobody closes.
+        running loop `asyncio.gather` makes a real one, which stays open.
         """
         self.after_step = None
         running = asyncio._get_running_loop()

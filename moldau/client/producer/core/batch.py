@@ -129,6 +129,7 @@ class ProducerBatch(Outcome):
         attempt_count: how often it came back from the wire.
         is_on_wire: whether a request with it awaits its response.
         may_be_written: whether some attempt may have reached a log without an acknowledgement.
+        sent_leader_epoch, sent_topic_id: of the leader, and the topic, it went to last.
     """
 
     created_ms: float

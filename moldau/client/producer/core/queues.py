@@ -153,7 +153,7 @@ class PartitionQueue:
     # -- going out -------------------------------------------------------------------------------
 
     def topic_seen(self, topic_id: UUID) -> None:
-        """The metadata give the topic this id: another one was created again, with an empty log."""
+        """Take the topic's id from the metadata; that of another topic stands for an empty log."""
         if topic_id != self.topic_id:
             self.topic_id = topic_id
             self.known_to_log = NO_PRODUCER.producer_id
