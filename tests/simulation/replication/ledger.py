@@ -445,7 +445,11 @@ class DataLedger:
         new = [batch for batch in ours if batch.base_offset >= known_end]
         if new:
             size = truth.isr_sizes.get(partition_epoch, 0)
-            if size < least_in_sync:
+            # Where the last replica was elected, its first high watermark is that of its own
+            # checkpoint: what was lost with an earlier leader may come back with it.
+            is_own = before < 0 and leader_epoch in truth.drained
+            self.counts["came_back_with_a_leader"] += is_own
+            if size < least_in_sync and not is_own:
                 raise Violation(
                     "min-isr",
                     f"{who} commits {new[0]} of {truth.name} with {size} in sync of "
