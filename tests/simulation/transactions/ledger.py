@@ -457,7 +457,7 @@ class TransactionLedger(DataLedger):
         )
 
     def check_decided(self, transaction: ClientTransaction) -> None:
-        """A transaction or its producer has ended: every record was delivered or has failed."""
+        """Its producer has ended it, or was closed: every record was delivered or has failed."""
         left = sum(not each.done() for each in transaction.deliveries)
         if left:
             raise Violation("undecided-after-end", f"{transaction}: {left} records")
@@ -494,10 +494,9 @@ class TransactionLedger(DataLedger):
         """The call that ends it has returned; `pairs` are the producer's, before and now."""
         self.counts["commits" if is_commit else "aborts"] += 1
         transaction.told = is_commit
-        self.check_decided(transaction)
-        failed = [each for each in transaction.deliveries if each.exception() is not None]
-        if is_commit and failed:
-            raise Violation("committed-without", f"{transaction}: {failed[0].exception()!r}")
+        for each in transaction.deliveries if is_commit else ():
+            if each.exception() is not None:
+                raise Violation("committed-without", f"{transaction}: {each.exception()!r}")
         if self.is_spoilt:
             return
         self._follow(transaction, *pairs)

@@ -14,9 +14,9 @@ from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from tests.simulation.transactions.ledger import ClientTransaction
-from tests.simulation.transactions.taps import transaction_taps
+from tests.simulation.transactions.scripted_world import ScriptedWorld
 from tests.simulation.transactions.transactional_producer import TransactionalProducer
-from tests.simulation.transactions.world import INTERNAL_PARTITIONS, TransactionWorld
+from tests.simulation.transactions.world import INTERNAL_PARTITIONS
 from tests.virtual.loop import Process
 
 ID = "torn"
@@ -26,20 +26,17 @@ LATEST_MS = 6_000.0
 """Longer than a request is held up."""
 
 
-class TornWorld(TransactionWorld):
-    """No faults, one producer, one schedule."""
+class TornWorld(ScriptedWorld):
+    """One producer, one schedule."""
 
     def __init__(self, version: int, late: ApiKey) -> None:
-        super().__init__("torn", controllers=1)
+        super().__init__("torn")
         self.version = version
         self.late = late
-        self.administrator_may_act = False
         self.first: ClientTransaction | None = None
         self.second: ClientTransaction | None = None
 
-    async def _make_clients(self) -> None:
-        await self._make_internal_topics()
-        self._make_readers()
+    async def story(self) -> None:
         process = Process(self.loop, "client#1")
         self.client = TransactionalProducer(
             *(self, process, "client", self._new_random(), ID, self.version),
@@ -51,9 +48,6 @@ class TornWorld(TransactionWorld):
         if self.version < 2:
             self.data.excuse(ID)
         await process.spawn(self._schedule())
-
-    async def _move_coordinators(self) -> None:
-        """Without a nemesis, a broker that stops would not be started again."""
 
     async def _schedule(self) -> None:
         client, tamperer = self.client, self.tamperer
@@ -101,8 +95,7 @@ class TornWorld(TransactionWorld):
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_late_request_of_the_transaction_before(version: int, late: ApiKey) -> None:
     world = TornWorld(version, late)
-    with transaction_taps(world):
-        world.run(None)
+    world.tell()
     assert world.first is not None
     assert world.second is not None
     assert set(world.first.outcomes.values()) == {True}

@@ -118,6 +118,8 @@ class TransactionalProducer:
         )
         keep_open(self.producer)
         self._number = 0
+        self._latest: ClientTransaction | None = None
+        """The one that it has begun last, so that its records are this producer's to deliver."""
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -151,6 +153,7 @@ class TransactionalProducer:
         version = self._transactions._manager.transaction_version
         transaction = ClientTransaction(name, self.transactional_id, *self.pair, version)
         self.producer.begin_transaction()
+        self._latest = transaction
         self.world.data.begun(transaction)
         return transaction
 
@@ -227,9 +230,10 @@ class TransactionalProducer:
             transaction.asked.add(False)
         began = world.loop.time()
         await self.producer.close(timeout_ms)
+        if self._latest is not None:
+            world.guard(world.data.check_decided, self._latest)
         if transaction is None:
             return
-        world.guard(world.data.check_decided, transaction)
         took_ms = (world.loop.time() - began) * 1000
         has_failed = TransactionState.FATAL_ERROR in (state, self.state)
         if is_to_abort and took_ms < timeout_ms - ROUNDING_MS and not has_failed:
@@ -280,6 +284,10 @@ class TransactionalProducer:
         self, transaction: ClientTransaction, before: tuple[int, int], *, is_commit: bool
     ) -> None:
         data, pairs = self.world.data, (before, self.pair)
+        # Before it is decided, what is left of another instance may have records on their way,
+        # which that instance is not told of any more.
+        if transaction is self._latest or transaction.decided is not None:
+            self.world.guard(data.check_decided, transaction)
         self.world.counts["ends_above_level"] += transaction.version > self.world.level_of(
             "transaction.version"
         )
