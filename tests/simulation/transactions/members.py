@@ -44,7 +44,7 @@ from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.runtime.ports import Ports
 from tests.kit.seeds import Violation
-from tests.simulation.transactions.group_log import Author, marked
+from tests.simulation.transactions.group_log import Author, Patience, marked
 from tests.simulation.transactions.group_watch import GroupWatch, Place
 from tests.simulation.transactions.reads import check_read
 from tests.simulation.transactions.transactional_producer import keep_open
@@ -122,7 +122,7 @@ class GroupMember(RebalanceListener):
         self.watch = GroupWatch(
             *(world, process.name, group, instance_id),
             is_classic=protocol != CONSUMER,
-            limit_ms=min(SESSION_MS, poll_ms),
+            patience=Patience(SESSION_MS / 1000, poll_ms / 1000),
         )
         own = {"group_protocol": CONSUMER}
         if protocol != CONSUMER:
