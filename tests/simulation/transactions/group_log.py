@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -49,16 +50,33 @@ class Author(NamedTuple):
 
 
 @dataclass(slots=True)
+class Patience:
+    """How long a coordinator waits for a member before it gives the member's partitions to others:
+    `session_s` from the last time that it heard of it, and `rebalance_s`, heard or not, from when
+    it asked for something back. `heard_at`: when the member sent the last heartbeat (or join) that
+    was answered well; `asked_at`: the earliest time at which it may have been asked.
+    """
+
+    session_s: float
+    rebalance_s: float
+    heard_at: float = 0.0
+    asked_at: float = inf
+
+    @property
+    def ends_at(self) -> float:
+        return min(self.heard_at + self.session_s, self.asked_at + self.rebalance_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Ownership:
-    """Who reads a partition for its group. `heard_at`: when it sent the last heartbeat (or join)
-    that was answered well; `limit_s`: after so long in silence its coordinator may give it up.
-    `instance_id`: of a static member; `is_classic`: whether it speaks the classic protocol;
-    `topic_id`: of the topic, of which a member of the classic protocol knows only the name.
+    """Who reads a partition for its group. `patience`: its coordinator's, which changes whenever
+    the member is heard. `instance_id`: of a static member; `is_classic`: whether it speaks the
+    classic protocol; `topic_id`: of the topic, of which a member of the classic protocol knows only
+    the name.
     """
 
     member: str
-    heard_at: float
-    limit_s: float
+    patience: Patience
     instance_id: str | None = None
     is_classic: bool = False
     topic_id: UUID | None = None

@@ -10,6 +10,7 @@ they were asked for; every refusal is one that the protocol knows, and has its r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from moldau.client.consumer.group_link import GroupLink
@@ -24,7 +25,13 @@ from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.kit.seeds import Violation
 from tests.simulation.transactions.coordinator_link import ELSEWHERE
-from tests.simulation.transactions.group_log import Author, assigned, commit_number, partitions_of
+from tests.simulation.transactions.group_log import (
+    Author,
+    Patience,
+    assigned,
+    commit_number,
+    partitions_of,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
@@ -74,7 +81,7 @@ class GroupWatch:
         instance_id: str | None,
         *,
         is_classic: bool,
-        limit_ms: float,
+        patience: Patience,
     ) -> None:
         self.world = world
         self.label = label
@@ -82,8 +89,7 @@ class GroupWatch:
         self.instance_id = instance_id
         self.is_classic = is_classic
         self.is_cooperative = not is_classic
-        self.limit_ms = limit_ms
-        """After so long in silence, or of rebalancing, the coordinator may go on without it."""
+        self.patience = patience
         self.member_id = ""
         self.epoch = -1
         self.is_member = self.is_closing = False
@@ -100,8 +106,10 @@ class GroupWatch:
         """What it was assigned since it joined, with the topics' ids."""
         self._joins = 0
         self._topic_ids: dict[str, Any] = {}
-        self._heard_at = 0.0
-        self._is_revoking = False
+        self._target: dict[Place, Any] = {}
+        """The newest assignment of KIP-848, likewise."""
+        self._owes = False
+        """Whether its coordinator waits for partitions that are to be given back."""
         self._answered_commits: dict[Place, int] = {}
 
     def __repr__(self) -> str:
@@ -181,17 +189,15 @@ class GroupWatch:
         if request.member_epoch == JOIN_EPOCH:
             self._begin_membership(is_classic=False)
             self.member_id = request.member_id
+            self._target = {}
+            self._owes = False
+            self.patience.asked_at = inf
         else:
             self._check_epoch(request.member_epoch)
+        # The time for giving partitions back begins when a heartbeat is taken, answered or not.
+        self.patience.asked_at = min(self.patience.asked_at, self.world.loop.time())
         if request.topic_partitions is not None:
-            names = self.world.data.topic_names
-            self._check_said(
-                [
-                    (names[topic.topic_id], index)
-                    for topic in request.topic_partitions
-                    for index in topic.partitions
-                ]
-            )
+            self._check_said(self._with_ids(request.topic_partitions))
 
     def _check_epoch(self, epoch: int) -> None:
         """A member is in the generation, or epoch, that it was told since it joined."""
@@ -256,11 +262,12 @@ class GroupWatch:
             elif isinstance(request, HeartbeatRequest):
                 self._heard(sent_at)
                 if self.instance_id is None:
-                    self.world.data.may_stay(self.group, self.member_id, sent_at, self.limit_ms)
+                    data = self.world.data
+                    data.may_stay(self.group, self.member_id, self.patience.ends_at)
             else:
                 if request.member_epoch == JOIN_EPOCH:
                     self.refusals.clear()
-                self._beat(response, sent_at)
+                self._beat(request, response, sent_at)
         elif isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch == -1:
             self._left(request.member_id, error)
 
@@ -307,26 +314,35 @@ class GroupWatch:
         self.refusals.clear()
         self._heard(sent_at)
 
-    def _beat(self, response: Any, sent_at: float) -> None:
+    def _beat(self, request: ConsumerGroupHeartbeatRequest, response: Any, sent_at: float) -> None:
         self.epoch = response.member_epoch
         self.is_member = True
-        if not self._is_revoking:
-            self._heard(sent_at)
+        self._heard(sent_at)
         if response.assignment is not None:
             self.world.data.counts["assignments"] += 1
-            names = self.world.data.topic_names
-            given = {
-                (names[topic.topic_id], index): topic.topic_id
-                for topic in response.assignment.topic_partitions
-                for index in topic.partitions
-            }
-            self._told.update(given)
-            # The time that it has for giving back runs on while it is heard.
-            self._is_revoking = not self.reported.items() <= given.items()
+            self._target = self._with_ids(response.assignment.topic_partitions)
+            self._told.update(self._target)
+            self._owes = not self.reported.items() <= self._target.items()
+        if request.topic_partitions is not None:
+            said = self._with_ids(request.topic_partitions)
+            self._owes = not said.items() <= self._target.items()
+        if not self._owes:
+            self.patience.asked_at = inf
+
+    def _with_ids(self, topics: Iterable[Any]) -> dict[Place, Any]:
+        """Partitions of a heartbeat or its answer, with the topics' ids."""
+        names = self.world.data.topic_names
+        return {
+            (names[topic.topic_id], index): topic.topic_id
+            for topic in topics
+            for index in topic.partitions
+        }
 
     def _heard(self, sent_at: float) -> None:
-        self._heard_at = max(self._heard_at, sent_at)
-        self.world.data.heard(self.group, self.label, sent_at)
+        self.patience.heard_at = max(self.patience.heard_at, sent_at)
+        if self.is_classic:
+            # Another member may begin a rebalance at any time.
+            self.patience.asked_at = self.patience.heard_at
 
     def _leaves(self) -> None:
         """Its listener is told before, unless the consumer was not polled for too long."""
@@ -418,14 +434,12 @@ class GroupWatch:
                 raise Violation("assigned-untold", f"{self.label}: {place}, told {self._told}")
             new[place] = self._told.get(place)
         self.reported.update(new)
-        self._is_revoking = False
         if self.is_member:
             data.owned(
                 self.group,
                 self.label,
                 new,
-                self._heard_at,
-                self.limit_ms,
+                self.patience,
                 self.instance_id,
                 is_classic=self.is_classic,
             )
@@ -437,5 +451,4 @@ class GroupWatch:
                 raise Violation("revoked-without-assignment", f"{self.label}: {place}")
             del self.reported[place]
             self.committed.pop(place, None)
-        self._is_revoking = False
         self.world.data.released(self.group, self.label, self.reported)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from moldau.broker.coordinator.core.result import SetTimer
 from moldau.broker.coordinator.group.core import consumer_protocol, migration
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup, ClassicGroupState
 from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
 from moldau.broker.coordinator.group.core.joining import Joining
+from moldau.broker.coordinator.group.core.member_updates import MemberUpdates
 from moldau.broker.coordinator.group.core.offset_removal import OffsetRemoval
 from moldau.broker.coordinator.group.core.state import GroupState
 from moldau.broker.coordinator.shard import Shard
@@ -99,6 +101,20 @@ def sessions_of_any_length(patch: Patch) -> None:
 # -- lines and clocks ------------------------------------------------------------------------------
 
 
+def revocations_have_no_time(patch: Patch) -> None:
+    """A member of a consumer group that has not given a partition back is put out at once."""
+    original = MemberUpdates.reconcile
+
+    def reconcile(self: Any, update: Any, *target: Any) -> None:
+        original(self, update, *target)
+        update.timers = [
+            SetTimer(each.key, 1.0) if isinstance(each, SetTimer) else each
+            for each in update.timers
+        ]
+
+    patch.setattr(MemberUpdates, "reconcile", reconcile)
+
+
 def members_wait_in_line(patch: Patch) -> None:
     """What members must do in time is refused as long as too many commits wait."""
     original = Shard.refusal
@@ -147,6 +163,7 @@ GROUP_BUGS = (
     InjectedBug(first_protocol_alone_is_read, 8, ("join_unreadable",)),
     InjectedBug(loaded_groups_are_forgotten, 5, ("coordinator_leaves", "kill_coordinator")),
     InjectedBug(sessions_of_any_length, 34, ("join_for_ever",)),
+    InjectedBug(revocations_have_no_time, 11),
     InjectedBug(members_wait_in_line, 7, ("flood",)),
     InjectedBug(timeouts_follow_the_wall_clock, 23, ("abandon_in_the_future",)),
     InjectedBug(expired_offsets_stay, 2, ("hoard_offsets", "lose_an_hour")),

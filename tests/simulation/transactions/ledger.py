@@ -35,6 +35,7 @@ from tests.simulation.transactions.group_log import (
     GroupLog,
     OffsetKey,
     Ownership,
+    Patience,
     commit_number,
     topic_mark,
 )
@@ -609,22 +610,21 @@ class TransactionLedger(DataLedger):
         group: str,
         member: str,
         mine: dict[tuple[str, int], Any],
-        heard_at: float,
-        limit_ms: float,
+        patience: Patience,
         instance_id: str | None,
         *,
         is_classic: bool,
     ) -> None:
         """A member reads these from now on: partitions, and the ids of their topics."""
         for (topic, index), topic_id in mine.items():
-            new = Ownership(member, heard_at, limit_ms / 1000, instance_id, is_classic, topic_id)
+            new = Ownership(member, patience, instance_id, is_classic, topic_id)
             place = (group, topic, index)
             known = self.owners.get(place)
             is_other = known is not None and known.member != member
             if is_other and self._was_challenged_since(group, new):
                 continue  # perhaps it has been replaced, and has not heard of it yet
             if is_other and known is not None and not self.is_spoilt:
-                is_due = self.now() >= known.heard_at + known.limit_s
+                is_due = self.now() >= known.patience.ends_at
                 # A topic that is no more is nobody's.
                 is_over = known.topic_id != topic_id or self._is_challenged(group, known)
                 if not is_due and not is_over:
@@ -649,7 +649,8 @@ class TransactionLedger(DataLedger):
         if owner.instance_id is None:
             return False
         others = self.challenges.get((group, owner.instance_id), {})
-        return any(member != owner.member and at >= owner.heard_at for member, at in others.items())
+        since = owner.patience.heard_at
+        return any(member != owner.member and at >= since for member, at in others.items())
 
     def is_rivalled(self, group: str, member: str, instance_id: str | None) -> bool:
         """Whether another process has ever asked for the same instance id."""
@@ -681,15 +682,8 @@ class TransactionLedger(DataLedger):
             if self.owners[place].member == member:
                 del self.owners[place]
 
-    def heard(self, group: str, member: str, sent_at: float) -> None:
-        """A heartbeat of a member that was sent then was answered well."""
-        for place, known in self.owners.items():
-            if place[0] == group and known.member == member:
-                known.heard_at = max(known.heard_at, sent_at)
-
-    def may_stay(self, group: str, member_id: str, heard_at: float, limit_ms: float) -> None:
-        """A classic member was told that all is well, when it had sent its heartbeat then."""
-        until = heard_at + limit_ms / 1000
+    def may_stay(self, group: str, member_id: str, until: float) -> None:
+        """A classic member was told that all is well: its coordinator waits for it until then."""
         known = self.group_log.heard_until
         known[(group, member_id)] = max(until, known.get((group, member_id), until))
 
@@ -704,7 +698,7 @@ class TransactionLedger(DataLedger):
         if not self.group_log.had_ended(group, asked_at):
             return False
         return all(
-            self.now() >= known.heard_at + known.limit_s or self._is_challenged(group, known)
+            self.now() >= known.patience.ends_at or self._is_challenged(group, known)
             for place, known in self.owners.items()
             if place[0] == group and known.member == member
         )

@@ -24,7 +24,7 @@ from moldau.protocol.messages import consumer_protocol as assignment
 from moldau.protocol.records import Record
 from moldau.protocol.types import ZERO_UUID
 from tests.kit.seeds import Violation
-from tests.simulation.transactions.group_log import GroupLog
+from tests.simulation.transactions.group_log import GroupLog, Patience
 from tests.simulation.transactions.ledger import TransactionLedger
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
@@ -111,7 +111,7 @@ def test_a_member_may_lose_its_group_when_it_was_silent_for_its_session(has_ende
     ledger = TransactionLedger(Counter(), print, lambda: log.now, lambda _topic: SECOND)
     ledger.group_log = log.checked
     place = ("input", 0)
-    ledger.owned("team", "late", {place: SECOND}, 0.0, 3_000.0, None, is_classic=False)
+    ledger.owned("team", "late", {place: SECOND}, Patience(3.0, 6.0), None, is_classic=False)
     log.group(1)
     if has_ended:
         log.group(None)
