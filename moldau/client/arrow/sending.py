@@ -135,8 +135,12 @@ class ArrowSender:
                 rows = read_rows(batch, self._clock.now_ms())
                 for name, chosen in rows_by_topic(rows, topic):
                     await self._send_topic(sending, name, rows, chosen, partition)
-        except KafkaError:
-            await sending.settle()
+        except Exception as error:
+            if not sending.is_empty:
+                # A part of the data is not to be committed, whatever has stopped the rest.
+                self._appender.refused(error)
+            if isinstance(error, KafkaError):
+                await sending.settle()
             raise
         await sending.settle()
         sending.raise_failure()
@@ -224,7 +228,7 @@ class ArrowSender:
     async def _wait_for_bytes(self, size_bytes: int) -> None:
         settings = self._accumulator.settings
         deadline_ms = self._clock.monotonic_ms() + settings.max_block_ms
-        await self._appender.wait_for_bytes(size_bytes, deadline_ms)
+        await self._appender.wait_for_record(size_bytes, deadline_ms)
 
 
 class _Sending:
@@ -237,6 +241,11 @@ class _Sending:
         self._ranges: dict[TopicPartition, list[tuple[int, int]]] = {}
         self._pending: deque[ProducerBatch] = deque()
         self._failure: Exception | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row has been appended."""
+        return not (self._pending or self._row_count or self._failure)
 
     def add(self, batch: ProducerBatch) -> None:
         self._pending.append(batch)

@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from moldau.client.cluster.signal import Signal
-from moldau.client.errors import BufferFull, KafkaError, RecordTooLarge, UnknownTopicOrPartition
+from moldau.client.errors import (
+    BufferFull,
+    InvalidTopic,
+    KafkaError,
+    RecordTooLarge,
+    UnknownTopicOrPartition,
+)
 from moldau.client.producer.core.accumulator import NEVER, Accumulator, Room
 from moldau.client.producer.core.batch import Outcome
 from moldau.client.producer.core.queues import PartitionQueue, TopicQueues
@@ -72,7 +78,8 @@ class Appender:
         _learn: called with the name of an unknown topic and the number of partitions that are
             needed, to request its metadata.
         _used: called with the name of a topic now and then, while it is used.
-        _refused: called with the error of a record that is refused for good.
+        refused: called with the error of records that no batch will have, unless their call may
+            simply be made again: a transaction is incomplete without them.
 
     Attributes:
         wake, wake_by: the sender's, set by it.
@@ -84,7 +91,7 @@ class Appender:
     _ignore_keys: bool
     _learn: Callable[[str, int], object]
     _used: Callable[[str], object]
-    _refused: Callable[[KafkaError], object]
+    refused: Callable[[Exception], object]
     wake: Callable[[], None] = field(init=False)
     wake_by: Callable[[float], None] = field(init=False)
     held: dict[str, HeldRecords] = field(default_factory=dict)
@@ -192,8 +199,15 @@ class Appender:
         ):
             if size_bytes > limit:
                 refusal = RecordTooLarge(f"{what} takes {size_bytes} bytes, {name} allows {limit}")
-                self._refused(refusal)
+                self.refused(refusal)
                 raise refusal
+
+    def check_topic(self, topic: str) -> None:
+        try:
+            check_topic(topic)
+        except InvalidTopic as refusal:
+            self.refused(refusal)
+            raise
 
     def _custom(self, known: TopicQueues, key: bytes | None, value: bytes | None) -> int:
         assert self._partitioner is not None
@@ -212,7 +226,7 @@ class Appender:
         timestamp_ms: int,
     ) -> Delivery | None:
         if topic not in held:
-            check_topic(topic)
+            self.check_topic(topic)
         self._checked_size(key, value, headers)
         # The caller may change its buffers while the record is held.
         key = None if key is None else bytes(key)
@@ -273,6 +287,9 @@ class Appender:
         group.records.clear()
         accumulator.replaced.append(group)
         self.wake()
+        error = next((place.error for _, place, _ in places if place.error is not None), None)
+        if error is not None:
+            self.refused(error)  # last, since it may fail all records
 
     def _placed(self, known: TopicQueues, record: HeldRecord) -> tuple[Outcome, int]:
         """Append a held record; returns its batch and its index there."""
@@ -324,7 +341,10 @@ class Appender:
         """Fail the records that were held for too long; returns when the next ones expire."""
         next_ms = NEVER
         for groups in (self.held, self.out_of_range):
-            for topic, group in list(groups.items()):
+            for topic in list(groups):
+                group = groups.get(topic)
+                if group is None:
+                    continue  # it has failed together with an earlier one's transaction
                 if group.expires_ms <= now_ms:
                     partition = group.records[0].partition if groups is self.out_of_range else None
                     self.fail_held(topic, self._unknown(topic, partition), groups)
@@ -348,8 +368,7 @@ class Appender:
             self._accumulator.finished.append(group)
             self._accumulator.release(group, group.reserved_bytes)
             group.records.clear()
-            if isinstance(error, KafkaError):
-                self._refused(error)
+            self.refused(error)
             self.wake()
 
     def fail_unknown(self, topic: str, partition_count: int, error: KafkaError) -> None:
@@ -392,6 +411,14 @@ class Appender:
             accumulator.hurries -= 1
             self._room_waiters.remove(waiter)
             self.room_changed()
+
+    async def wait_for_record(self, size_bytes: int, deadline_ms: float) -> None:
+        """As `wait_for_bytes`, for records that are given up when there is no room in time."""
+        try:
+            await self.wait_for_bytes(size_bytes, deadline_ms)
+        except BufferFull as error:
+            self.refused(error)
+            raise
 
     def let_pass(self) -> None:
         """Let the caller's records pass the other waiting callers until it awaits something, since

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, cast
 from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
 from moldau.client.config.producer import ProducerConfig, ProducerSettings
 from moldau.client.errors import (
-    BufferFull,
     ClientClosed,
     ConfigurationError,
     InvalidTransactionState,
@@ -294,16 +293,12 @@ class Producer(ClusterUser, Generic[Key, Value]):
         deadline_ms = self._clock.monotonic_ms() + self.config.max_block_ms
         needed = held_size_bytes(key, value, headers)
         needed = min(needed, self._accumulator.settings.buffer_memory_bytes)
-        try:
-            while True:
-                await appender.wait_for_bytes(needed, deadline_ms)
-                self._check()
-                delivery = appender.append(topic, value, key, headers, partition, timestamp_ms)
-                if delivery is not None:
-                    return delivery
-        except BufferFull as error:
-            self._record_refused(error)
-            raise
+        while True:
+            await appender.wait_for_record(needed, deadline_ms)
+            self._check()
+            delivery = appender.append(topic, value, key, headers, partition, timestamp_ms)
+            if delivery is not None:
+                return delivery
 
     def send_nowait(
         self,
@@ -479,7 +474,8 @@ class Producer(ClusterUser, Generic[Key, Value]):
         """Flush, and make everything sent since `begin_transaction` visible, all at once.
 
         Raises:
-            TransactionAbortable: a record or the offsets could not be written: abort.
+            TransactionAbortable: a record or the offsets could not be written: abort. A call that
+                raised SerializationError, or BufferFull at once, has not spoilt the transaction.
         """
         await self._of("commit_transaction()").commit()
 
@@ -576,7 +572,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
             if refusal is not None:
                 raise refusal
 
-    def _record_refused(self, error: KafkaError) -> None:
+    def _record_refused(self, error: Exception) -> None:
         if self._transactions is not None and self._is_transactional:
             self._transactions.record_refused(error)
 
@@ -603,10 +599,14 @@ class Producer(ClusterUser, Generic[Key, Value]):
             self._sender.wake()
 
     async def _topic(self, topic: str, partition_count: int = 1) -> TopicQueues:
-        check_topic(topic)
-        await self._client.updates.topic(
-            topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
-        )
+        self._appender.check_topic(topic)
+        try:
+            await self._client.updates.topic(
+                topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
+            )
+        except KafkaError as error:
+            self._record_refused(error)
+            raise
         self._take_metadata(topic)
         return self._accumulator.topics[topic]
 

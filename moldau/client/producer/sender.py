@@ -114,6 +114,7 @@ class Sender:
         self._refusing()
         self._appender.fail_all_held(error)
         self.results.fail_all(error)
+        self._appender.refused(error)
         self.announce()
 
     # -- for the producer and its transactions ---------------------------------------------------

@@ -163,17 +163,14 @@ class Transactions:
         self, topic: str, partition: int, error: Exception, *, may_be_written: bool
     ) -> None:
         self._driver.caused_by(error)
-        code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         self._manager.batch_failed(
-            TopicPartition(topic, partition),
-            Problem(code, str(error)),
-            may_be_written=may_be_written,
+            TopicPartition(topic, partition), _problem_of(error), may_be_written=may_be_written
         )
         self._changed()
 
-    def record_refused(self, error: KafkaError) -> None:
+    def record_refused(self, error: Exception) -> None:
         self._driver.caused_by(error)
-        self._manager.record_refused(Problem(error.code, str(error)))
+        self._manager.record_refused(_problem_of(error))
         self._changed()
 
     def bump_epoch(self) -> None:
@@ -667,6 +664,13 @@ def _positions(
             raise ValueError(f"send_offsets(): {topic}-{index}: {each!r} cannot be committed")
         found[TopicPartition(topic, index)] = each
     return found
+
+
+def _problem_of(error: Exception) -> Problem:
+    """The problem of records that have failed with `error`, which may be the application's."""
+    if isinstance(error, KafkaError):
+        return Problem(error.code, str(error))
+    return Problem(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
 
 def _overtaken(call: str) -> Problem:

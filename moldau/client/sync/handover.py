@@ -228,6 +228,7 @@ class Handover:
                     placed = append(topic, value, key, headers, partition, timestamp_ms)
                 except Exception as error:  # noqa: BLE001 - the sender's; the others go on
                     self._fail(delivery, error)
+                    producer._appender.refused(error)
                 else:
                     if placed is None:
                         break
@@ -259,12 +260,12 @@ class Handover:
                         else:  # there is room, but too little for this record
                             await asyncio.sleep(RETRY_S)
                 except TimeoutError:
-                    self._fail_stalled(
-                        DeliveryTimeout(
-                            "the producer had no room within delivery.timeout.ms: the brokers "
-                            "take less than is sent, or cannot be reached"
-                        )
+                    error = DeliveryTimeout(
+                        "the producer had no room within delivery.timeout.ms: the brokers take "
+                        "less than is sent, or cannot be reached"
                     )
+                    self._fail_stalled(error)
+                    self._producer._appender.refused(error)
         finally:
             self._stall = None
         self._take()

@@ -322,8 +322,11 @@ class TransactionManager:
         self._apply(verdict, Problem(problem.code, f"{partition}: {problem.message}"))
 
     def record_refused(self, problem: Problem) -> None:
-        """Note that a record could not be added: the transaction is incomplete without it."""
-        if self._state is _S.IN_TRANSACTION:
+        """Note that a record did not get into a batch: the transaction is incomplete without it.
+        Records may be held until they have a partition, so this may come while the others are
+        flushed; once these are settled, it is only about a call that had handed over nothing.
+        """
+        if self._state in SENDING_STATES and not self._is_settled:
             self._apply(Verdict.ABORT, problem)
 
     def bump_epoch(self) -> None:

@@ -75,6 +75,7 @@ class FakeProducer:
         self.closed: KafkaError | None = None
         self.refuse: Callable[[Any], Exception | None] = lambda value: None
         self.room_error: KafkaError | None = None
+        self.lost: list[Exception] = []
         self._more = asyncio.Event()
 
     @property
@@ -95,6 +96,9 @@ class FakeProducer:
         self.taken.append((topic, value.what))
         self.deliveries.append(FakeDelivery(len(self.deliveries)))
         return self.deliveries[-1]
+
+    def refused(self, error: Exception) -> None:
+        self.lost.append(error)
 
     async def wait_for_room(self) -> None:
         while not self.room:
@@ -235,6 +239,7 @@ def test_a_record_that_the_producer_refuses_fails_alone(setting: Setting):
     assert deliveries[1].exception() is error
     assert told == [(None, error)]
     assert not deliveries[2].done()
+    assert setting.producer.lost == [error]
 
 
 def test_without_room_records_wait_and_then_threads_do(setting: Setting):
@@ -317,6 +322,7 @@ def test_records_that_get_no_room_in_time_fail():
     assert isinstance(deliveries[1].exception(), DeliveryTimeout)
     assert not deliveries[0].done()
     assert setting.handover.has_room
+    assert setting.producer.lost == [deliveries[1].exception()]
 
 
 def test_a_closed_producer_fails_what_still_waits(setting: Setting):

@@ -327,6 +327,26 @@ def test_a_commit_that_has_not_been_asked_for_may_become_an_abort() -> None:
     assert ask(manager, K.END).request.committed is False
 
 
+@pytest.mark.parametrize("call", ["commit", "prepare"])
+def test_a_record_without_a_batch_spoils_the_transaction_until_all_are_settled(call: str) -> None:
+    problem = Problem(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "held in vain")
+    manager = in_transaction(2, two_phase=True)
+    manager.admit(A)
+    getattr(manager, call)()
+    manager.record_refused(problem)
+    assert (manager.state, manager.problem) == (S.ABORTABLE_ERROR, problem)
+    manager.abort()
+    settle(manager)
+    answer(manager, K.END, EndTxnResponse(producer_id=7, producer_epoch=4))
+    manager.begin()
+    manager.admit(A)
+    getattr(manager, call)()
+    settle(manager)
+    state = manager.state
+    manager.record_refused(problem)
+    assert (manager.state, manager.problem) == (state, None)
+
+
 def test_version_1_bumps_its_epoch_after_a_batch_of_unknown_fate() -> None:
     manager = in_transaction(1)
     manager.admit(A)
