@@ -223,6 +223,24 @@ def test_the_epoch_of_a_good_bye(instance_id: str | None, epoch: int) -> None:
 @pytest.mark.parametrize(
     "code",
     [
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    ],
+)
+def test_a_member_that_is_out_says_no_good_bye(code: ErrorCode) -> None:
+    script = Script(instance_id="i")
+    script.enter(0)
+    script.now_ms = script.member.due_ms()
+    script.refuse(code)
+    assert script.member.unsubscribe() == (frozenset({P0}), True)
+    assert script.member.take_leave() is None
+    assert script.member.next_request(script.now_ms) is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
         ErrorCode.UNRELEASED_INSTANCE_ID,
         ErrorCode.UNSUPPORTED_ASSIGNOR,
         ErrorCode.INVALID_REGULAR_EXPRESSION,
