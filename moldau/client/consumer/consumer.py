@@ -142,6 +142,8 @@ class Consumer(ClusterUser, Generic[Key, Value]):
             lambda name: PartitionRecords(name, options, memory),
         )
         self._lookup = OffsetLookup(self._client, read_committed=self._read_committed)
+        self._run: Iterator[ConsumerRecord[Key, Value]] = iter(_EMPTY)
+        self._latest_run = self._run
         self._group: GroupCoordinator | None = None
         if config.group_id is not None:
             from moldau.client.consumer.coordinator import GroupCoordinator
@@ -150,7 +152,7 @@ class Consumer(ClusterUser, Generic[Key, Value]):
                 self._client,
                 config,
                 self._subscription,
-                progress=self._buffer.progress,
+                progress=self._left_in_run,
                 on_attention=self._interrupt,
             )
         self._positions = Positions(
@@ -167,7 +169,6 @@ class Consumer(ClusterUser, Generic[Key, Value]):
         self._client.updates.on_update(self._metadata_updated)
         self._subscription.on_change = self._assignment_changed
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._run: Iterator[ConsumerRecord[Key, Value]] = iter(_EMPTY)
         self._run_limit = 16
         self._run_started_ms = 0.0
         self._is_polling = False
@@ -229,7 +230,7 @@ class Consumer(ClusterUser, Generic[Key, Value]):
                 return {}
             return self._buffer.take(limit)
         finally:
-            self._is_polling = False
+            self._leave_poll()
 
     async def poll_arrow(
         self, max_records: int | None = None, timeout_ms: float = 0
@@ -255,7 +256,7 @@ class Consumer(ClusterUser, Generic[Key, Value]):
             has_records = await self._wait_for_records(timeout_ms)
             return take_rows(self._buffer, limit if has_records else 0, self._arrow_memory)
         finally:
-            self._is_polling = False
+            self._leave_poll()
 
     async def _next_record(self) -> ConsumerRecord[Key, Value]:
         self._enter_poll()
@@ -265,11 +266,11 @@ class Consumer(ClusterUser, Generic[Key, Value]):
                 await self._wait_for_records(None)
                 run = self._buffer.start_run(self._run_limit)
                 if run is not None:
-                    self._run = run
+                    self._run = self._latest_run = run
                     self._run_started_ms = self._clock.monotonic_ms()
                     return next(run)
         finally:
-            self._is_polling = False
+            self._leave_poll()
 
     def _fit_run_limit(self) -> None:
         """Longer runs while the user is quick with them, shorter ones otherwise."""
@@ -321,8 +322,17 @@ class Consumer(ClusterUser, Generic[Key, Value]):
             )
         if not self._subscription.is_subscribed:
             raise InvalidSubscription("there is nothing to read: subscribe() or assign() first")
-        self._run = iter(_EMPTY)
+        self._run = self._latest_run = iter(_EMPTY)
         self._is_polling = True
+
+    def _leave_poll(self) -> None:
+        self._is_polling = False
+        if self._group is not None:
+            self._group.has_polled()
+
+    def _left_in_run(self) -> int:
+        """Changes while the user takes records of a run, and not otherwise until the next poll."""
+        return self._latest_run.__length_hint__()  # type: ignore[attr-defined, no-any-return]
 
     def _interrupt(self) -> None:
         """Have a poll look around: the run of `async for` ends here."""

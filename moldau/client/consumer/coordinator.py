@@ -90,6 +90,10 @@ class GroupCoordinator:
             or now_ms >= self._automatic.due_ms
         )
 
+    def has_polled(self) -> None:
+        """A poll of the user has ended, and handed out what it found."""
+        self._membership.has_polled()
+
     async def poll(self, deadline_ms: float) -> None:
         """Do what is due: commit, call listeners, take away and hand out partitions, join. Returns
         when there is nothing left to do or to wait for, or at the deadline (monotonic ms); a

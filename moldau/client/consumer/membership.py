@@ -115,6 +115,10 @@ class Membership:
         self._signal.set()
         return outcome
 
+    def has_polled(self) -> None:
+        """What a poll itself has handed out is no progress after it."""
+        self._seen_progress = self._progress()
+
     def wake(self) -> None:
         self._signal.set()
 

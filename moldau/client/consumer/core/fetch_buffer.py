@@ -145,11 +145,6 @@ class FetchBuffer:
             if batches[-1].cursor.is_exhausted:
                 self._next_turn(state)
 
-    def progress(self) -> object:
-        """A value that changes whenever something is handed out."""
-        state = self._queue[0] if self._queue else None
-        return None if state is None else (state.topic_partition, state.records.position)
-
     def _first(self) -> PartitionState | None:
         """The partition whose turn it is; those that may not be served now leave the queue."""
         while self._queue:

@@ -31,6 +31,7 @@ from moldau.client.consumer.assignors import (
 from moldau.protocol import ApiKey, ErrorCode
 from tests.fake_broker import AnswerError, FakeCluster, Settings, Stall
 from tests.unit.client.faults.harness import MEMBER, ends
+from tests.virtual.machine import pass_time
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -246,6 +247,45 @@ async def test_unsubscribing_tells_the_listener_in_the_next_poll(protocol: str):
         consumer.unsubscribe()
         consumer.subscribe(["t"], listener=listener)
         await until_assigned(consumer)
+
+
+@PROTOCOLS
+async def test_a_member_leaves_when_it_was_not_polled_for_the_interval(protocol: str):
+    """What the last poll has handed out does not lengthen the interval."""
+    goodbye = ApiKey.LEAVE_GROUP if protocol == "classic" else ApiKey.CONSUMER_GROUP_HEARTBEAT
+    loop = asyncio.get_running_loop()
+    async with (
+        cluster_of(1) as cluster,
+        consumer_of(cluster, protocol, max_poll_interval_ms=2_000) as consumer,
+    ):
+        consumer.subscribe(["t"])
+        await until_assigned(consumer, 1)
+        await consumer.getmany(max_records=1, timeout_ms=5_000)
+        polled_at = loop.time()
+        await cluster.until(
+            lambda: any(
+                each.api_key == goodbye and getattr(each.message, "member_epoch", -1) == -1
+                for each in cluster.recorder.requests
+            )
+        )
+        assert 2 <= loop.time() - polled_at < 2.1
+
+
+@PROTOCOLS
+async def test_taking_records_one_by_one_is_polling(protocol: str):
+    """Each takes almost as long as the interval; the first ones come of one poll."""
+    async with (
+        cluster_of(1) as cluster,
+        consumer_of(cluster, protocol, max_poll_interval_ms=2_000) as consumer,
+    ):
+        consumer.subscribe(["t"])
+        epochs = set()
+        async for record in consumer:
+            epochs.add(consumer.group_metadata().generation_id)
+            await pass_time(1_900)
+            if record.offset == 4:
+                break
+        assert len(epochs) == 1
 
 
 @PROTOCOLS
