@@ -449,7 +449,9 @@ class GroupMember(RebalanceListener):
         world, refusals = self.world, self.watch.refusals
         world.counts[f"{what} {type(error).__name__} {error.code.name}"] += 1
         if isinstance(error, CommitFailed):
-            is_lawful = bool(refusals) or not self.watch.is_member
+            # One that was not polled for too long may be about to say so.
+            watch = self.watch
+            is_lawful = bool(refusals) or not watch.is_member or watch.is_overdue()
         elif isinstance(error, RebalanceInProgress):
             is_lawful = ErrorCode.REBALANCE_IN_PROGRESS in refusals or not self.is_settled
         elif isinstance(error, FencedInstanceId | UnreleasedInstanceId | InconsistentGroupProtocol):
