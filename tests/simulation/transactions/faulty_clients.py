@@ -163,6 +163,7 @@ class FaultyMember(FaultyClient):
             protocol_type="consumer",
             protocols=self.protocols,
         )
+        self.world.data.group_log.unreadable.add(self.plan.name)
         error, response = await self.ask(GROUP, self.plan.name, request, 9)
         if response is None:
             return error

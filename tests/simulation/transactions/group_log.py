@@ -135,6 +135,10 @@ class GroupLog:
         ends the group."""
         self.begun_at: dict[str, float] = {}
         """When a coordinator has written the first record of a group that had ended."""
+        self.written_as: dict[str, int] = {}
+        """Of which kind (GROUP or EPOCH) the newest such record of a group is that is no end."""
+        self.unreadable: set[str] = set()
+        """Groups that a classic member has asked to join that says what cannot be read."""
         self.authors_checked = 0
         self.wents_back = 0
 
@@ -163,6 +167,8 @@ class GroupLog:
             if self.ended.get(group) and not is_end:
                 self.begun_at[group] = self._now()
             self.ended[group] = is_end
+            if not is_end:
+                self.written_as[group] = key.API_KEY
 
     def may_come_late(self, request: Any, names: Mapping[UUID, str]) -> None:
         """An OffsetCommit arrives at any time, or has arrived already."""
@@ -173,6 +179,12 @@ class GroupLog:
     def had_ended(self, group: str, since: float) -> bool:
         """Whether a coordinator has had no such group at some time since then."""
         return self.ended.get(group, False) or self.begun_at.get(group, -1.0) >= since
+
+    def may_stay_classic(self, group: str) -> bool:
+        """Whether the group is classic, and perhaps in the hands of a member that cannot be read.
+        It becomes no consumer group then, and its coordinator knows none of its name.
+        """
+        return group in self.unreadable and self.written_as.get(group) == GROUP
 
     def check_authors(self, records: Iterable[Record]) -> None:
         """Offsets as they come to lie in the log, of transactions too: whoever commits is a member

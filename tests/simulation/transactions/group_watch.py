@@ -297,8 +297,12 @@ class GroupWatch:
         may_refuse = world.data.is_spoilt or self.group in world.changing_groups
         may_refuse |= world.draws.groups or world.draws.levels
         if error is ErrorCode.GROUP_ID_NOT_FOUND and not may_refuse:
-            # A group without members and offsets is removed: who comes late finds none.
-            if not world.data.may_be_lost(self.group, self.label, sent_at):
+            # A group without members and offsets is removed: who comes late finds none. A group
+            # without members becomes classic for a classic member that joins, and may stay so.
+            is_heartbeat = what == "ConsumerGroupHeartbeat"
+            if not world.data.may_be_lost(
+                self.group, self.label, sent_at, is_heartbeat=is_heartbeat
+            ):
                 raise Violation("group-lost", f"{self.label}: {what} in {self.group}")
             world.counts["groups_gone"] += 1
         self.refusals.add(error)

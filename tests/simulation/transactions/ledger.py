@@ -691,11 +691,15 @@ class TransactionLedger(DataLedger):
         """A member has left, died, or has to join again."""
         self.group_log.heard_until.pop((group, member_id), None)
 
-    def may_be_lost(self, group: str, member: str, asked_at: float) -> bool:
+    def may_be_lost(
+        self, group: str, member: str, asked_at: float, *, is_heartbeat: bool = False
+    ) -> bool:
         """Whether a coordinator may answer a member that there is no such group: the group has
-        ended, and the member was silent for longer than its session, or its instance id was taken.
+        ended, or (to a heartbeat of KIP-848) is a classic one that stays so, and the member was
+        silent for longer than its session, or its instance id was taken.
         """
-        if not self.group_log.had_ended(group, asked_at):
+        is_other = is_heartbeat and self.group_log.may_stay_classic(group)
+        if not is_other and not self.group_log.had_ended(group, asked_at):
             return False
         return all(
             self.now() >= known.patience.ends_at or self._is_challenged(group, known)

@@ -73,6 +73,12 @@ class Log:
         key = CONSUMER_OFFSETS.encode_key(ConsumerGroupMetadataKey(group_id="team"))
         self.checked.wrote([Record(0, 0, key, value)])
 
+    def classic_group(self) -> None:
+        """A coordinator writes that the group is a classic one."""
+        key = CONSUMER_OFFSETS.encode_key(GroupMetadataKey(group="team"))
+        value = CONSUMER_OFFSETS.encode_value(GroupMetadataValue(generation=1), 3)
+        self.checked.wrote([Record(0, 0, key, value)])
+
 
 @pytest.mark.parametrize("topic_id", [ZERO_UUID, FIRST])
 def test_an_offset_of_one_topic_goes_back_only_when_a_client_asks(topic_id: UUID) -> None:
@@ -119,6 +125,30 @@ def test_a_member_may_lose_its_group_when_it_was_silent_for_its_session(has_ende
     assert not ledger.may_be_lost("team", "late", 2.8)
     log.now = 3.1
     assert ledger.may_be_lost("team", "late", 3.0) is has_ended
+
+
+@pytest.mark.parametrize("is_unreadable", [False, True])
+def test_a_heartbeat_finds_no_group_while_one_that_cannot_be_read_has_it(
+    is_unreadable: bool,
+) -> None:
+    log = Log()
+    ledger = TransactionLedger(Counter(), print, lambda: log.now, lambda _topic: SECOND)
+    ledger.group_log = log.checked
+    place = ("input", 0)
+    ledger.owned("team", "late", {place: SECOND}, Patience(3.0, 6.0), None, is_classic=False)
+    log.group(1)
+    if is_unreadable:
+        log.checked.unreadable.add("team")
+    assert not ledger.may_be_lost("team", "late", 4.0, is_heartbeat=True)
+    log.group(None)
+    log.now = 2.0
+    log.classic_group()
+    assert not ledger.may_be_lost("team", "late", 2.5, is_heartbeat=True)
+    log.now = 4.0
+    assert ledger.may_be_lost("team", "late", 3.5, is_heartbeat=True) is is_unreadable
+    assert not ledger.may_be_lost("team", "late", 3.5)
+    log.group(2)
+    assert not ledger.may_be_lost("team", "late", 4.5, is_heartbeat=True)
 
 
 def test_a_group_had_ended_until_it_begins_again() -> None:
