@@ -341,7 +341,10 @@ class GroupMember(RebalanceListener):
         if not offsets:
             return
         if chance < NOT_WAITED_FOR:
-            self.consumer.commit_nowait(offsets, self._nowait_ended)
+            was_settled = self.is_settled
+            self.consumer.commit_nowait(
+                offsets, lambda done, error: self._nowait_ended(done, error, was_settled)
+            )
         elif chance < NOT_WAITED_FOR + ASIDE:
             self.process.spawn(self._commit_aside(offsets))
         else:
@@ -359,12 +362,15 @@ class GroupMember(RebalanceListener):
             self.world.counts["ends_seen_aside"] += 1
 
     def _nowait_ended(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaError | None
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        error: KafkaError | None,
+        was_settled: bool,
     ) -> None:
         if error is None:
             self._reported(offsets)
         else:
-            self._meaning("commit", error)
+            self._meaning("commit", error, was_settled=was_settled)
 
     def _reported(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         data = self.world.data
@@ -444,16 +450,20 @@ class GroupMember(RebalanceListener):
             self.world.counts[f"{what}_cancelled"] += 1
         return False
 
-    def _meaning(self, what: str, error: KafkaError) -> None:
-        """What is to be done about an error. Raises MustEnd, Violation."""
+    def _meaning(self, what: str, error: KafkaError, *, was_settled: bool = True) -> None:
+        """What is to be done about an error; `was_settled` is of the time of a call that was
+        answered later. Raises MustEnd, Violation.
+        """
         world, refusals = self.world, self.watch.refusals
         world.counts[f"{what} {type(error).__name__} {error.code.name}"] += 1
         if isinstance(error, CommitFailed):
             # One that was not polled for too long may be about to say so.
             watch = self.watch
-            is_lawful = bool(refusals) or not watch.is_member or watch.is_overdue()
+            is_lawful = bool(refusals) or not (watch.is_member and was_settled)
+            is_lawful |= watch.is_overdue()
         elif isinstance(error, RebalanceInProgress):
-            is_lawful = ErrorCode.REBALANCE_IN_PROGRESS in refusals or not self.is_settled
+            is_lawful = ErrorCode.REBALANCE_IN_PROGRESS in refusals
+            is_lawful |= not (self.is_settled and was_settled)
         elif isinstance(error, FencedInstanceId | UnreleasedInstanceId | InconsistentGroupProtocol):
             is_lawful = error.code in refusals
         elif isinstance(error, ClientClosed):
