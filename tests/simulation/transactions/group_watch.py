@@ -92,7 +92,7 @@ class GroupWatch:
         self.patience = patience
         self.member_id = ""
         self.epoch = -1
-        self.is_member = self.is_closing = False
+        self.is_member = self.is_closing = self.was_put_out = False
         self.is_overdue: Callable[[], bool] = lambda: False
         """Whether the consumer has not been polled for too long."""
         self.reported: dict[Place, Any] = {}
@@ -252,6 +252,7 @@ class GroupWatch:
                 raise Violation("answer-of-a-former-membership", f"{self.label}: {what}: {error}")
             if error is not ErrorCode.NONE:
                 if error in OUT:
+                    self.was_put_out = True
                     self._drop()
             elif isinstance(request, JoinGroupRequest):
                 self.member_id = response.member_id
