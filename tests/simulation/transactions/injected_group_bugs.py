@@ -164,7 +164,7 @@ GROUP_BUGS = (
     InjectedBug(loaded_groups_are_forgotten, 5, ("coordinator_leaves", "kill_coordinator")),
     InjectedBug(sessions_of_any_length, 34, ("join_for_ever",)),
     InjectedBug(revocations_have_no_time, 11),
-    InjectedBug(members_wait_in_line, 7, ("flood",)),
+    InjectedBug(members_wait_in_line, 33, ("flood",)),
     InjectedBug(timeouts_follow_the_wall_clock, 23, ("abandon_in_the_future",)),
     InjectedBug(expired_offsets_stay, 2, ("hoard_offsets", "lose_an_hour")),
     InjectedBug(internal_topics_grow, 34, ("grow_internal_topics",)),

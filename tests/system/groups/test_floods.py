@@ -133,9 +133,10 @@ async def test_members_of_others_keep_their_places() -> None:
         await first.send(CreateTopicsRequest(topics=[topic]), api_version=5)
         await topic_metadata(first, "events")
         coordinator_id, address = await coordinator_of(first)
+        floods = await stack.enter_async_context(AsyncExitStack())
         classic, consumer, *flooding = [
-            await stack.enter_async_context(connected(address, max_in_flight=IN_FLIGHT))
-            for _ in range(2 + FLOODING_CONNECTIONS)
+            await where.enter_async_context(connected(address, max_in_flight=IN_FLIGHT))
+            for where in (stack, stack, *[floods] * FLOODING_CONNECTIONS)
         ]
         beat, consumer_beat = await join(classic), await join_consumers(consumer)
         (follower_id,) = set(cluster.broker_ids) - {coordinator_id}
@@ -147,21 +148,28 @@ async def test_members_of_others_keep_their_places() -> None:
             for _ in range(IN_FLIGHT)
         ]
 
-        async def beat_while_nothing_is_committed() -> bool:
+        asked: list[asyncio.Future[Any]] = []
+
+        async def has_beaten() -> bool:
+            """The classic member is answered at once, the other when what waits is over."""
             assert (await classic.send(beat)).error_code == ErrorCode.NONE
-            # It is answered when what waits before it is over.
-            is_asked = any(not each.done() for each in asked)
-            if not is_asked:
+            if all(each.done() for each in asked):
                 asked.append(asyncio.ensure_future(consumer.send(consumer_beat)))
+            return asked[0].done()
+
+        async def is_refused() -> bool:
+            await has_beaten()
             return flood.answers.total() > 0
 
-        asked: list[asyncio.Future[Any]] = []
-        await until_async(beat_while_nothing_is_committed, what="the flood is answered")
+        await until_async(is_refused, what="the flood is answered")
         assert ErrorCode.NONE not in flood.answers
-        cluster.resume(follower_id)
         for each in commits:
             each.cancel()
         await asyncio.gather(*commits, return_exceptions=True)
-        await asyncio.gather(*asked)
+        # What the flood has sent and the broker has not read yet goes with its connections.
+        await floods.aclose()
+        cluster.resume(follower_id)
+        await until_async(has_beaten, what="the members are answered")
+        answers = await asyncio.gather(*asked, consumer.send(consumer_beat))
+        assert {each.error_code for each in answers} == {ErrorCode.NONE}
         assert (await classic.send(beat)).error_code == ErrorCode.NONE
-        assert (await consumer.send(consumer_beat)).error_code == ErrorCode.NONE
