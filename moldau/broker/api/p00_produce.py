@@ -7,10 +7,12 @@ the leader again. Batches are not opened: header, CRC and sequence are checked, 
 a topic with a codec of its own has them recompressed off the loop, in order.
 Transactions (KIP-98, KIP-890): before a batch begins one in a partition, the transaction's
 coordinator is asked whether the partition is in it; from v12 on it is added by that. A transaction
-that is not there is INVALID_TXN_STATE up to v10, TRANSACTION_ABORTABLE from v11; a fenced
-producer is INVALID_PRODUCER_EPOCH; a coordinator that cannot say is NOT_ENOUGH_REPLICAS, which
-every producer tries again; one that is busy with the transaction before, for longer than
-`add.partitions.to.txn.retry.backoff.max.ms`, is CONCURRENT_TRANSACTIONS from v12 on.
+that is not there is INVALID_TXN_STATE up to v10, TRANSACTION_ABORTABLE from v11; one that ends
+before the answer is here is INVALID_TXN_STATE, and a partition that may have had another leader by
+then is NOT_LEADER_OR_FOLLOWER; a fenced producer is INVALID_PRODUCER_EPOCH; a coordinator that
+cannot say is NOT_ENOUGH_REPLICAS, which every producer tries again; one that is busy with the
+transaction before, for longer than `add.partitions.to.txn.retry.backoff.max.ms`, is
+CONCURRENT_TRANSACTIONS from v12 on.
 Known gaps: none.
 """
 

@@ -3,9 +3,11 @@
 Behaviour: topics and partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION, each by itself;
 the rest is stored, pending, when the transaction's coordinator confirms that the group's partition
 is in the transaction; from v5 on it is added by that (KIP-890). A transaction that is not there is
-INVALID_TXN_STATE up to v3, TRANSACTION_ABORTABLE from v4; a fenced producer is
-INVALID_PRODUCER_EPOCH; a coordinator that could not be asked is COORDINATOR_LOAD_IN_PROGRESS, which
-producers of every version try again (before v2 that is COORDINATOR_NOT_AVAILABLE).
+INVALID_TXN_STATE up to v3, TRANSACTION_ABORTABLE from v4; one that ends before the confirmation is
+here is INVALID_TXN_STATE, and a group that may have had another coordinator by then is
+NOT_COORDINATOR; a fenced producer is INVALID_PRODUCER_EPOCH; a coordinator that could not be asked
+is COORDINATOR_LOAD_IN_PROGRESS, which producers of every version try again (before v2 that is
+COORDINATOR_NOT_AVAILABLE).
 Known gaps: none.
 """
 
@@ -165,15 +167,13 @@ class _Commit:
     ) -> None:
         error = errors[partition.topic_partition]
         partition.guards.end_waiting(guard, error)
-        if error is not ErrorCode.NONE:
-            self.refuse(error)
-        elif guard.is_current or partition.holds_transaction(
-            guard.producer_id, guard.producer_epoch
-        ):
+        if error is ErrorCode.NONE:
+            error = partition.refusal_after_verification(guard)
+        if error is ErrorCode.NONE:
             # The group coordinator appends within this call: no marker can come between.
             self._commit()
         else:
-            self.refuse(ErrorCode.INVALID_TXN_STATE)
+            self.refuse(error)
 
     def _commit(self) -> None:
         request, prepared, version = self._request, self._prepared, self._context.api_version

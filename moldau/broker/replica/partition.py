@@ -531,38 +531,53 @@ class Partition:
         beginning already, and no earlier batch waits for an answer, so that none is overtaken; or
         the error for which this broker cannot append at all.
         """
-        if not self.core.is_leader:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if self.log is None or self.log.offline:
-            return self.unusable_error
+        error = self._append_error
+        if error is not ErrorCode.NONE:
+            return error
         identity = (producer.producer_id, producer.producer_epoch)
         if self.holds_transaction(*identity) and identity not in self.guards.waiting:
             return None
         return self.guards.begin_waiting(producer, supports_epoch_bump=supports_epoch_bump)
 
+    def refusal_after_verification(self, guard: VerificationGuard) -> ErrorCode:
+        """Why this broker cannot append what its coordinator has confirmed under the guard."""
+        error = self._append_error
+        if error is not ErrorCode.NONE:
+            return error
+        if self.holds_transaction(guard.producer_id, guard.producer_epoch):
+            return ErrorCode.NONE
+        return self.guards.refusal(guard)
+
+    @property
+    def _append_error(self) -> ErrorCode:
+        """Why this broker cannot append anything."""
+        if not self.core.is_leader:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self.log is None or self.log.offline:
+            return self.unusable_error
+        return ErrorCode.NONE
+
     def _append_transactional(
         self, log: Log, records: Records, producer: BatchProducer, guard: VerificationGuard | None
     ) -> AppendResult:
-        """Append a transactional batch if its coordinator knows of the transaction;
-        INVALID_TXN_STATE if not.
+        """Append a transactional batch if its coordinator knows of the transaction; if not, the
+        error is INVALID_TXN_STATE, or NOT_LEADER_OR_FOLLOWER where it has to be asked again.
         """
         if guard is NOT_REQUIRED:
             guard = None
         else:
-            if guard is not None and not (
-                guard.is_current
-                and guard.producer_id == producer.producer_id
-                and guard.producer_epoch == producer.producer_epoch
-            ):
+            identity = (producer.producer_id, producer.producer_epoch)
+            refusal = ErrorCode.INVALID_TXN_STATE
+            if guard is not None and identity == (guard.producer_id, guard.producer_epoch):
+                refusal = self.guards.refusal(guard)
+            if refusal is not ErrorCode.NONE:
                 guard = None
-            if guard is None and not log.producer_state.has_open_transaction(
-                producer.producer_id, producer.producer_epoch
-            ):
-                return AppendResult(
-                    ErrorCode.INVALID_TXN_STATE,
-                    "the batch is not part of an ongoing transaction",
-                    log_start_offset=log.log_start_offset,
-                )
+                if not log.producer_state.has_open_transaction(*identity):
+                    return AppendResult(
+                        refusal,
+                        "the batch is not part of an ongoing transaction, as far as is known here",
+                        log_start_offset=log.log_start_offset,
+                    )
         result = log.append_as_leader(
             records, leader_epoch=self.core.leader_epoch, verification=guard
         )

@@ -34,6 +34,7 @@ class VerificationGuard:
     is asked about them. Requests that wait at the same time share it.
 
     States: current → void (a marker came, the transaction began, or another broker may have led).
+    `term` counts how often another broker may have led.
     """
 
     producer_id: int
@@ -41,6 +42,7 @@ class VerificationGuard:
     lowest_sequence: int
     supports_epoch_bump: bool
     is_current: bool = True
+    term: int = 0
 
 
 NOT_REQUIRED: Final = VerificationGuard(-1, -1, -1, supports_epoch_bump=False)
@@ -50,11 +52,12 @@ NOT_REQUIRED: Final = VerificationGuard(-1, -1, -1, supports_epoch_bump=False)
 class VerificationGuards:
     """The guards of one partition, by producer id and epoch, and how many requests wait."""
 
-    __slots__ = ("_count", "_guards", "waiting")
+    __slots__ = ("_count", "_guards", "_term", "waiting")
 
     def __init__(self) -> None:
         self._guards: dict[int, dict[int, VerificationGuard]] = {}
         self._count = 0
+        self._term = 0
         self.waiting: dict[tuple[int, int], int] = {}
         """Requests that wait for an answer, under any guards."""
 
@@ -75,7 +78,9 @@ class VerificationGuards:
             return guard
         if self._count >= MAX_GUARDS:
             self._drop(next(iter(next(iter(self._guards.values())).values())))
-        guard = VerificationGuard(*key, producer.base_sequence, supports_epoch_bump)
+        guard = VerificationGuard(
+            *key, producer.base_sequence, supports_epoch_bump, term=self._term
+        )
         self._guards.setdefault(producer.producer_id, {})[producer.producer_epoch] = guard
         self._count += 1
         return guard
@@ -93,6 +98,19 @@ class VerificationGuards:
             if is_refused and guard.is_current:
                 self._drop(guard)
 
+    def refusal(self, guard: VerificationGuard) -> ErrorCode:
+        """Why nothing may begin a transaction under the guard; NONE while it is current.
+
+        INVALID_TXN_STATE says that the transaction is over, which producers take for final; where
+        another broker may have led, only the answer is too old, and the same request may be right:
+        NOT_LEADER_OR_FOLLOWER.
+        """
+        if guard.is_current:
+            return ErrorCode.NONE
+        if guard.term != self._term:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.INVALID_TXN_STATE
+
     def drop_up_to(self, producer_id: int, producer_epoch: int) -> None:
         guards = self._guards.get(producer_id)
         if guards is not None:
@@ -101,6 +119,7 @@ class VerificationGuards:
 
     def void_all(self) -> None:
         """Make all guards void: another broker leads, or may have led in between."""
+        self._term += 1
         for guards in list(self._guards.values()):
             for guard in list(guards.values()):
                 self._drop(guard)

@@ -277,7 +277,8 @@ async def test_an_answer_from_before_another_leader_is_too_old(
     broker.change_partition("other", leader=OTHER_BROKER_ID)
     broker.change_partition("other", leader=BROKER_ID)
     coordinator.open.pop().answer()
-    assert errors(request) == [ErrorCode.INVALID_TXN_STATE]
+    assert errors(request) == [ErrorCode.NOT_LEADER_OR_FOLLOWER], "to be tried again"
+    assert broker.log("other").log_end_offset == 0
 
 
 async def test_a_leader_that_stays_leader_keeps_what_it_knows(

@@ -35,7 +35,8 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
 from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.server.authorizer import Authorizer
 from tests.kit.waiting import until_async
-from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeRequest
+from tests.unit.broker.coordinator.transaction.scripted_coordinator import script
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, FakeRequest
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
 ID = "mine"
@@ -377,6 +378,43 @@ async def test_offsets_at_a_broker_that_does_not_coordinate_the_group(path: Data
     await client.init()
     path.change_partition("__consumer_offsets", leader=OTHER_BROKER_ID)
     assert codes(path.send(client.offsets(5), 5)) == {("in", 0): ErrorCode.NOT_COORDINATOR}
+
+
+@pytest.mark.parametrize("api_version", [3, 5])
+@pytest.mark.parametrize("is_back", [False, True], ids=["gone", "back"])
+async def test_a_group_that_moves_while_its_transaction_is_asked_about(
+    path: DataPath, api_version: int, is_back: bool
+) -> None:
+    """The transaction is as good as before: an error that is final would cost its producer."""
+    client = Client(path, 2)
+    await client.init()
+    coordinator = script(path)
+    coordinator.reply = None
+    request = path.send(client.offsets(5), api_version)
+    path.change_partition("__consumer_offsets", leader=OTHER_BROKER_ID)
+    if is_back:
+        path.change_partition("__consumer_offsets", leader=BROKER_ID)
+    coordinator.open.pop().answer()
+    assert codes(request) == {("in", 0): ErrorCode.NOT_COORDINATOR}
+    assert path.log("__consumer_offsets").log_end_offset == 0
+
+
+@pytest.mark.parametrize("api_version", [3, 5])
+async def test_offsets_whose_transaction_ends_while_it_is_asked_about(
+    path: DataPath, api_version: int
+) -> None:
+    client = Client(path, 2)
+    await client.init()
+    coordinator = script(path)
+    coordinator.reply = None
+    request = path.send(client.offsets(5), api_version)
+    marked = path.partition("__consumer_offsets").append_marker(
+        client.producer_id, client.producer_epoch, 0, is_commit=False
+    )
+    assert marked.error is ErrorCode.NONE
+    coordinator.open.pop().answer()
+    assert codes(request) == {("in", 0): ErrorCode.INVALID_TXN_STATE}
+    assert path.log("__consumer_offsets").log_end_offset == 1, "nothing but the marker"
 
 
 @pytest.mark.parametrize(
