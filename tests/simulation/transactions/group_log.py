@@ -122,8 +122,8 @@ class GroupLog:
         """By classic group: the last generation in which a process took a static member's place."""
         self.seen_at: dict[str, float] = {}
         """When the newest record of a group came that is there."""
-        self.removed: dict[OffsetKey, list[Commit]] = {}
-        """What was committed once, and is not there any more."""
+        self.removed: dict[OffsetKey, list[tuple[Commit, float]]] = {}
+        """What was committed once, and is not there any more, with the time until which it was."""
         self.removed_at: dict[OffsetKey, int] = {}
         """Where the newest tombstone of an offset lies."""
         self.forgotten: dict[str, None] = {}
@@ -146,6 +146,31 @@ class GroupLog:
         """What is committed now."""
         commits = self.commits.get(key)
         return commits[-1] if commits else None
+
+    def removed_since(self, key: OffsetKey, since: float) -> list[Commit]:
+        """What was still committed at some time since then, and has been removed."""
+        return [each for each, until in self.removed.get(key, ()) if until >= since]
+
+    def tellable(
+        self, key: OffsetKey, asked_at: float, topic_id: UUID | None, *, is_leader: bool
+    ) -> list[tuple[int, str]]:
+        """Offsets, and their metadata, that a coordinator may say are committed: any that was at
+        some time since it was asked, for the answer may have waited, or be on its way still. One
+        that does not know that it is none any more may say what was replaced before.
+        """
+        commits, removed = self.commits.get(key, []), self.removed_since(key, asked_at)
+        if topic_id is not None:
+            mark = str(topic_id)
+            commits = [each for each in commits if topic_mark(each.metadata) == mark]
+            removed = [each for each in removed if topic_mark(each.metadata) == mark]
+        found = [(each.offset, each.metadata) for each in removed]
+        if not commits or not is_leader or commits[0].since >= asked_at:
+            found.append((-1, ""))
+        for number, each in enumerate(commits):
+            is_replaced = number + 1 < len(commits) and commits[number + 1].since < asked_at
+            if not is_leader or not is_replaced:
+                found.append((each.offset, each.metadata))
+        return found
 
     def member_ids(self, group: str) -> frozenset[str]:
         """Who is in a group, of either protocol."""
@@ -346,7 +371,8 @@ class GroupLog:
             raise Violation("living-group-lost-offset", f"{key}: {commits[-1]}")
         self.removed_at[key] = place
         self.forgotten[key[0]] = None
-        self.removed.setdefault(key, []).extend(commits)
+        ends = [*(each.since for each in commits[1:]), self._now()]
+        self.removed.setdefault(key, []).extend(zip(commits, ends, strict=False))
         commits.clear()
 
     def _is_owned(self, group: str, topic: str, index: int) -> bool:

@@ -555,7 +555,7 @@ class TransactionLedger(DataLedger):
 
     def _ever(self, key: OffsetKey) -> list[Commit]:
         """What has been committed, with what is not there any more."""
-        return [*self.group_log.commits.get(key, ()), *self.group_log.removed.get(key, ())]
+        return [*self.group_log.commits.get(key, ()), *self.group_log.removed_since(key, 0.0)]
 
     def offset_fetched(
         self,
@@ -567,27 +567,18 @@ class TransactionLedger(DataLedger):
         is_leader: bool,
         topic_id: UUID | None = None,
     ) -> None:
-        """A coordinator said what is committed. One that does not know that it is none any more may
-        say what was. `topic_id`: the topic that it was asked for, where others had its name.
+        """A coordinator said what is committed. `topic_id`: the topic that it was asked for, where
+        others had its name.
         """
         self.counts["offset_fetches"] += 1
         if self.is_spoilt:
             return
-        commits = self.group_log.commits.get(key, [])
-        if topic_id is not None:
-            if topic_mark(metadata) not in (None, str(topic_id)):
-                raise Violation("offset-of-another-topic", f"{key} of {topic_id}: {metadata!r}")
-            commits = [each for each in commits if topic_mark(each.metadata) == str(topic_id)]
-        lawful = [(-1, "")] if not commits else []
-        for number, each in enumerate(commits):
-            is_replaced = number + 1 < len(commits) and commits[number + 1].since < asked_at
-            if not is_leader or not is_replaced:
-                lawful.append((each.offset, each.metadata))
-        if commits and (not is_leader or commits[0].since >= asked_at):
-            lawful.append((-1, ""))
+        if topic_id is not None and topic_mark(metadata) not in (None, str(topic_id)):
+            raise Violation("offset-of-another-topic", f"{key} of {topic_id}: {metadata!r}")
+        lawful = self.group_log.tellable(key, asked_at, topic_id, is_leader=is_leader)
         if (offset, metadata) not in lawful:
             raise Violation(
-                "offset-is-another", f"{key}: {offset} {metadata!r}, committed {commits[-3:]}"
+                "offset-is-another", f"{key}: {offset} {metadata!r}, lawful {lawful[-3:]}"
             )
 
     # -- members ---------------------------------------------------------------------------------

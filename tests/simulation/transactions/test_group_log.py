@@ -175,3 +175,33 @@ def test_an_offset_goes_from_under_a_member_only_when_it_has_left(has_left: bool
         log.checked.left.add(("team", "one"))
     with nullcontext() if has_left else pytest.raises(Violation, match="living-group-lost-offset"):
         log.offset(None)
+
+
+@pytest.mark.parametrize("has_next", [False, True])
+@pytest.mark.parametrize("topic_id", [None, FIRST])
+def test_an_answer_is_what_was_committed_at_some_time_since_it_was_asked_for(
+    topic_id: UUID | None, has_next: bool
+) -> None:
+    """It may have waited for the commit of what it says, which came together with a removal."""
+    log = Log()
+    for log.now, offset in ((1.0, 20), (2.0, 25), (3.0, None)):
+        log.offset(offset, FIRST)
+    if has_next:
+        log.now = 4.0
+        log.offset(4, SECOND)
+    ledger = TransactionLedger(Counter(), print, lambda: log.now, lambda _topic: SECOND)
+    ledger.group_log = log.checked
+
+    def is_lawful(offset: int, asked_at: float) -> bool:
+        answer = (offset, "" if offset < 0 else f"@{FIRST}")
+        place = ("team", "passing", 0)
+        try:
+            ledger.offset_fetched(place, *answer, asked_at, is_leader=True, topic_id=topic_id)
+        except Violation as violation:
+            if violation.kind != "offset-is-another":
+                raise
+            return False
+        return True
+
+    for asked_at, lawful in ((1.5, [-1, 20, 25]), (2.5, [-1, 25]), (3.5, [-1])):
+        assert [each for each in (-1, 20, 25) if is_lawful(each, asked_at)] == lawful
