@@ -63,6 +63,7 @@ class MetadataUpdates:
     _may_create: bool
     _wanted: frozenset[str] = frozenset()
     _wants_all: bool = False
+    _has_all: bool = False
     _used_ms: dict[str, float] = field(default_factory=dict)
     _awaited: Counter[tuple[str, int]] = field(default_factory=Counter)
     _callbacks: list[Callable[[], object]] = field(default_factory=list)
@@ -92,7 +93,7 @@ class MetadataUpdates:
         wanted = frozenset(topics)
         is_news = not wanted <= self._wanted or self._wants_all
         self._wanted = wanted
-        self._wants_all = False
+        self._wants_all = self._has_all = False
         if is_news and wanted:
             self._request(urgent=True)
 
@@ -115,6 +116,11 @@ class MetadataUpdates:
     def request(self) -> None:
         """Ask as soon as the back-off allows: something known is stale."""
         self._request(urgent=False)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all topics are wanted, and the cache has had them all since."""
+        return self._has_all
 
     @property
     def is_of_use(self) -> bool:
@@ -249,6 +255,7 @@ class MetadataUpdates:
             self._missing.note(f"{problem}; the client asks again")
             raise NoBrokerAvailable(problem)
         self._cache.update(response, complete=topics is None)
+        self._has_all = self._wants_all and topics is None
         if topics is not None:
             # Topics that became of interest during the request are kept.
             self._cache.retain(topics | (self._topics_of_interest() or frozenset()))

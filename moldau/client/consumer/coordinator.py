@@ -84,6 +84,7 @@ class GroupCoordinator:
         return (
             self._seen_version != self._subscription.subscription_version
             or self._step is not None
+            or not self._pattern_is_known
             or (self._membership.is_subscribed and (member.has_step() or not member.is_settled))
             or self.commits.has_callbacks
             or bool(self._former_listeners)
@@ -125,9 +126,13 @@ class GroupCoordinator:
                 if not member.is_settled and now_ms < deadline_ms:
                     await self._wait(deadline_ms - now_ms)
                     continue
-            if not self._pattern_is_known and now_ms < deadline_ms:
-                await self._learn_topics(deadline_ms - now_ms)
-                continue
+            if not self._pattern_is_known:
+                if self._client.updates.has_all:
+                    self._match_first()
+                    continue
+                if now_ms < deadline_ms:
+                    await self._learn_topics(deadline_ms - now_ms)
+                    continue
             return
 
     def unsubscribe(self) -> None:
@@ -219,6 +224,9 @@ class GroupCoordinator:
         except PASSING_FAULTS:
             await self._wait(min(timeout_ms, self._config.retry_backoff_ms))
             return
+        self._match_first()
+
+    def _match_first(self) -> None:
         self._pattern_is_known = True
         self._match(is_new=True)
 
@@ -242,10 +250,10 @@ class GroupCoordinator:
         self._membership.metadata_changed()
 
     def _stop_being_member(self, reason: str) -> None:
-        if not self._membership.is_subscribed:
-            return
         self._pattern = None
         self._pattern_is_known = True
+        if not self._membership.is_subscribed:
+            return
         owned, was_lost = self._membership.unsubscribe(reason)
         listener = self._subscription.listener or self._listener
         if owned and listener is not None:

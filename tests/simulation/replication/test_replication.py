@@ -88,6 +88,17 @@ def test_a_partition_is_rescued_while_another_log_directory_is_out():
     assert outcome.counts["rescues_without_a_directory"] > 0
 
 
+def test_brokers_and_controllers_have_the_same_session():
+    """Otherwise a leader that was replaced for its silence takes itself for confirmed, and tells a
+    consumer that an offset of its successor's is out of range, as seed 803831569 did (ADR 15).
+    """
+    world = ReplicationWorld("803831569")
+    session_ms = int(world.controller_overrides["broker.session.timeout.ms"])
+    for broker in world.brokers:
+        assert broker.config.get_int("broker.session.timeout.ms") == session_ms
+    world.loop.dispose()
+
+
 def test_a_wiped_broker_has_all_log_directories_again():
     world = ReplicationWorld("6")
     broker = world.brokers[0]

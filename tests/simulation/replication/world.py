@@ -108,6 +108,8 @@ class ReplicationWorld(BaseWorld):
         self.alter_partition_ms = random.choice((0.0, 0.0, 20.0, 300.0, 1_500.0))
         lag_ms = random.choice((800, 2_000, 5_000))
         self.broker_overrides = {
+            # As the controllers': it says for how long a heartbeat confirms a leader (ADR 15).
+            "broker.session.timeout.ms": str(session_ms),
             "broker.heartbeat.interval.ms": str(session_ms // random.choice((3, 6))),
             "replica.lag.time.max.ms": str(lag_ms),
             "replica.fetch.wait.max.ms": str(random.choice((100, 300, 500))),

@@ -249,6 +249,45 @@ async def test_unsubscribing_tells_the_listener_in_the_next_poll(protocol: str):
         await until_assigned(consumer)
 
 
+async def test_topics_of_a_pattern_are_learned_between_polls_that_do_not_wait():
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        consumer.subscribe(pattern="t.*")
+        while not consumer.assignment():
+            await consumer.getmany(timeout_ms=0)
+            await pass_time(10)
+        assert consumer.assignment() == {P0, P1}
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_topics_of_a_pattern_that_the_first_poll_did_not_learn_are_asked_for_again(
+    is_cancelled: bool,
+):
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        cluster.fault(ApiKey.METADATA, Stall())
+        consumer.subscribe(pattern="t.*")
+        if is_cancelled:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await consumer.getmany(timeout_ms=10_000)
+        else:
+            assert await consumer.getmany(timeout_ms=100) == {}
+        cluster.faults.clear()
+        await until_assigned(consumer)
+
+
+async def test_a_pattern_is_forgotten_before_its_topics_are_known():
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        consumer.subscribe(pattern="t.*")
+        await consumer.getmany(timeout_ms=0)
+        consumer.unsubscribe()
+        consumer.assign([P0])
+        await consumer.getmany(timeout_ms=1_000)
+        await pass_time(1_000)
+        await consumer.getmany(timeout_ms=0)
+        assert cluster.recorder.count(ApiKey.JOIN_GROUP) == 0
+        assert consumer.assignment() == {P0}
+
+
 @PROTOCOLS
 async def test_a_member_leaves_when_it_was_not_polled_for_the_interval(protocol: str):
     """What the last poll has handed out does not lengthen the interval."""
