@@ -103,6 +103,8 @@ class ClusterClient:
         self._connections = Connections(
             config, *ports, security, self._lost, failing, self._unreachable
         )
+        self._answered: Address | None = None
+        self._lagging_ms: dict[Address, float] = {}
         #: Whether `retry` ends soon while no broker has ever been reached.
         self.gives_up_early: bool = False
         self.missing_coordinator: RecurringWarning = RecurringWarning(
@@ -184,6 +186,10 @@ class ClusterClient:
     def expect_topic(self, name: str, topic_id: UUID) -> None:
         self.metadata.expect_topic(name, topic_id)
         if name not in self.metadata.topics:
+            self.updates.request()
+
+    def expect_epoch(self, topic: str, partition: int, leader_epoch: int) -> None:
+        if self.metadata.expect_epoch(topic, partition, leader_epoch):
             self.updates.request()
 
     def learn_leaders(
@@ -403,6 +409,7 @@ class ClusterClient:
                 faults[address] = fault
             else:
                 self._connections.tell_reached(address)
+                self._answered = address
                 return outcome
         reasons = {address: describe_fault(fault) for address, fault in faults.items()}
         text = f"no broker can be reached: {addresses_text(reasons)}"
@@ -412,7 +419,9 @@ class ClusterClient:
         raise NoBrokerAvailable(text) from slow
 
     def _candidates(self) -> list[Address]:
-        """The nodes to ask, the best first: connected and least busy; failed ones last."""
+        """The nodes to ask, the best first: connected and least busy; failed ones last, and while
+        an answer is doubted those that gave such ones, the latest last.
+        """
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         bootstrap = self._bootstrap
         if known and self.config.metadata_recovery_strategy == "none":
@@ -423,9 +432,16 @@ class ClusterClient:
             # In any order, since only the active controller has all the answers.
             self.random.shuffle(candidates)
             return sorted(candidates, key=links.is_failing)
+        if not self.metadata.doubted:
+            self._lagging_ms.clear()
+        elif self._answered is not None:
+            self._lagging_ms[self._answered] = self.clock.monotonic_ms()
+        lagging_ms = self._lagging_ms
         return sorted(
             candidates,
             key=lambda address: (
+                not links.is_connected(address, "data") and links.is_failing(address),
+                lagging_ms.get(address, 0.0),
                 not links.is_connected(address, "data"),
                 links.is_failing(address),
                 links.pause_ms(address, "data") > 0,

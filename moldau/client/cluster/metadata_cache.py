@@ -2,9 +2,9 @@
 
 Owns the cache and nothing else; the client decides when to ask again. Invariants: a topic's entry
 is what one Metadata response said, brought forward by newer leaders from Produce and Fetch
-responses (KIP-951); an older leader epoch never replaces a newer one (KIP-320); a deleted topic
-never replaces the one of the same name that was created after it, although a lagging broker may
-still name it.
+responses (KIP-951); an older leader epoch never replaces a newer one, and a leader of an older
+epoch than is expected is not named (KIP-320); a deleted topic never replaces the one of the same
+name that was created after it, although a lagging broker may still name it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class TopicMetadata:
 
 class MetadataCache:
     """Brokers, topics and the errors of topics that could not be described. `version` grows with
-    every change; `doubted` are topics of the last response that were not taken over, since a
-    lagging broker may have sent it: they are requested again soon.
+    every change; `doubted` are topics that the last response has not brought to what is known of
+    them already, since a lagging broker may have sent it: they are requested again soon.
     """
 
     def __init__(self) -> None:
@@ -81,6 +81,7 @@ class MetadataCache:
         self._ids: dict[str, deque[uuid.UUID]] = {}
         self._refusal_counts: dict[str, int] = {}
         self._expected: set[str] = set()
+        self._expected_epochs: dict[str, dict[int, int]] = {}
         self.doubted: frozenset[str] = frozenset()
 
     def update(self, response: MetadataResponse, *, complete: bool) -> None:
@@ -119,10 +120,13 @@ class MetadataCache:
             else:
                 self.topics.pop(name, None)
                 self.topic_errors[name] = ErrorCode.of(topic.error_code)
+        doubted |= self._expect_later()
         self.doubted = frozenset(doubted)
         if len(self._ids) > len(self.topics) + KEPT_GONE:
             kept = self.topics.keys() | self._expected
             self._ids = {name: ids for name, ids in self._ids.items() if name in kept}
+            for name in self._expected_epochs.keys() - kept:
+                del self._expected_epochs[name]
             self._refusal_counts.clear()
 
     def expect_topic(self, name: str, topic_id: uuid.UUID) -> None:
@@ -137,11 +141,46 @@ class MetadataCache:
         ids.append(topic_id)
         self._expected.add(name)
         self._refusal_counts.pop(name, None)
+        self._expected_epochs.pop(name, None)
         known = self.topics.get(name)
         if known is not None and known.topic_id.int:
             self.topic_names.pop(known.topic_id, None)
             del self.topics[name]
             self.version += 1
+
+    def expect_epoch(self, topic: str, partition: int, leader_epoch: int) -> bool:
+        """Take over from a position which epoch its record has (-1: not said), in place of the last
+        one. No leader of an older epoch is named until brokers have named this epoch, or a newer
+        one, or another topic has got the name. Returns whether the cache is behind.
+        """
+        is_behind = self._lacks(topic, partition, leader_epoch)
+        if is_behind:
+            self._expected_epochs.setdefault(topic, {})[partition] = leader_epoch
+        elif topic in self._expected_epochs:
+            self._expected_epochs[topic].pop(partition, None)
+        return is_behind
+
+    def expected_epoch(self, topic: str, partition: int) -> int | None:
+        """The epoch that brokers have not named yet."""
+        expected = self._expected_epochs.get(topic)
+        return None if expected is None else expected.get(partition)
+
+    def _expect_later(self) -> set[str]:
+        """Expect what has not come yet. Returns the topics of which something has not."""
+        lacking = {}
+        for name, epochs in self._expected_epochs.items():
+            left = {each: epochs[each] for each in epochs if self._lacks(name, each, epochs[each])}
+            if left:
+                lacking[name] = left
+        self._expected_epochs = lacking
+        return set(lacking)
+
+    def _lacks(self, topic: str, partition: int, leader_epoch: int) -> bool:
+        """Whether the cache is older than this epoch. Brokers that name none are believed."""
+        if leader_epoch < 0:
+            return False
+        found = self._partition(topic, partition)
+        return found is None or 0 <= found.leader_epoch < leader_epoch
 
     def _was_replaced(self, name: str, topic_id: uuid.UUID) -> bool:
         """Whether another topic has got the name since it had this id; remembers a new id."""
@@ -159,6 +198,8 @@ class MetadataCache:
         self._refusal_counts.pop(name, None)
         self._expected.discard(name)
         if not is_newest:
+            if ids:
+                self._expected_epochs.pop(name, None)
             ids.append(topic_id)
         return False
 
@@ -200,6 +241,9 @@ class MetadataCache:
         self.topics[topic].partitions[partition] = found._replace(
             leader=leader_id, leader_epoch=leader_epoch, error=ErrorCode.NONE
         )
+        expected = self.expected_epoch(topic, partition)
+        if expected is not None:
+            self.expect_epoch(topic, partition, expected)
         return True
 
     def retain(self, names: Container[str]) -> None:
@@ -212,6 +256,8 @@ class MetadataCache:
             del self._ids[name]
             self._refusal_counts.pop(name, None)
             self._expected.discard(name)
+        for name in [name for name in self._expected_epochs if name not in names]:
+            del self._expected_epochs[name]
         if gone:
             self.version += 1
 
@@ -222,9 +268,11 @@ class MetadataCache:
         self.controller_id = -1
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The leading broker, None when the cache does not know one."""
+        """The leading broker, None when the cache does not know one, or a newer one has to be."""
         found = self._partition(topic, partition)
         if found is None or found.leader not in self.brokers:
+            return None
+        if self._expected_epochs and self.expected_epoch(topic, partition) is not None:
             return None
         return found.leader
 

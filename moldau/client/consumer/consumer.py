@@ -498,7 +498,8 @@ class Consumer(ClusterUser, Generic[Key, Value]):
 
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Read on from `offset`; with an OffsetAndMetadata that has a leader epoch, the log is
-        checked for having been truncated since (KIP-320).
+        checked for having been truncated since (KIP-320), once brokers name a leader of that epoch
+        or a newer one.
 
         With one that has a topic id, only the topic with this id is read from there. Where the
         brokers keep saying that the topic of this name has another id, `auto.offset.reset` decides
@@ -520,6 +521,7 @@ class Consumer(ClusterUser, Generic[Key, Value]):
         if topic_id != ZERO_UUID:
             self._client.expect_topic(topic_partition.topic, topic_id)
             self._positions.leaders_changed()
+        self._client.expect_epoch(*topic_partition, epoch)
         self._moved()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:

@@ -155,7 +155,11 @@ class OffsetLookup:
         by_leader: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
         answers: _Answers[Answer] = {}
         metadata = self._client.metadata
-        unknown = {name.topic for name in wanted if metadata.leader(*name) is None}
+        unknown = {
+            name.topic
+            for name in wanted
+            if metadata.leader(*name) is None and metadata.expected_epoch(*name) is None
+        }
         if unknown:
             try:
                 await self._client.refresh_metadata(sorted(unknown))
@@ -169,15 +173,27 @@ class OffsetLookup:
                 by_leader[leader][name] = value
             elif name not in answers:
                 answers[name] = error_for(metadata.problem(*name), None, str(name))
-                topic = metadata.topics.get(name.topic)
-                if topic is not None and name.partition not in topic.partitions:
-                    self._missing.note(
-                        f"partition {name} does not exist: the topic has {len(topic.partitions)} "
-                        "partitions; the client asks again"
-                    )
+                self._note_missing(name)
         for found in await asyncio.gather(*(ask(*each) for each in by_leader.items())):
             answers.update(found)
         return answers
+
+    def _note_missing(self, name: TopicPartition) -> None:
+        """Warn of what lasts until the cluster is changed, or the user seeks elsewhere."""
+        metadata = self._client.metadata
+        topic = metadata.topics.get(name.topic)
+        epoch = metadata.expected_epoch(*name)
+        if topic is not None and name.partition not in topic.partitions:
+            self._missing.note(
+                f"partition {name} does not exist: the topic has {len(topic.partitions)} "
+                "partitions; the client asks again"
+            )
+        elif topic is not None and epoch is not None:
+            self._missing.note(
+                f"the position in {name} was given with leader epoch {epoch}, and the brokers name "
+                f"epoch {topic.partitions[name.partition].leader_epoch} as the newest: the client "
+                "asks again; where the epoch never was, seek to the offset without it"
+            )
 
     async def _ask_offsets(
         self, node_id: int, targets: Mapping[TopicPartition, int]
@@ -397,6 +413,7 @@ class Positions:
             if found is not None:
                 epoch = UNKNOWN_EPOCH if found.leader_epoch is None else found.leader_epoch
                 state.seek(found.offset, epoch)
+                self._client.expect_epoch(*state.topic_partition, epoch)
             elif self._subscription.may_reset:
                 state.request_reset(self._subscription.default_reset)
             else:
@@ -449,14 +466,20 @@ class Positions:
     async def _initialize(self, states: list[PartitionState]) -> None:
         if not states:
             return
+        generations = [state.generation for state in states]
         try:
             committed = await self.committed(states)
         except KafkaError as error:
             self._rest_or_raise(states, error)
             return
-        # A seek, or a revocation, may have come while the answer was under way.
+        # A seek, a revocation or another topic may have come while the answer was under way.
         missing = self.begin_at(
-            [each for each in states if each.state is FetchState.INITIALIZING], committed
+            [
+                state
+                for state, generation in zip(states, generations, strict=True)
+                if state.state is FetchState.INITIALIZING and state.generation == generation
+            ],
+            committed,
         )
         if missing:
             for state in missing:

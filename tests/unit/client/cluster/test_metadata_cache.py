@@ -15,6 +15,7 @@ from moldau.client.cluster.metadata_cache import (
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import (
     MetadataResponse,
+    MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
@@ -30,7 +31,8 @@ def told(
     topic = MetadataResponseTopic(
         name=name, topic_id=uuid.UUID(int=number), error_code=code, partitions=[partition]
     )
-    return MetadataResponse(topics=[topic])
+    broker = MetadataResponseBroker(node_id=1, host="one", port=1)
+    return MetadataResponse(brokers=[broker], topics=[topic])
 
 
 def known(cache: MetadataCache) -> tuple[int, int] | None:
@@ -129,3 +131,58 @@ def test_few_former_ids_are_remembered_and_none_of_a_topic_that_is_not_used():
     for number in range(3 * KEPT_GONE):
         cache.update(told(number + 1, name=f"t-{number}"), complete=True)
     assert len(cache._ids) <= KEPT_GONE + 1
+
+
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("known_first", [False, True])
+def test_no_leader_older_than_a_position_is_named(complete: bool, known_first: bool):
+    cache = MetadataCache()
+    if known_first:
+        cache.update(told(1, 3), complete=complete)
+        assert cache.leader("t", 0) == 1
+    assert cache.expect_epoch("t", 0, 5)
+    for epoch in (3, 4):
+        cache.update(told(1, epoch), complete=complete)  # brokers that lag
+        assert cache.leader("t", 0) is None
+        assert cache.problem("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
+        assert cache.doubted == {"t"}
+    cache.update(told(1, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), complete=complete)
+    cache.update(told(1, 4), complete=complete)
+    assert cache.leader("t", 0) is None
+    cache.update(told(1, 6), complete=complete)
+    assert cache.leader("t", 0) == 1
+    assert not cache.doubted
+    assert not cache.expect_epoch("t", 0, 6)
+
+
+def test_a_leader_named_by_a_fetch_is_enough_when_its_epoch_is_new():
+    cache = MetadataCache()
+    cache.update(told(1, 3), complete=False)
+    cache.expect_epoch("t", 0, 5)
+    assert cache.learn_leader("t", 0, 1, 4)
+    assert cache.leader("t", 0) is None
+    assert cache.learn_leader("t", 0, 1, 5)
+    assert cache.leader("t", 0) == 1
+
+
+def test_the_epochs_of_another_topic_or_of_no_broker_or_of_a_former_position_are_not_waited_for():
+    cache = MetadataCache()
+    cache.update(told(1, 3), complete=False)
+    cache.expect_epoch("t", 0, 5)
+    cache.update(told(2, 0), complete=False)
+    assert cache.leader("t", 0) == 1
+    cache.expect_epoch("t", 0, 5)
+    cache.expect_topic("t", uuid.UUID(int=3))
+    cache.update(told(3, 0), complete=False)
+    assert cache.leader("t", 0) == 1
+    cache.expect_epoch("t", 0, 10**9)
+    cache.expect_epoch("t", 0, -1)
+    assert cache.leader("t", 0) == 1
+    cache.expect_epoch("t", 0, 10**9)
+    cache.retain(("other",))
+    cache.update(told(3, 0), complete=False)
+    assert cache.leader("t", 0) == 1
+    cache = MetadataCache()
+    cache.update(told(0, -1), complete=False)
+    assert not cache.expect_epoch("t", 0, 5)
+    assert cache.leader("t", 0) == 1
