@@ -111,14 +111,20 @@ def test_no_offset_of_the_topic_before_comes_after_one_of_the_next(is_removed: b
         log.offset(30, FIRST)
 
 
-@pytest.mark.parametrize("has_ended", [False, True])
-def test_a_member_may_lose_its_group_when_it_was_silent_for_its_session(has_ended: bool) -> None:
+def with_a_member() -> tuple[Log, TransactionLedger]:
+    """A group with a member of KIP-848 that is not heard from now on."""
     log = Log()
     ledger = TransactionLedger(Counter(), print, lambda: log.now, lambda _topic: SECOND)
     ledger.group_log = log.checked
     place = ("input", 0)
     ledger.owned("team", "late", {place: SECOND}, Patience(3.0, 6.0), None, is_classic=False)
     log.group(1)
+    return log, ledger
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_member_may_lose_its_group_when_it_was_silent_for_its_session(has_ended: bool) -> None:
+    log, ledger = with_a_member()
     if has_ended:
         log.group(None)
     log.now = 2.9
@@ -131,12 +137,7 @@ def test_a_member_may_lose_its_group_when_it_was_silent_for_its_session(has_ende
 def test_a_heartbeat_finds_no_group_while_one_that_cannot_be_read_has_it(
     is_unreadable: bool,
 ) -> None:
-    log = Log()
-    ledger = TransactionLedger(Counter(), print, lambda: log.now, lambda _topic: SECOND)
-    ledger.group_log = log.checked
-    place = ("input", 0)
-    ledger.owned("team", "late", {place: SECOND}, Patience(3.0, 6.0), None, is_classic=False)
-    log.group(1)
+    log, ledger = with_a_member()
     if is_unreadable:
         log.checked.unreadable.add("team")
     assert not ledger.may_be_lost("team", "late", 4.0, is_heartbeat=True)

@@ -380,17 +380,22 @@ async def test_offsets_at_a_broker_that_does_not_coordinate_the_group(path: Data
     assert codes(path.send(client.offsets(5), 5)) == {("in", 0): ErrorCode.NOT_COORDINATOR}
 
 
+async def asked_about_offsets(path: DataPath, api_version: int) -> tuple[Client, Any, Any]:
+    """Offsets wait until the transaction's coordinator, which the test holds, has answered."""
+    client = Client(path, 2)
+    await client.init()
+    coordinator = script(path)
+    coordinator.reply = None
+    return client, coordinator, path.send(client.offsets(5), api_version)
+
+
 @pytest.mark.parametrize("api_version", [3, 5])
 @pytest.mark.parametrize("is_back", [False, True], ids=["gone", "back"])
 async def test_a_group_that_moves_while_its_transaction_is_asked_about(
     path: DataPath, api_version: int, is_back: bool
 ) -> None:
     """The transaction is as good as before: an error that is final would cost its producer."""
-    client = Client(path, 2)
-    await client.init()
-    coordinator = script(path)
-    coordinator.reply = None
-    request = path.send(client.offsets(5), api_version)
+    _client, coordinator, request = await asked_about_offsets(path, api_version)
     path.change_partition("__consumer_offsets", leader=OTHER_BROKER_ID)
     if is_back:
         path.change_partition("__consumer_offsets", leader=BROKER_ID)
@@ -403,11 +408,7 @@ async def test_a_group_that_moves_while_its_transaction_is_asked_about(
 async def test_offsets_whose_transaction_ends_while_it_is_asked_about(
     path: DataPath, api_version: int
 ) -> None:
-    client = Client(path, 2)
-    await client.init()
-    coordinator = script(path)
-    coordinator.reply = None
-    request = path.send(client.offsets(5), api_version)
+    client, coordinator, request = await asked_about_offsets(path, api_version)
     marked = path.partition("__consumer_offsets").append_marker(
         client.producer_id, client.producer_epoch, 0, is_commit=False
     )
