@@ -64,7 +64,8 @@ class PartitionTruth:
     """How many were in sync at a partition epoch."""
     drained: dict[int, str] = field(default_factory=dict)
     """Leader epochs that began with nobody left who was in sync, or with one who had lost."""
-    sequences: dict[int, tuple[int, int]] = field(default_factory=dict)
+    last_of_producer: dict[int, Batch] = field(default_factory=dict)
+    """The last batch committed of each idempotent producer."""
     high_watermarks: dict[tuple[str, int], int] = field(default_factory=dict)
     """By process and leader epoch."""
     checked_leaders: set[tuple[str, int]] = field(default_factory=set)
@@ -402,10 +403,9 @@ class DataLedger:
         truth.deleted_to = min(truth.deleted_to, end_offset)
         truth.lost.update(truth.committed.cut(min(missing[0].base_offset, end_offset)))
         truth.lost.update(missing)
-        truth.sequences = {}
-        for batch in truth.committed.batches:
-            if batch.producer_id >= 0:
-                truth.sequences[batch.producer_id] = (batch.producer_epoch, batch.last_sequence)
+        truth.last_of_producer = {
+            batch.producer_id: batch for batch in truth.committed.batches if batch.producer_id >= 0
+        }
 
     def on_high_watermark(
         self,
@@ -504,17 +504,23 @@ class DataLedger:
         """Batches of an idempotent producer follow each other without gap or repetition."""
         if batch.producer_id < 0 or batch.base_sequence < 0:
             return  # coordinators write without sequences
-        known = truth.sequences.get(batch.producer_id)
+        known = truth.last_of_producer.get(batch.producer_id)
         expected = 0
-        if known is not None and known[0] == batch.producer_epoch:
-            expected = increment_sequence(known[1], 1)
-        if known is None and truth.name.rpartition("-")[0] in self.metadata.deletions_asked:
+        if known is not None and known.producer_epoch == batch.producer_epoch:
+            expected = increment_sequence(known.last_sequence, 1)
+        if known is None:
             # A producer goes on counting when its topic is created again, as Kafka's does.
+            is_forgotten = truth.name.rpartition("-")[0] in self.metadata.deletions_asked
+        else:
+            # A replica that begins where records were deleted to has not seen this producer, so
+            # that as leader it takes any sequence for the first one, as Kafka's does.
+            is_forgotten = known.last_offset < truth.deleted_to
+        if is_forgotten:
             expected = batch.base_sequence
         if batch.base_sequence != expected and not truth.lost:
             what = "duplicate" if batch.base_sequence < expected else "reordered"
             raise Violation(what, f"{batch} in {truth.name} after {known}")
-        truth.sequences[batch.producer_id] = (batch.producer_epoch, batch.last_sequence)
+        truth.last_of_producer[batch.producer_id] = batch
 
     def on_follower_high_watermark(self, who: str, key: Key, high_watermark: int) -> None:
         """A follower takes this for committed."""

@@ -101,7 +101,8 @@ class Sent:
     is_refused: bool = False
     """It was never sent, or surely not written."""
     may_repeat: bool = False
-    """A leader did not know that it has the record: it was sent again under other numbers."""
+    """A leader did not know that it has the record, or had it until records were deleted: it was
+    sent again under other numbers, or taken again."""
     places: list[Place] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -158,6 +159,9 @@ class RecordLedger:
             record = self._written[(key, offset, batch.leader_epoch)]
             sent = self._sent[record.value or b""]
             writer = sent.writer
+            earlier = [each for each in sent.places if each[0] == key and each[1] < offset]
+            if earlier and all(each[1] < truth.deleted_to for each in earlier):
+                sent.may_repeat = True
             last = writer.last_numbers.get(key, -1)
             writer.last_numbers[key] = max(last, sent.number)
             if sent.number > last or not writer.is_idempotent or sent.may_repeat or truth.lost:

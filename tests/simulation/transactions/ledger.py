@@ -91,6 +91,8 @@ class TransactionLedger(DataLedger):
         self.topic_names: dict[UUID, str] = {}
         """Every topic that there has been."""
         self.is_spoilt = False
+        self.deposed_at = -1.0
+        """When a coordinator of transactions heard last that it leads a partition no more."""
         self.streams: dict[str, Stream] = {}
         self.transactions: dict[str, ClientTransaction] = {}
         self.transaction_log = TransactionLog()
@@ -280,8 +282,8 @@ class TransactionLedger(DataLedger):
     def _check_sequence(self, truth: PartitionTruth, batch: Batch) -> None:
         """Who writes on in a topic that has taken another's place begins there in its middle."""
         topic = truth.name.rpartition("-")[0].partition("~")[0]
-        if topic in self.recreated and batch.producer_id not in truth.sequences:
-            truth.sequences[batch.producer_id] = (batch.producer_epoch, batch.last_sequence)
+        if topic in self.recreated and batch.producer_id not in truth.last_of_producer:
+            truth.last_of_producer[batch.producer_id] = batch
             return
         super()._check_sequence(truth, batch)
 
