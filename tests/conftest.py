@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
-from tests.kit.kinds import is_smoke, kind_of, place_of
+from tests.kit.kinds import Kind, is_smoke, kind_of, place_of
 from tests.kit.waiting import patience
 
 pytest_plugins = (
@@ -65,6 +65,11 @@ ONE_WORKER = ("tests/spark", "tests/tidy")
 DEAF_S = 120.0
 """Longer than that behind its time limit no test is still being ended."""
 
+GATE_LIMIT_S = 900.0
+"""A test of the gate has at least that: the limit ends what hangs, and a machine that gives a test
+an eighth of a processor turns no run red.
+"""
+
 MARKS = {"interop": "interop", "interop/java": "java", "spark": "spark", "system": "system"}
 
 
@@ -98,8 +103,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark in marks:
             item.add_marker(mark)
         item.add_marker(str(kind_of(item)))
-        if factor > 1:
-            item.add_marker(pytest.mark.timeout(_limit_s(item) * factor), append=False)
+        limit_s = _limit_s(item) * factor
+        if kind_of(item) is Kind.GATE:
+            limit_s = max(limit_s, GATE_LIMIT_S)
+        if limit_s != _limit_s(item):
+            item.add_marker(pytest.mark.timeout(limit_s), append=False)
         if is_smoke(place_of(item)):
             item.add_marker("smoke")
 
