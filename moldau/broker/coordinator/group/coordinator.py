@@ -26,6 +26,7 @@ from moldau.broker.coordinator.group.core.context import (
 from moldau.broker.coordinator.group.core.offset_requests import CommitLimits
 from moldau.broker.coordinator.group.core.regular_expressions import ResolveRegularExpressions
 from moldau.broker.coordinator.group.core.state import GroupState
+from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.broker.coordinator.ports import RuntimeSettings
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
@@ -118,6 +119,15 @@ class GroupCoordinator:
         self.partition_of = self.runtime.partition_of
         self.close = self.runtime.close
         self._deleted_while_loading: dict[int, frozenset[str]] = {}
+
+    def partition_to_be(self, group_id: str) -> int:
+        """The partition that keeps a group, or will once there is one: the topic is created with
+        `offsets.topic.num.partitions`, so that it is known before.
+        """
+        count = self.runtime.partition_count
+        return partition_for(
+            group_id, count or self._services.node_config["offsets.topic.num.partitions"]
+        )
 
     def _make_state(self, partition_index: int) -> GroupState:
         context = GroupContext(
