@@ -17,6 +17,7 @@ from moldau.broker.coordinator.core.expressions import InvalidExpression, compil
 from moldau.broker.coordinator.core.result import Answerable, CoordinatorResult
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroupState
 from moldau.broker.coordinator.group.core.consumer_group import GroupContext
+from moldau.broker.coordinator.group.core.consumer_groups import check_request
 from moldau.broker.coordinator.group.core.consumer_member import ResolvedRegularExpression
 from moldau.broker.coordinator.group.core.context import (
     ClientInfo,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from moldau.broker.coordinator.ports import RuntimePorts
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.protocol.messages.p16_list_groups import ListedGroup
+    from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.server.request import RequestContext
 
@@ -128,6 +130,10 @@ class GroupCoordinator:
         return partition_for(
             group_id, count or self._services.node_config["offsets.topic.num.partitions"]
         )
+
+    def check_heartbeat(self, request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
+        """What is wrong with it in any group. Raises: Refusal."""
+        check_request(request, api_version, self._consumer_settings.assignors)
 
     def _make_state(self, partition_index: int) -> GroupState:
         context = GroupContext(

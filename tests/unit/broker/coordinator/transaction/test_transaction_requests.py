@@ -369,7 +369,7 @@ async def test_before_there_is_a_coordinator(tmp_path: Path) -> None:
     async with DataPath(tmp_path) as path:
         broker = Broker(path, Denying())
         path.create_topic("outputs")
-        missing = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        missing = ErrorCode.NOT_COORDINATOR
         assert (await broker.init()).error_code == missing
         assert (await broker.end(1, 0)).error_code == missing
         assert await broker.add(1, 0, {"outputs": [0]}) == {("outputs", 0): missing}
