@@ -20,6 +20,7 @@ CACHE = ROOT / ".cache"
 KAFKA_VERSION = "4.3.0"
 APICURIO_VERSION = "2.6.13.Final"
 HELM_VERSION = "3.18.4"
+KAFKAJS_VERSION = "2.2.4"
 SPARK_KAFKA_VERSION = "4.1.1"
 MINIMUM = (3, 11)
 OPTIONAL_TOOL_TIMEOUT_SECONDS = 300
@@ -65,6 +66,7 @@ def main():
         "spark-sql-kafka-*.jar",
         "comparisons with Spark's own Kafka source",
     )
+    fetch_kafkajs()
     STAMP.write_text(digest + "\n")
     return 0
 
@@ -190,6 +192,27 @@ def fetch(what, arguments, jars, without):
     else:
         shutil.rmtree(partial, ignore_errors=True)
         say("Maven could not fetch them: " + without + " will be skipped")
+
+
+def fetch_kafkajs():
+    """Gets the client kafkajs for the interop tests, where Node and npm are."""
+    target = CACHE / ("kafkajs-" + KAFKAJS_VERSION)
+    npm = shutil.which("npm")
+    if target.exists() or (npm and shutil.which("node") and install_kafkajs(npm, target)):
+        return
+    say("no kafkajs here (Node and npm get it): its interop tests will be skipped")
+
+
+def install_kafkajs(npm, target):
+    """Into a folder that is there when all of it is; whether npm could do it."""
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(str(partial), ignore_errors=True)
+    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]
+    if not quiet([*command, str(partial), "kafkajs@" + KAFKAJS_VERSION]):
+        shutil.rmtree(str(partial), ignore_errors=True)
+        return False
+    partial.rename(target)
+    return True
 
 
 def fetch_helm():

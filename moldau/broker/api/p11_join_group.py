@@ -39,7 +39,7 @@ def handle(
         request.group_id,
         context,
         lambda state, now_ms: state.join_group(joining, now_ms),
-        lambda error: join_error(error, request.member_id, version),
+        lambda error: join_error(error, "", version),
         passes_limit=True,
     )
     if not context.is_answered:

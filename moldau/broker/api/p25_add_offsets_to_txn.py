@@ -1,8 +1,9 @@
 """AddOffsetsToTxn v0-v4: a transaction is going to commit offsets of a group.
 
-Behaviour: adds the partition of `__consumer_offsets` that keeps the group to the transaction;
-COORDINATOR_NOT_AVAILABLE while there is no such topic. v2 knows PRODUCER_FENCED
-(INVALID_PRODUCER_EPOCH below). Clients of transaction version 2 do not send it. Known gaps: none.
+Behaviour: adds the partition of `__consumer_offsets` that keeps the group to the transaction, also
+before there is such a topic: clients ask for the group's coordinator only afterwards, which creates
+it. v2 knows PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below). Clients of transaction version 2 do not
+send it. Known gaps: none.
 """
 
 from __future__ import annotations
@@ -30,14 +31,11 @@ def handle(
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     elif not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         error = ErrorCode.GROUP_AUTHORIZATION_FAILED
-    partition_index = services.group_coordinator.partition_of(request.group_id)
-    if error is ErrorCode.NONE and partition_index is None:
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error is not ErrorCode.NONE:
         context.respond(AddOffsetsToTxnResponse(error_code=error))
         return
-    assert partition_index is not None
-    partition = TopicPartition(CONSUMER_OFFSETS.topic, partition_index)
+    index = services.group_coordinator.partition_to_be(request.group_id)
+    partition = TopicPartition(CONSUMER_OFFSETS.topic, index)
 
     def answered(errors: dict[TopicPartition, ErrorCode]) -> None:
         told = producer_fenced_error(errors[partition], context.api_version, known_since=2)

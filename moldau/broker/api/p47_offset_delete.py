@@ -31,6 +31,9 @@ def handle(
     if not context.authorized(Operation.DELETE, ResourceType.GROUP, request.group_id):
         context.respond(OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return
+    if not request.group_id:
+        context.respond(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        return
     merged = _Merged(context)
     image = services.metadata.image.topics
     valid: dict[str, dict[int, OffsetDeleteRequestPartition]] = {}

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.group.coordinator import client_of
+from moldau.broker.coordinator.group.core.consumer_groups import refused_heartbeat
+from moldau.broker.coordinator.group.core.context import Refusal
 from moldau.metadata.features import GROUP_VERSION
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
@@ -52,9 +54,14 @@ def handle(
     if error is not ErrorCode.NONE:
         context.respond(ConsumerGroupHeartbeatResponse(error_code=error))
         return
+    version = context.api_version
+    try:
+        services.group_coordinator.check_heartbeat(request, version)
+    except Refusal as refusal:
+        context.respond(refused_heartbeat(refusal))
+        return
     if request.subscribed_topic_regex:
         context.throttle_at_once(services.matcher.rest_after(request.subscribed_topic_regex))
-    version = context.api_version
     authorizer, principal, host = context.authorizer, context.principal, context.client_host
     client = client_of(context)._replace(
         authorize_topic=lambda name: authorizer.authorize(
@@ -65,7 +72,7 @@ def handle(
         request.group_id,
         context,
         lambda state, now_ms: state.consumer_groups.consumer_group_heartbeat(
-            request, version, client, context, now_ms
+            request, client, context, now_ms
         ),
         lambda error: ConsumerGroupHeartbeatResponse(error_code=error),
         passes_limit=True,

@@ -448,16 +448,15 @@ class CoordinatorRuntime(Generic[StateT]):
 
         Returns:
             NONE: `operation(state, now_ms)` was called, exactly once. Otherwise it was not:
-            NOT_COORDINATOR, the partition is not led here; COORDINATOR_LOAD_IN_PROGRESS, it is
-            being loaded, or the limit of what waits is reached; COORDINATOR_NOT_AVAILABLE, there
-            is no topic, the log cannot be read, or keys were placed by another partition count.
+            NOT_COORDINATOR, the partition is not led here, or there is no topic: who then asks for
+            the coordinator has it made; COORDINATOR_LOAD_IN_PROGRESS, it is being loaded, or the
+            limit of what waits is reached; COORDINATOR_NOT_AVAILABLE, the log cannot be read, or
+            keys were placed by another partition count.
         """
         if self._is_placed_otherwise and isinstance(key, str):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         partition_index = self.partition_of(key) if isinstance(key, str) else key
-        if partition_index is None or not self.partition_count:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        shard = self._shards.get(partition_index)
+        shard = None if partition_index is None else self._shards.get(partition_index)
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
         error = shard.call(operation, passes_limit=passes_limit)

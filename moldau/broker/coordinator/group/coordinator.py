@@ -17,6 +17,7 @@ from moldau.broker.coordinator.core.expressions import InvalidExpression, compil
 from moldau.broker.coordinator.core.result import Answerable, CoordinatorResult
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroupState
 from moldau.broker.coordinator.group.core.consumer_group import GroupContext
+from moldau.broker.coordinator.group.core.consumer_groups import check_request
 from moldau.broker.coordinator.group.core.consumer_member import ResolvedRegularExpression
 from moldau.broker.coordinator.group.core.context import (
     ClientInfo,
@@ -26,6 +27,7 @@ from moldau.broker.coordinator.group.core.context import (
 from moldau.broker.coordinator.group.core.offset_requests import CommitLimits
 from moldau.broker.coordinator.group.core.regular_expressions import ResolveRegularExpressions
 from moldau.broker.coordinator.group.core.state import GroupState
+from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.broker.coordinator.ports import RuntimeSettings
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from moldau.broker.coordinator.ports import RuntimePorts
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.protocol.messages.p16_list_groups import ListedGroup
+    from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.server.request import RequestContext
 
@@ -118,6 +121,19 @@ class GroupCoordinator:
         self.partition_of = self.runtime.partition_of
         self.close = self.runtime.close
         self._deleted_while_loading: dict[int, frozenset[str]] = {}
+
+    def partition_to_be(self, group_id: str) -> int:
+        """The partition that keeps a group, or will once there is one: the topic is created with
+        `offsets.topic.num.partitions`, so that it is known before.
+        """
+        count = self.runtime.partition_count
+        return partition_for(
+            group_id, count or self._services.node_config["offsets.topic.num.partitions"]
+        )
+
+    def check_heartbeat(self, request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
+        """What is wrong with it in any group. Raises: Refusal."""
+        check_request(request, api_version, self._consumer_settings.assignors)
 
     def _make_state(self, partition_index: int) -> GroupState:
         context = GroupContext(

@@ -147,7 +147,7 @@ async def test_a_topic_that_goes_away(tmp_path: Path) -> None:
         toy.broker.delete_topic("toy")
         toy.tell()
         assert writer.answer is ErrorCode.NOT_COORDINATOR
-        assert toy.runtime.call(0, read(Caller(), "g")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert toy.runtime.call(0, read(Caller(), "g")) is ErrorCode.NOT_COORDINATOR
 
 
 async def test_a_failed_log_is_not_led_any_more(tmp_path: Path) -> None:

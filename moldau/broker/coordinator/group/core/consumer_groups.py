@@ -130,6 +130,13 @@ def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
         )
 
 
+def refused_heartbeat(refusal: Refusal) -> ConsumerGroupHeartbeatResponse:
+    """The answer to a heartbeat that cannot be carried out."""
+    return ConsumerGroupHeartbeatResponse(
+        error_code=refusal.error_code, error_message=refusal.message
+    )
+
+
 def owned_partitions(
     topics: Iterable[TopicPartitions] | None,
 ) -> Mapping[UUID, frozenset[int]] | None:
@@ -219,24 +226,19 @@ class ConsumerGroups:
     def consumer_group_heartbeat(
         self,
         request: ConsumerGroupHeartbeatRequest,
-        api_version: int,
         client: ClientInfo,
         reply_to: Answerable,
         now_ms: float,
     ) -> CoordinatorResult:
-        """Join, stay in, or leave a group; answers ConsumerGroupHeartbeatResponse."""
+        """Join, stay in, or leave a group; answers ConsumerGroupHeartbeatResponse. The request has
+        passed `check_request`.
+        """
         try:
-            check_request(request, api_version, self._settings.assignors)
             if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
                 return self._leave(request, reply_to, now_ms)
             return self._heartbeat(request, client, reply_to, now_ms)
         except Refusal as refusal:
-            return CoordinatorResult.reply(
-                reply_to,
-                ConsumerGroupHeartbeatResponse(
-                    error_code=refusal.error_code, error_message=refusal.message
-                ),
-            )
+            return CoordinatorResult.reply(reply_to, refused_heartbeat(refusal))
 
     def describe_group(self, group_id: str, reply_to: Answerable) -> CoordinatorResult:
         """Describe a group; answers DescribedGroup."""

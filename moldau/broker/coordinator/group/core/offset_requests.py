@@ -367,9 +367,7 @@ class OffsetRequests:
         """Remove offsets of topics that no member is subscribed to (KIP-496)."""
         group = self._groups.get(request.group_id)
         error = ErrorCode.GROUP_ID_NOT_FOUND
-        if not request.group_id:
-            error = ErrorCode.INVALID_GROUP_ID
-        elif group is not None:
+        if group is not None:
             error = group.validate_offset_delete()
         if error is not ErrorCode.NONE:
             return CoordinatorResult.reply(reply_to, OffsetDeleteResponse(error_code=error))

@@ -16,7 +16,8 @@ from typing import Any
 from uuid import UUID
 
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
-from moldau.broker.coordinator.group.core.context import ClientInfo
+from moldau.broker.coordinator.group.core.consumer_groups import refused_heartbeat
+from moldau.broker.coordinator.group.core.context import ClientInfo, Refusal
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -25,7 +26,7 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
 from moldau.protocol.messages.p69_consumer_group_describe import DescribedGroup
 from moldau.protocol.metadata_records import ConfigRecord, PartitionRecord
 from tests.unit.broker.coordinator.group.harness import Groups, topic_id_of
-from tests.unit.broker.coordinator.harness import BROKER_ID
+from tests.unit.broker.coordinator.harness import BROKER_ID, Caller
 
 SESSION_MS = 45_000
 INTERVAL_MS = 5000
@@ -158,10 +159,16 @@ class Consumer:
             **changes,
         }
         request = ConsumerGroupHeartbeatRequest(**values)
+        try:
+            self.groups.coordinator.check_heartbeat(request, self.version)
+        except Refusal as refusal:
+            self.last = Caller()
+            self.last.respond(refused_heartbeat(refusal))
+            return self.last.answer
         caller = self.groups.call(
             self.group_id,
             lambda state, to, now_ms: state.consumer_groups.consumer_group_heartbeat(
-                request, self.version, self.client, to, now_ms
+                request, self.client, to, now_ms
             ),
         )
         self.last = caller

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from moldau.metadata.features import GROUP_VERSION
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
@@ -34,6 +35,8 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.server.authorizer import Authorizer
 from tests.unit.broker.coordinator.group.data_path import (
     SYNCED_PROTOCOL,
@@ -99,7 +102,13 @@ async def test_without_the_topic_there_is_no_coordinator(tmp_path: Path) -> None
         broker.create_topic("events")
         for request, version in one_of_each():
             answer = await broker.ask(request, version)
-            assert the_error(answer) is ErrorCode.COORDINATOR_NOT_AVAILABLE, type(request)
+            assert the_error(answer) is ErrorCode.NOT_COORDINATOR, type(request)
+        # What is wrong in any group is said by any broker.
+        broker.replay(FeatureLevelRecord(name=GROUP_VERSION, feature_level=1))
+        heartbeat = ConsumerGroupHeartbeatRequest(group_id="team", member_id="m", member_epoch=-3)
+        assert the_error(await broker.ask(heartbeat, 1)) is ErrorCode.INVALID_REQUEST
+        answer = await broker.ask(OffsetDeleteRequest(group_id="", topics=[]), 0)
+        assert the_error(answer) is ErrorCode.INVALID_GROUP_ID
 
 
 async def test_another_broker_coordinates(tmp_path: Path) -> None:

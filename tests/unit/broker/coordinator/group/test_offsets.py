@@ -353,7 +353,6 @@ def test_offsets_are_deleted_of_topics_nobody_wants() -> None:
 def test_deleting_offsets_of_groups_that_are_not_there_or_are_no_consumers() -> None:
     groups = Groups()
     assert error_of(groups.delete_offsets({"events": [0]})) is ErrorCode.GROUP_ID_NOT_FOUND
-    assert error_of(groups.delete_offsets({"events": [0]}, "")) is ErrorCode.INVALID_GROUP_ID
     groups.stable(protocol_type="connect")
     assert error_of(groups.delete_offsets({"events": [0]})) is ErrorCode.NON_EMPTY_GROUP
 

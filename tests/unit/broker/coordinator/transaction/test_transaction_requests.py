@@ -11,6 +11,7 @@ import pytest
 import re2
 
 from moldau.broker.coordinator.expression_matcher import REST_PER_COMPILATION
+from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.metadata.features import TRANSACTION_VERSION
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -139,11 +140,12 @@ def to_add(
     )
 
 
-async def serve(path: DataPath) -> None:
+async def serve(path: DataPath, *, with_groups: bool = True) -> None:
     """The coordinators' topics are there and loaded."""
     path.replay(FeatureLevelRecord(name=TRANSACTION_VERSION, feature_level=2))
     create_internal_topic(path, TRANSACTION_STATE)
-    create_internal_topic(path, CONSUMER_OFFSETS)
+    if with_groups:
+        create_internal_topic(path, CONSUMER_OFFSETS)
     path.create_topic("outputs", 3)
     runtime = path.services.transaction_coordinator.runtime
     await until_async(lambda: runtime.coordinator_epoch(0) >= 0)
@@ -186,6 +188,24 @@ async def test_offsets_of_a_group_are_part_of_the_transaction(broker: Broker) ->
     assert [(topic.topic, topic.partitions) for topic in state.topics] == [
         (CONSUMER_OFFSETS.topic, [0])
     ]
+
+
+async def test_offsets_are_part_of_a_transaction_before_there_is_a_group(tmp_path: Path) -> None:
+    """Clients ask for the group's coordinator, which creates its topic, only after this answer."""
+    async with DataPath(tmp_path, offsets_topic_num_partitions=7) as path:
+        await serve(path, with_groups=False)
+        broker = Broker(path, Denying())
+        producer_id = (await broker.init()).producer_id
+        request = AddOffsetsToTxnRequest(
+            transactional_id="t", producer_id=producer_id, producer_epoch=0, group_id="my-group"
+        )
+        assert (await path.ask(request, 4)).error_code == ErrorCode.NONE
+        (state,) = await broker.describe("t")
+        assert [(topic.topic, topic.partitions) for topic in state.topics] == [
+            (CONSUMER_OFFSETS.topic, [partition_for("my-group", 7)])
+        ]
+        assert (await broker.end(producer_id, 0)).error_code == ErrorCode.NONE
+        await broker.until_status("CompleteCommit")
 
 
 async def test_brokers_add_and_verify_many_transactions_at_once(broker: Broker) -> None:
@@ -349,7 +369,7 @@ async def test_before_there_is_a_coordinator(tmp_path: Path) -> None:
     async with DataPath(tmp_path) as path:
         broker = Broker(path, Denying())
         path.create_topic("outputs")
-        missing = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        missing = ErrorCode.NOT_COORDINATOR
         assert (await broker.init()).error_code == missing
         assert (await broker.end(1, 0)).error_code == missing
         assert await broker.add(1, 0, {"outputs": [0]}) == {("outputs", 0): missing}
