@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
+    CoordinatorRecord,
     CoordinatorResult,
     CoordinatorState,
     Producer,
@@ -38,7 +39,7 @@ from moldau.protocol.records import Record, encode_batch
 from moldau.runtime.slices import SLICE_MS
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.result import After, CoordinatorRecord
+    from moldau.broker.coordinator.core.result import After
     from moldau.broker.coordinator.ports import CoordinatorPartition, RuntimePorts, RuntimeSettings
     from moldau.protocol.coordinator_records import CoordinatorLog
     from moldau.runtime.telemetry.logs import RateLimitedLog
@@ -187,6 +188,9 @@ class Shard(Generic[StateT]):
         self._line: deque[_Waiting] = deque()
         """Results that wait; offsets and deadlines never decrease along it."""
         self._line_bytes = 0
+        self._unproven: list[After] = []
+        """What waits for the proof after the one that is being committed."""
+        self._is_proving = False
         self._timers: dict[Hashable, WheelTimer] = {}
         self._deadline: WheelTimer | None = None
         self._woken_at = -1
@@ -272,7 +276,7 @@ class Shard(Generic[StateT]):
             return ErrorCode.NOT_COORDINATOR
         settings = self._settings
         if not passes_limit and (
-            len(self._line) >= settings.max_waiting_count
+            len(self._line) + len(self._unproven) >= settings.max_waiting_count
             or self._line_bytes >= settings.max_waiting_bytes
         ):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -312,6 +316,12 @@ class Shard(Generic[StateT]):
 
     def _carry_out(self, result: CoordinatorResult, timer_key: Hashable = None) -> None:
         while True:
+            if result.proves_leadership:
+                assert result.after is not None
+                self._unproven.append(result.after)
+                if not self._is_proving:
+                    self._write_proof()
+                return
             if result.is_atomic:
                 error, size_bytes = self._append(result.records, result.producer)
             else:
@@ -330,6 +340,28 @@ class Shard(Generic[StateT]):
         else:
             error = _REFUSALS[self.state]
             self._carry_out(result.after(error, self._now_ms()))
+
+    def _write_proof(self) -> None:
+        """One record for all that waits for a proof; what comes until it is committed waits for the
+        next one, since a follower may have fetched this one before it became the leader.
+        """
+        proven, self._unproven = self._unproven, []
+        self._is_proving = True
+
+        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+            self._is_proving = False
+            if self.state is not ShardState.ACTIVE:
+                proven.extend(self._unproven)
+                self._unproven.clear()
+            elif self._unproven:
+                self._write_proof()
+            result = CoordinatorResult()
+            for each in proven:
+                result.merge(each(error, now_ms))
+            return result
+
+        record = CoordinatorRecord(self._log.unused_key, None)
+        self._carry_out(CoordinatorResult(records=[record], after=after))
 
     def _answer_at_once(self, result: CoordinatorResult) -> None:
         if self.state is ShardState.ACTIVE:

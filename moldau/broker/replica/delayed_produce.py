@@ -9,7 +9,7 @@ up; while only the high watermark is awaited, the request's bytes have been give
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.api.leader_hints import LeaderHints
 from moldau.broker.replica.partition import ACKS_ALL, NO_OFFSET, ProduceWait
@@ -29,6 +29,20 @@ if TYPE_CHECKING:
     from moldau.broker.replica.verification_guards import VerificationGuard
     from moldau.server.request import RequestContext
     from moldau.storage.append import AppendResult
+
+
+TOLD_BY_THE_LEADER: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""What ends a producer or its transaction because of what the log lacks. A broker that stood still
+while another one led in its place lacks all that was written there (docs/adr/0015).
+"""
+
+MAY_BE_DEPOSED: Final = "another broker may lead by now; this one waits for the controllers' word"
 
 
 class ProduceOperation(DelayedOperation):
@@ -83,7 +97,10 @@ class ProduceOperation(DelayedOperation):
         slot.log_start_offset = result.log_start_offset
         if result.error is not ErrorCode.NONE:
             stats.failed_produce_requests.count += 1
-            self.fail(slot, result.error, result.error_message)
+            if result.error in TOLD_BY_THE_LEADER and not self.manager.is_confirmed():
+                self.fail(slot, ErrorCode.NOT_LEADER_OR_FOLLOWER, MAY_BE_DEPOSED)
+            else:
+                self.fail(slot, result.error, result.error_message)
             self.manager.topic_stats.keyless_records.count += result.keyless_count
             if result.record_errors:
                 slot.record_errors = [

@@ -35,8 +35,10 @@ def _split(buffer: Buffer, what: str) -> int:
 class CoordinatorLog:
     """The record types of one coordinator's log, out of the modules that declare them."""
 
-    def __init__(self, topic: str, *families: ModuleType) -> None:
+    def __init__(self, topic: str, unused_key: Message, *families: ModuleType) -> None:
         self.topic = topic
+        self.unused_key = unused_key
+        """Nothing is kept under it: a record of this key and no value says nothing."""
         messages = [message for family in families for message in messages_of(family)]
         self._keys = {each.API_KEY: each for each in messages if each.__name__.endswith("Key")}
         self._values = {each.API_KEY: each for each in messages if each.__name__.endswith("Value")}
@@ -111,11 +113,18 @@ class CoordinatorLog:
 
 
 CONSUMER_OFFSETS = CoordinatorLog(
-    "__consumer_offsets", classic_groups, consumer_groups, share_groups, streams_groups
+    "__consumer_offsets",
+    classic_groups.OffsetCommitKey(group="", topic="", partition=-1),
+    classic_groups,
+    consumer_groups,
+    share_groups,
+    streams_groups,
 )
 """What group coordinators write."""
 
-TRANSACTION_STATE = CoordinatorLog("__transaction_state", transactions)
+TRANSACTION_STATE = CoordinatorLog(
+    "__transaction_state", transactions.TransactionLogKey(transactional_id=""), transactions
+)
 """What transaction coordinators write."""
 
 INTERNAL_TOPICS: Final = frozenset(

@@ -16,7 +16,7 @@ from moldau.broker.coordinator.group.core.member_updates import MemberUpdates, R
 from moldau.broker.coordinator.group.core.offset_store import OffsetStore
 from moldau.broker.coordinator.runtime import LogLoader
 from moldau.broker.coordinator.transaction import marker_sender
-from moldau.broker.coordinator.transaction.core import rules, transaction
+from moldau.broker.coordinator.transaction.core import rules, state, transaction
 from moldau.broker.coordinator.transaction.core.transaction import Transaction
 from moldau.broker.coordinator.transaction.verification import TransactionalProduce
 from moldau.broker.replica.verification_guards import NOT_REQUIRED
@@ -151,6 +151,11 @@ def _commits_at_once(patch: Patch, topic: str) -> None:
         return int(original(self))
 
     patch.setattr(ReplicaPartition, "high_watermark", property(high_watermark))
+
+
+def former_coordinator_refuses(patch: Patch) -> None:
+    """A coordinator of transactions refuses for good without a proof that it still leads."""
+    patch.setattr(state, "_is_final", lambda *errors: False)
 
 
 def group_answers_before_commit(patch: Patch) -> None:
@@ -320,6 +325,7 @@ BUGS = table(
     InjectedBug(stable_offset_is_high_watermark, 1),
     InjectedBug(offsets_wait_for_transactions, 2, ("kill_coordinator", "stop_broker")),
     InjectedBug(offsets_named_too_early, 12, ("unheard_leader_dies",)),
+    InjectedBug(former_coordinator_refuses, 32665225),
     InjectedBug(group_answers_before_commit, 1, ("kill_coordinator", "cut_replication")),
     InjectedBug(markers_before_commit, 1, ("kill_coordinator", "cut_replication")),
     InjectedBug(loading_skips_tail, 1, ("kill_coordinator", "coordinator_leaves")),

@@ -91,8 +91,6 @@ class TransactionLedger(DataLedger):
         self.topic_names: dict[UUID, str] = {}
         """Every topic that there has been."""
         self.is_spoilt = False
-        self.deposed_at = -1.0
-        """When a coordinator of transactions heard last that it leads a partition no more."""
         self.streams: dict[str, Stream] = {}
         self.transactions: dict[str, ClientTransaction] = {}
         self.transaction_log = TransactionLog()

@@ -12,7 +12,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.simulation.transactions.transactional_producer import (
-    Deposed,
     Fenced,
     MustAbort,
     TransactionalProducer,
@@ -23,9 +22,6 @@ from tests.virtual.loop import Process
 if TYPE_CHECKING:
     from tests.simulation.transactions.ledger import ClientTransaction
     from tests.simulation.transactions.world import TransactionWorld
-
-DEPOSED_HEARS_MS = 500.0
-"""In a calm cluster a leader hears within that time that it leads no more."""
 
 
 class Application:
@@ -215,54 +211,30 @@ class Witness:
 
     def __init__(self, world: TransactionWorld, random: Random) -> None:
         self.world = world
-        self.random = random
         self.process = Process(world.loop, "witness#1")
-        self.version = world.choose_version(random)
+        self.client = TransactionalProducer(
+            *(world, self.process, "witness", random, "txn-witness", world.choose_version(random)),
+            transaction_timeout_ms=60_000,
+            request_timeout_ms=2_500,
+            delivery_timeout_ms=20_000,
+            max_block_ms=20_000,
+        )
+        self.client.is_calm = True
 
     async def testify(self, until: Callable[[], bool]) -> None:
         """Transactions, at least one, to all partitions. Raises Violation."""
-        world, client = self.world, self._make_client()
+        client, world = self.client, self.world
         await client.initialize()
         places = [place for place in world.places if place[0] not in world.data.recreated]
         while True:
-            began = world.loop.time()
             transaction = client.begin()
             sends = [
                 client.send(transaction, *place, [f"{transaction.name} {place} last".encode()])
                 for place in places
             ]
             await gathered(*sends)
-            try:
-                await client.end(transaction, is_commit=client.random.random() < 0.7)
-            except Deposed as error:
-                await self._check_deposed(began, error)
-                await client.close(None, 0.0)
-                client = self._make_client()
-                await client.initialize()
-                continue
+            await client.end(transaction, is_commit=client.random.random() < 0.7)
             if until():
                 break
             await world.loop.elapse(client.random.uniform(20.0, 200.0))
         await client.close(None, 5_000.0)
-
-    def _make_client(self) -> TransactionalProducer:
-        client = TransactionalProducer(
-            *(self.world, self.process, "witness", self.random, "txn-witness", self.version),
-            transaction_timeout_ms=60_000,
-            request_timeout_ms=2_500,
-            delivery_timeout_ms=20_000,
-            max_block_ms=20_000,
-        )
-        client.is_calm = True
-        return client
-
-    async def _check_deposed(self, began: float, error: Deposed) -> None:
-        """A leader that has not heard yet that it leads no more knows nothing of a transaction that
-        its successor has begun, and refuses its end, as Apache Kafka's does (ADR 15: leaders that
-        are replaced without a silence). It hears soon. Raises Violation.
-        """
-        world = self.world
-        await world.loop.elapse(DEPOSED_HEARS_MS)
-        if world.data.deposed_at < began:
-            raise world.found("refused-in-calm", f"{self.process.name}: {error}")
-        world.counts["ends_at_the_deposed"] += 1

@@ -15,7 +15,6 @@ from moldau.broker.coordinator.ports import RuntimeSettings
 from moldau.broker.coordinator.shard import Shard
 from moldau.broker.coordinator.transaction.core import rules
 from moldau.broker.coordinator.transaction.marker_sender import MarkerSender
-from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from moldau.runtime.connection import Connection
 from moldau.storage.cleaner import log_cleaner
 from moldau.storage.log import Log
@@ -34,11 +33,11 @@ EPOCH_BUMP_VERSION = 2
 @contextmanager
 def transaction_taps(world: TransactionWorld) -> Iterator[None]:
     """In force while the block runs."""
-    with taps(), client_taps(world), _limits(world), _shards(world):
+    with taps(), client_taps(world), _limits(world):
         update = Log.update_high_watermark
         write = Connection._write
         answered = MarkerSender._answered
-        swap_in = log_cleaner.swap_in
+        swap_in, activate = log_cleaner.swap_in, Shard.activate
         truncate_to = Log.truncate_to
 
         def update_high_watermark(log: Any, offset: int) -> None:
@@ -83,9 +82,14 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
             world.guard(world.data.on_compacted, who, key, before, after)
             return removed
 
+        def _activate(shard: Any, end_offset: int) -> None:
+            world.guard(check_loaded, world, shard)
+            activate(shard, end_offset)
+
         Log.update_high_watermark = update_high_watermark  # type: ignore[method-assign]
         Log.truncate_to = _truncate_to  # type: ignore[method-assign]
         log_cleaner.swap_in = _swap_in
+        Shard.activate = _activate  # type: ignore[method-assign]
         Connection._write = _write  # type: ignore[method-assign]
         MarkerSender._answered = _answered  # type: ignore[method-assign]
         try:
@@ -94,31 +98,9 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
             Log.update_high_watermark = update  # type: ignore[method-assign]
             Log.truncate_to = truncate_to  # type: ignore[method-assign]
             log_cleaner.swap_in = swap_in
+            Shard.activate = activate  # type: ignore[method-assign]
             Connection._write = write  # type: ignore[method-assign]
             MarkerSender._answered = answered  # type: ignore[method-assign]
-
-
-@contextmanager
-def _shards(world: TransactionWorld) -> Iterator[None]:
-    """What coordinators load is checked, and when they hear that they lead no more is noted."""
-    activate, unload = Shard.activate, Shard.unload
-
-    def _activate(shard: Any, end_offset: int) -> None:
-        world.guard(check_loaded, world, shard)
-        activate(shard, end_offset)
-
-    def _unload(shard: Any) -> None:
-        if shard.name.startswith(TRANSACTION_STATE.topic):
-            world.data.deposed_at = world.loop.time()
-        unload(shard)
-
-    Shard.activate = _activate  # type: ignore[method-assign]
-    Shard.unload = _unload  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Shard.activate = activate  # type: ignore[method-assign]
-        Shard.unload = unload  # type: ignore[method-assign]
 
 
 @contextmanager

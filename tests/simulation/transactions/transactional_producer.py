@@ -78,10 +78,6 @@ class Fenced(Exception):
     """This producer can do nothing more: another one has its id, or its transaction has ended."""
 
 
-class Deposed(Exception):
-    """Nothing was wrong, but the answer is that of a coordinator that knows less than its log."""
-
-
 class TransactionalProducer:
     """One instance of a transactional id. `settings` win over what is drawn, with None the
     product's own."""
@@ -198,7 +194,7 @@ class TransactionalProducer:
             transaction.offsets[(group.group_id, topic, index)] = offset
 
     async def end(self, transaction: ClientTransaction, *, is_commit: bool) -> None:
-        """Commit or abort. Raises MustAbort (only of a commit), Fenced, Deposed (when calm)."""
+        """Commit or abort. Raises MustAbort (only of a commit), Fenced."""
         transaction.asked.add(is_commit)
         producer, before = self.producer, self.pair
         call = producer.commit_transaction if is_commit else producer.abort_transaction
@@ -302,8 +298,6 @@ class TransactionalProducer:
         world = self.world
         world.counts[f"{what} {type(error).__name__} {error.code.name}"] += 1
         if self.is_calm:
-            if what in ("commit", "abort") and error.code is ErrorCode.INVALID_TXN_STATE:
-                return Deposed(repr(error))
             raise self.world.found("refused-in-calm", f"{self.name}: {what}: {error!r}")
         if self.is_closed:
             return Fenced(str(error))

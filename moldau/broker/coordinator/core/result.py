@@ -128,6 +128,11 @@ class CoordinatorResult:
     `producer` makes `records` part of that producer's transaction.
     `commands` are for the coordinator that owns the runtime (markers to send, for instance).
 
+    A result that `proves_leadership` has nothing but `after`, which is called with NONE once a
+    record that says nothing, appended for it, is committed: a former leader that has not heard yet
+    that it was replaced commits nothing more. For answers that cannot be taken back, and are wrong
+    when another leader has written.
+
     Records that are not `is_atomic` stand each for itself: they are appended in as many batches as
     they need, in their order, and one that no batch can hold is left out, counted and logged. Then
     step 2 happens whatever became of them, and step 3 tells of those that were appended.
@@ -140,6 +145,7 @@ class CoordinatorResult:
     replies: list[Reply] = field(default_factory=list)
     commands: list[object] = field(default_factory=list)
     after: After | None = None
+    proves_leadership: bool = False
 
     @staticmethod
     def reply(to: Answerable, message: object) -> CoordinatorResult:
@@ -154,11 +160,14 @@ class CoordinatorResult:
         on_error: Callable[[ErrorCode], object],
         records: list[CoordinatorRecord] | None = None,
         producer: Producer | None = None,
+        proves_leadership: bool = False,
     ) -> CoordinatorResult:
         """`message` once the records, and all before them, are committed; `on_error` makes the
         answer if they are not.
         """
-        result = CoordinatorResult(records=records or [], producer=producer)
+        result = CoordinatorResult(
+            records=records or [], producer=producer, proves_leadership=proves_leadership
+        )
         result.answer_when_committed(to, message, on_error)
         return result
 

@@ -20,7 +20,7 @@ from tests.unit.broker.coordinator.harness import SETTINGS, Caller, running_data
 from tests.unit.broker.coordinator.toy import ToyState, commit_record, read, wait_inside, write
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
-TOY_LOG = CoordinatorLog("toy", classic_groups)
+TOY_LOG = CoordinatorLog("toy", classic_groups.OffsetCommitKey(), classic_groups)
 """Offset commits in a topic of their own, which no other coordinator of the broker loads."""
 
 

@@ -238,6 +238,25 @@ async def test_log_append_time(broker: DataPath) -> None:
     assert result.log_append_time_ms == broker.clock.now_ms() == NOW_MS + 5_000
 
 
+async def test_who_may_lead_no_more_misses_no_sequence(broker: DataPath) -> None:
+    """The sequences in between may be in its successor's log: librdkafka ends the producer on
+    OUT_OF_ORDER_SEQUENCE_NUMBER.
+    """
+    broker.create_topic("t")
+
+    async def send(base_sequence: int) -> int:
+        sent = batch(1, producer_id=9, producer_epoch=0, base_sequence=base_sequence)
+        error_code: int = (await ask(broker, sent)).error_code
+        return error_code
+
+    assert await send(0) == ErrorCode.NONE
+    broker.is_confirmed = False
+    assert await send(7) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await send(1) == ErrorCode.NONE
+    broker.is_confirmed = True
+    assert await send(7) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 async def test_idempotence(broker: DataPath) -> None:
     broker.create_topic("t")
 

@@ -327,8 +327,7 @@ class OffsetRequests:
         2. a transaction commits offsets there;
         3. a client that still asks here would get the offsets before the transaction.
 
-        So an empty record is written first, and the answer waits for its commit, which a former
-        leader does not reach.
+        So the answer waits until this coordinator has proven its leadership.
         """
         group = self._groups.get(request.group_id)
         error = ErrorCode.NONE
@@ -340,7 +339,7 @@ class OffsetRequests:
             reply_to,
             self._read(request, require_stable=require_stable),
             on_error=lambda error: refused_fetch(request, offset_read_error(error)),
-            records=[] if is_confirmed else [offset_tombstone("", "", -1)],
+            proves_leadership=not is_confirmed,
         )
 
     def _read(

@@ -135,6 +135,11 @@ _WRITE_ERRORS: Final = {
 """What a client is told of a write that failed; other errors as they are."""
 
 
+def _is_final(*errors: ErrorCode) -> bool:
+    """Whether one of them is no advice to try again."""
+    return any(error is not ErrorCode.NONE and not error.retriable for error in errors)
+
+
 class SpareProducerIds(Protocol):
     """The spare producer id of the broker."""
 
@@ -239,7 +244,7 @@ class TransactionState:
             now_ms=now_ms,
         )
         if isinstance(decision, ErrorCode):
-            return self._refuse(reply_to, InitProducerIdAnswer(decision), InitProducerIdAnswer)
+            return self._refuse(reply_to, decision, InitProducerIdAnswer)
         if decision.used_producer_id:
             self._producer_ids.use()
         # Before the append: if that fails, the id has another pair and the recovery matches
@@ -282,7 +287,7 @@ class TransactionState:
             now_ms=now_ms,
         )
         if isinstance(decision, ErrorCode):
-            return self._refuse(reply_to, failed(decision), failed)
+            return self._refuse(reply_to, decision, failed)
         return self._write(decision, reply_to, failed(ErrorCode.NONE), failed)
 
     def verify_partitions(
@@ -298,7 +303,7 @@ class TransactionState:
             return CoordinatorResult.reply(reply_to, failed(ErrorCode.INVALID_REQUEST))
         transaction = self.transactions.get(transactional_id)
         errors = rules.verify_partitions(transaction, producer, verified)
-        return self._refuse(reply_to, errors, failed)
+        return self._answer(reply_to, errors, failed, is_final=_is_final(*errors.values()))
 
     def end_transaction(
         self,
@@ -326,10 +331,10 @@ class TransactionState:
             now_ms=now_ms,
         )
         if isinstance(decision, ErrorCode):
-            return self._refuse(reply_to, EndTransactionAnswer(decision), EndTransactionAnswer)
+            return self._refuse(reply_to, decision, EndTransactionAnswer)
         if isinstance(decision, ProducerIdAndEpoch):
             answer = EndTransactionAnswer(ErrorCode.NONE, decision)
-            return self._refuse(reply_to, answer, EndTransactionAnswer)
+            return self._answer(reply_to, answer, EndTransactionAnswer)
         if decision.used_producer_id:
             self._producer_ids.use()
         return self._write(
@@ -343,13 +348,13 @@ class TransactionState:
     def describe(self, transactional_id: str, reply_to: Answerable) -> CoordinatorResult:
         transaction = self.transactions.get(transactional_id)
         error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transaction is None else ErrorCode.NONE
-        return self._refuse(reply_to, DescribeAnswer(error, transaction), DescribeAnswer)
+        return self._answer(reply_to, DescribeAnswer(error, transaction), DescribeAnswer)
 
     def list_transactions(
         self, wanted: Callable[[Transaction], bool], reply_to: Answerable
     ) -> CoordinatorResult:
         found = [each for each in self.transactions.values() if wanted(each)]
-        return self._refuse(
+        return self._answer(
             reply_to, ListAnswer(ErrorCode.NONE, found), lambda error: ListAnswer(error, [])
         )
 
@@ -501,11 +506,29 @@ class TransactionState:
         )
 
     def _refuse(
-        self, reply_to: Answerable, answer: object, failed: Callable[[ErrorCode], object]
+        self, reply_to: Answerable, error: ErrorCode, failed: Callable[[ErrorCode], object]
     ) -> CoordinatorResult:
-        """An answer without a change; it waits for the commit of what it is about."""
+        return self._answer(reply_to, failed(error), failed, is_final=_is_final(error))
+
+    def _answer(
+        self,
+        reply_to: Answerable,
+        answer: object,
+        failed: Callable[[ErrorCode], object],
+        *,
+        is_final: bool = False,
+    ) -> CoordinatorResult:
+        """An answer without a change; it waits for the commit of what it is about.
+
+        What `is_final` ends a producer or its transaction. A former coordinator that has not heard
+        yet that it was replaced would give such an answer to everything that its successor knows of
+        and it does not, so that the leadership is proven first.
+        """
         return CoordinatorResult.reply_when_committed(
-            reply_to, answer, on_error=lambda error: failed(_WRITE_ERRORS.get(error, error))
+            reply_to,
+            answer,
+            on_error=lambda error: failed(_WRITE_ERRORS.get(error, error)),
+            proves_leadership=is_final,
         )
 
     def _write(

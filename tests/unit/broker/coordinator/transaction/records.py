@@ -22,12 +22,17 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def logged(bench: Bench) -> list[tuple[str, TransactionLogValue | None, int]]:
-    """Id, value and value version of every record in the log."""
+    """Id, value and value version of every record in the log that says something: not of those
+    that prove the leadership for a refusal.
+    """
     found = []
     for batch in bench.log.batches:
         for position, _ in iter_batches(batch):
             for record in decode_records(batch, position):
                 key = TRANSACTION_STATE.decode_key(record.key)
+                if key == TRANSACTION_STATE.unused_key:
+                    assert record.value is None
+                    continue
                 value, version = None, -1
                 if record.value is not None:
                     value, version = TRANSACTION_STATE.decode_value(key, record.value)

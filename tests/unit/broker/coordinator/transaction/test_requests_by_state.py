@@ -14,6 +14,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
 )
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.transaction.bench import P0, Bench
+from tests.unit.broker.coordinator.transaction.records import logged
 
 ERRORS = {
     "ok": ErrorCode.NONE,
@@ -126,7 +127,7 @@ def test_nobody_elses_pair_is_taken(status: str, client_version: int, request_: 
         (lambda now: now._replace(producer_epoch=-1), "fenced"),
     ):
         bench = bench_in(TransactionStatus[status], client_version)
-        log_end = bench.log.log_end_offset
+        before = logged(bench)
         is_busy = bench.status().is_prepared and request_ != "verify"
         producer = make(bench.transaction().client_producer)
         if request_ == "add":
@@ -138,7 +139,7 @@ def test_nobody_elses_pair_is_taken(status: str, client_version: int, request_: 
                 "t", producer, is_commit=request_ == "commit", client_version=client_version
             ).answer.error
         assert got is ERRORS["busy" if is_busy else error]
-        assert bench.log.log_end_offset == log_end
+        assert logged(bench) == before
 
 
 @pytest.mark.parametrize("client_version", [0, 2])

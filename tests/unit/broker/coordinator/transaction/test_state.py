@@ -13,7 +13,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches
 from moldau.protocol.types import TopicPartition
-from tests.unit.broker.coordinator.harness import HOUR_MS
+from tests.unit.broker.coordinator.harness import HOUR_MS, SETTINGS
 from tests.unit.broker.coordinator.transaction.bench import P0, P1, P2, TIMEOUT_MS, Bench
 from tests.unit.broker.coordinator.transaction.records import (
     DAY_MS,
@@ -687,3 +687,81 @@ def test_many_ids_are_forgotten_in_pieces() -> None:
     assert bench.state.transactions == {}
     deltas = [next(iter(iter_batches(batch)))[1].last_offset_delta for batch in bench.log.batches]
     assert max(deltas) == 499
+
+
+# -- a former coordinator --------------------------------------------------------------------------
+
+
+def committed_once(bench: Bench) -> ProducerIdAndEpoch:
+    """A producer of version 2 whose transaction is complete, as everything that is committed."""
+    caller = bench.init()
+    bench.commit()
+    producer = caller.answer.producer
+    bench.add("t", producer, [P0])
+    bench.end("t", producer, is_commit=True)
+    bench.commit()
+    bench.answer_markers()
+    bench.commit()
+    assert bench.status() is TransactionStatus.COMPLETE_COMMIT
+    return ProducerIdAndEpoch(*bench.transaction().client_producer)
+
+
+def test_a_former_coordinator_refuses_nothing_for_good() -> None:
+    """What its successor has begun is nothing that it knows; it is about to hear of it."""
+    bench = Bench(is_committing_at_once=False)
+    producer = committed_once(bench)
+    stranger = ProducerIdAndEpoch(producer.producer_id, producer.producer_epoch + 1)
+    ended = bench.end("t", producer, is_commit=True)
+    back = bench.init(expected=stranger)
+    added = bench.add("t", stranger, [P0])
+    verified = bench.verify("t", producer, [P0])
+    callers = (ended, back, added, verified)
+    assert not any(caller.is_answered for caller in callers)
+    bench.broker.depose()
+    moved = ErrorCode.NOT_COORDINATOR
+    assert (ended.answer.error, back.answer.error) == (moved, moved)
+    assert added.answer == verified.answer == {P0: moved}
+
+
+def test_one_commit_is_the_proof_for_all_refusals_before_it() -> None:
+    bench = Bench(is_committing_at_once=False)
+    producer = committed_once(bench)
+    end_offset = bench.log.log_end_offset
+    first = bench.end("t", producer, is_commit=True)
+    later = [bench.end("t", producer, is_commit=True) for _ in range(20)]
+    assert bench.log.log_end_offset == end_offset + 1
+    bench.commit()
+    # A follower may have had that record before it became the leader, and the others came then.
+    assert first.answer.error is ErrorCode.INVALID_TXN_STATE
+    assert not any(caller.is_answered for caller in later)
+    assert bench.log.log_end_offset == end_offset + 2
+    bench.commit()
+    assert {caller.answer.error for caller in later} == {ErrorCode.INVALID_TXN_STATE}
+    assert bench.log.log_end_offset == end_offset + 2
+
+
+def test_a_coordinator_that_cannot_write_refuses_nothing_for_good() -> None:
+    bench = Bench(is_committing_at_once=False)
+    producer = committed_once(bench)
+    bench.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    refused = bench.end("t", producer, is_commit=True)
+    assert refused.answer.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.log.append_error = ErrorCode.NONE
+    waiting = [bench.end("t", producer, is_commit=True) for _ in range(2)]
+    bench.advance(SETTINGS.write_timeout_ms)
+    bench.commit()
+    bench.broker.settle()
+    assert waiting[0].answer.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert waiting[1].answer.error is ErrorCode.INVALID_TXN_STATE
+
+
+def test_advice_to_try_again_needs_no_proof() -> None:
+    bench = Bench(is_committing_at_once=False)
+    producer = committed_once(bench)
+    bench.add("t", producer, [P0])
+    bench.end("t", producer, is_commit=True)
+    bench.commit()
+    end_offset = bench.log.log_end_offset
+    busy = bench.end("t", producer, is_commit=False)
+    assert busy.answer.error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert bench.log.log_end_offset == end_offset

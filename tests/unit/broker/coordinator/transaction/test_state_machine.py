@@ -408,6 +408,8 @@ class TransactionalId(RuleBasedStateMachine):
             for position, _ in iter_batches(batch):
                 for record in decode_records(batch, position):
                     key = TRANSACTION_STATE.decode_key(record.key)
+                    if key == TRANSACTION_STATE.unused_key:
+                        continue  # proves the leadership for a refusal
                     value, _ = TRANSACTION_STATE.decode_value(key, record.value)
                     assert isinstance(key, TransactionLogKey)
                     assert isinstance(value, TransactionLogValue)
