@@ -445,20 +445,28 @@ class PartitionCore:
 
     # -- the in-sync set -------------------------------------------------------------------------
 
-    def propose_expansion(self, replica_id: int) -> IsrChange | None:
-        """After a follower's fetch: the proposal to let it join, if it may; the proposal counts as
-        under way from now on.
+    def propose_after_fetch(self, replica_id: int) -> IsrChange | None:
+        """After a follower's fetch: the proposal to let it join, if it may, or to take it out, if
+        it has lost committed records; the proposal counts as under way from now on.
         """
         progress = self.followers[replica_id]
+        if replica_id in self.in_sync.committed and self._has_lost_records(progress):
+            return self.propose()
         if replica_id in self.in_sync.maximal or not self._may_join(progress):
             return None
         return self._propose_joining([progress])
 
+    def _has_lost_records(self, progress: ReplicaProgress) -> bool:
+        """Whether a member of the ISR fetches from before the high watermark: it had all that is
+        committed, so its log was cut back or began again, whatever the reason.
+        """
+        return UNKNOWN_OFFSET < progress.log_end_offset < self.high_watermark
+
     def propose(self, *, again: bool = False) -> IsrChange | None:
         """The proposal that is due, if any: recovery after an unclean election, followers that fell
-        out of sync, a refused addition, or followers that are level and could not join before. It
-        counts as under way from now on. `again` includes followers that the controller refused a
-        moment ago.
+        out of sync or lost records, a refused addition, or followers that are level and could not
+        join before. It counts as under way from now on. `again` includes followers that the
+        controller refused a moment ago.
         """
         if again:
             for progress in self.followers.values():
@@ -476,7 +484,10 @@ class PartitionCore:
             replica_id: progress
             for replica_id, progress in self.followers.items()
             if replica_id in in_sync.committed
-            and not progress.is_caught_up(self._log_end_offset, now_ms, max_lag_ms)
+            and (
+                self._has_lost_records(progress)
+                or not progress.is_caught_up(self._log_end_offset, now_ms, max_lag_ms)
+            )
         }
         if lagging:
             described = ", ".join(
