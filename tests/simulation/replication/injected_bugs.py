@@ -465,7 +465,7 @@ BUGS = table(
     ),
     InjectedBug(unclean_election_takes_the_first_only, 14, ("wipe_disk", "kill_controller")),
     InjectedBug(offline_log_keeps_its_name, 7, ("fail_directory",)),
-    InjectedBug(log_begun_under_the_old_epoch, 366754332),
+    InjectedBug(log_begun_under_the_old_epoch),
     InjectedBug(answer_overtakes_metadata, 2, ("raise_minimum",)),
     InjectedBug(late_copy_is_forgotten, 28, ("unsettle",)),
     InjectedBug(answer_wakes_no_sender, 3, ("kill_broker",)),

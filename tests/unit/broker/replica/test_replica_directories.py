@@ -287,9 +287,7 @@ async def test_a_damaged_log_is_kept_until_older_proposals_are_void(
     still take that over, in the leader epoch in which the log was damaged.
     """
     first, _ = directory_ids(broker)
-    create(
-        broker, "t", first, leader=OTHER_BROKER_ID, isr=[OTHER_BROKER_ID], leader_epoch=6
-    )
+    create(broker, "t", first, leader=OTHER_BROKER_ID, isr=[OTHER_BROKER_ID], leader_epoch=6)
     await damage(broker)
     assert [each.message for each in caplog.records if "leader epoch after 6" in each.message]
     assert await told(broker) == {"t": LOST_DIRECTORY}
