@@ -282,11 +282,14 @@ class DirectoryAssignments(_Sender[UUID]):
         if not self._is_closed and self._told.get(key) != directory_id:
             self._enqueue(key, directory_id)
 
-    def settled(self, topic_id: UUID, partition_index: int) -> None:
-        """The metadata is right about the replica, or the replica is gone."""
+    def settled(self, topic_id: UUID, partition_index: int, only: UUID | None = None) -> None:
+        """The metadata is right about the replica, or the replica is gone. With `only` the metadata
+        has that directory, and another one may still be on its way there.
+        """
         key = (topic_id, partition_index)
-        self.waiting.pop(key, None)
-        self._told.pop(key, None)
+        for reports in (self.waiting, self._told):
+            if only is None or reports.get(key) == only:
+                reports.pop(key, None)
 
     async def _send_all(self) -> None:
         # One turn of the loop: the reports of one metadata change go into one request.

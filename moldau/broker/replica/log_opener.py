@@ -3,8 +3,8 @@
 Owns when and where a new log is made, and what happens to a log that cannot be used. Must not know
 leaders, requests or other brokers. Invariants: an empty log is made only for a replica that is new
 on this broker, that certainly never had a log here, or that is neither in sync nor eligible while
-another broker leads (docs/adr/0011, 0016), and never for one that may lie in a directory that
-failed; a damaged log is put aside, never removed.
+another broker leads and can be neither by an older proposal (docs/adr/0011, 0016), and never for
+one that may lie in a directory that failed; a damaged log is put aside, never removed.
 """
 
 from __future__ import annotations
@@ -211,8 +211,8 @@ class LogOpener:
     def replace_damaged(self, partition: Partition) -> None:
         """Put the damaged log aside and begin an empty one, to be filled from the leader.
 
-        Only for a replica that is neither in sync nor eligible. One that two directories hold is
-        left to an operator.
+        Only for a replica that is neither in sync nor eligible, and that no proposal which is on
+        its way can let in. One that two directories hold is left to an operator.
         """
         topic_partition = partition.topic_partition
         reason = self.damage(partition)

@@ -15,7 +15,12 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from moldau.broker.replica.core.in_sync_set import RECOVERING, IsrAnswer, IsrChange, PartitionState
-from moldau.broker.replica.core.partition_core import FollowerFetch, PartitionCore, ReplicaFigures
+from moldau.broker.replica.core.partition_core import (
+    UNKNOWN_LEADER_EPOCH,
+    FollowerFetch,
+    PartitionCore,
+    ReplicaFigures,
+)
 from moldau.broker.replica.deferred_appends import DeferredAppends, Records, StartWork
 from moldau.broker.replica.verification_guards import (
     NOT_REQUIRED,
@@ -184,6 +189,9 @@ class Partition:
     is_deleted: bool = False
     is_opening: bool = False
     is_verifying: bool = False
+    damaged_in_epoch: int = UNKNOWN_LEADER_EPOCH
+    """The newest leader epoch in which other brokers may know how far the log reached that was
+    damaged since this process began; -1 without one."""
     follower_problem: str = ""
     fetch_watchers: dict[FetchPartition, None] = field(default_factory=dict)
     produce_waits: dict[ProduceWait, None] = field(default_factory=dict)
@@ -325,7 +333,7 @@ class Partition:
             self.high_watermark_moved(log)
         elif self.low_watermark_waits:
             self._tell_low_watermark()
-        self._submit(core.propose_expansion(fetch.replica_id))
+        self._submit(core.propose_after_fetch(fetch.replica_id))
         return ErrorCode.NONE
 
     def check_isr(self) -> None:

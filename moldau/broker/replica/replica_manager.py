@@ -388,6 +388,7 @@ class ReplicaManager:
         partition = self._partitions.get(log.topic_partition)
         if partition is None or partition.log is not log:
             return
+        partition.damaged_in_epoch = partition.core.leader_epoch
         # Not from within the append or read that failed: it gives its own answer first.
         asyncio.get_running_loop().call_soon(self._leave_offline, partition)
 
@@ -396,15 +397,38 @@ class ReplicaManager:
         if partition.is_deleted or registration is None or not partition.is_offline:
             return
         partition.changed()
+        if len(registration.replicas) > 1 and self._opener.damage(partition) is not None:
+            logger.warning(
+                "%s: its log is damaged and reported as lost; it begins empty when the replica is "
+                "neither in sync nor eligible, in a leader epoch after %d or a restart of this "
+                "broker",
+                partition.topic_partition,
+                partition.damaged_in_epoch,
+            )
         self._look_after_damage(partition, registration)
         self.replication.partition_changed(partition, registration)
         self.complete_ready()
 
     def _look_after_damage(self, partition: Partition, registration: PartitionRegistration) -> None:
-        """Begin a damaged replica empty once it is neither in sync nor eligible; else report it."""
+        """Begin a damaged replica empty once it is neither in sync nor eligible, in a leader epoch
+        that began after the damage; else report it.
+
+        Why the leader epoch has to be newer than the damage:
+        1. This replica, outside the ISR, has caught up. Its leader proposes to let it in, counts it
+           for the high watermark, and waits for the controller.
+        2. The log is damaged. By the metadata it is neither in sync nor eligible.
+        3. The controller takes the proposal over. If the log began again in 2, a replica that lacks
+           committed records is in sync.
+        By the report the controller begins a leader epoch, in which the leader knows nothing of its
+        followers; proposals and fetches of the former epoch are refused. One damaged before this
+        process registered needs none: its broker epoch is newer (KIP-903).
+        """
         if len(registration.replicas) == 1 or self._opener.damage(partition) is None:
             return
-        if self.replication.may_be_replaced(registration):
+        if (
+            self.replication.may_be_replaced(registration)
+            and registration.leader_epoch > partition.damaged_in_epoch
+        ):
             self._opener.replace_damaged(partition)
         else:
             self.replication.tell_lost(partition, registration)

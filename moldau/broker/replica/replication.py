@@ -179,10 +179,13 @@ class Replication:
             self.directories.assign(topic_id, index, directory.directory_id)
 
     def tell_lost(self, partition: Partition, registration: PartitionRegistration) -> None:
-        """Report a damaged log, so that the controller takes the replica out of the ISR."""
+        """Report a damaged log, so that the controller takes the replica out of the ISR and begins
+        a leader epoch. While the metadata has the report of earlier damage, the directory of the
+        log that began then may be on its way: once the metadata has that, this damage is reported.
+        """
         topic_id, index = partition.topic_id, partition.topic_partition.partition
         if registration.directory(self._broker_id) == LOST_DIRECTORY:
-            self.directories.settled(topic_id, index)
+            self.directories.settled(topic_id, index, only=LOST_DIRECTORY)
         elif self._own_directories():
             self.directories.assign(topic_id, index, LOST_DIRECTORY)
 

@@ -30,7 +30,7 @@ from moldau.metadata.features import (
 )
 from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
 from moldau.metadata.image.topics import or_old
-from moldau.metadata.image.values import NO_LEADER_CHANGE, RECOVERED, RECOVERING
+from moldau.metadata.image.values import LOST_DIRECTORY, NO_LEADER_CHANGE, RECOVERED, RECOVERING
 from moldau.protocol.metadata_records import PartitionChangeRecord
 
 NOT_NAMED: Final = -1
@@ -271,17 +271,31 @@ class _Transition:
         may_be_empty = self.rules.eligible_leader_replicas_enabled or self.gone
         if self.isr != partition.isr and (self.isr or may_be_empty):
             record.isr = list(self.isr)
-        needs_epoch = not set(partition.replicas).issubset(self.replicas) or (
-            record.isr is not None
-            and not set(partition.isr).issubset(self.isr)
-            and self.rules.metadata_level < ISR_SHRINK_KEEPS_LEADER_EPOCH_LEVEL
-        )
-        if self.leader != partition.leader or needs_epoch:
+        if self.leader != partition.leader or self._needs_leader_epoch(record):
             record.leader = self.leader
         assert record.leader != NO_LEADER_CHANGE or self.leader == partition.leader
         if self.recovery_state != partition.leader_recovery_state:
             assert self.recovery_state in (RECOVERED, RECOVERING)
             record.leader_recovery_state = self.recovery_state
+
+    def _needs_leader_epoch(self, record: PartitionChangeRecord) -> bool:
+        """Whether the leader has to forget how far its followers are, although it stays: a replica
+        that goes, or whose log is lost, may be back with less. A fetch of its former log, and a
+        proposal to let that into the ISR, are of an older leader epoch from now on.
+        """
+        partition = self.partition
+        if not set(partition.replicas).issubset(self.replicas):
+            return True
+        if any(
+            directory == LOST_DIRECTORY != partition.directory(replica)
+            for replica, directory in (self.directories or {}).items()
+        ):
+            return True
+        return (
+            record.isr is not None
+            and not set(partition.isr).issubset(self.isr)
+            and self.rules.metadata_level < ISR_SHRINK_KEEPS_LEADER_EPOCH_LEVEL
+        )
 
     def _record_eligible_leaders(self, record: PartitionChangeRecord) -> None:
         partition = self.partition

@@ -13,7 +13,8 @@ that changes nothing else: a leader whose proposal was refused makes sure by it 
 proposal, late over an older connection, is taken over after all.
 Only the owner of a replica, under its current broker epoch, moves it; a replica in a directory that
 its broker did not register, or lost, neither leads nor is in sync; one whose log is lost, or that
-moves out of a directory that is not registered, is no eligible leader either (KIP-966).
+moves out of a directory that is not registered, is no eligible leader either (KIP-966). A lost log
+begins a leader epoch: what its leader knows of it, and asks for because of that, is void.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from moldau.broker.replica.core.partition_core import PartitionCore, ReplicaRole
 from moldau.broker.replica.followed_partitions import FollowedPartition
 from moldau.broker.replica.log_opener import LogOpener
 from moldau.broker.replica.partition import Partition
+from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.client.cluster import metadata_cache
 from moldau.client.consumer.fetcher import Fetcher
 from moldau.client.producer.core.accumulator import Accumulator
@@ -326,6 +327,19 @@ def offline_log_keeps_its_name(patch: Patch) -> None:
     patch.setattr(FoundPartitions, "release_name", lambda *_, **__: None)
 
 
+def log_begun_under_the_old_epoch(patch: Patch) -> None:
+    """A broker begins a damaged log again as soon as its metadata shows the replica out of ISR and
+    ELR, whatever its leader has proposed.
+    """
+    original = ReplicaManager._look_after_damage
+
+    def look_after_damage(self: Any, partition: Any, registration: Any) -> None:
+        partition.damaged_in_epoch = -1
+        original(self, partition, registration)
+
+    patch.setattr(ReplicaManager, "_look_after_damage", look_after_damage)
+
+
 # -- what leaders and controllers know of each other -----------------------------------------------
 
 
@@ -451,6 +465,7 @@ BUGS = table(
     ),
     InjectedBug(unclean_election_takes_the_first_only, 14, ("wipe_disk", "kill_controller")),
     InjectedBug(offline_log_keeps_its_name, 7, ("fail_directory",)),
+    InjectedBug(log_begun_under_the_old_epoch),
     InjectedBug(answer_overtakes_metadata, 2, ("raise_minimum",)),
     InjectedBug(late_copy_is_forgotten, 28, ("unsettle",)),
     InjectedBug(answer_wakes_no_sender, 3, ("kill_broker",)),

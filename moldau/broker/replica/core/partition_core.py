@@ -123,6 +123,8 @@ class ReplicaProgress:
 
     `caught_up_ms` begins as the time from which its time to catch up counts, NEVER_MS out of sync;
     `refused_ms` is when the controller refused to let it into the ISR, NEVER_MS if it did not.
+    `has_lost_records`: it fetched twice in a row from before the high watermark; a member of the
+    ISR had all before that, so its log was cut back or began again, whatever the reason.
     """
 
     replica_id: int
@@ -131,6 +133,7 @@ class ReplicaProgress:
     log_end_offset: int = UNKNOWN_OFFSET
     log_start_offset: int = UNKNOWN_OFFSET
     refused_ms: float = NEVER_MS
+    has_lost_records: bool = False
     _fetch_ms: float = NEVER_MS
     _fetch_leader_end: float = float("inf")
 
@@ -386,6 +389,11 @@ class PartitionCore:
         returns whether the high watermark moved.
         """
         progress = self.followers[fetch.replica_id]
+        # One fetch may be a late one, over a connection that the follower has given up.
+        progress.has_lost_records = (
+            progress.log_end_offset != UNKNOWN_OFFSET
+            and max(progress.log_end_offset, fetch.fetch_offset) < self.high_watermark
+        )
         progress.fetched(fetch, self._log_end_offset)
         if fetch.fetch_offset >= self._log_end_offset:
             self._level[fetch.replica_id] = progress
@@ -445,20 +453,22 @@ class PartitionCore:
 
     # -- the in-sync set -------------------------------------------------------------------------
 
-    def propose_expansion(self, replica_id: int) -> IsrChange | None:
-        """After a follower's fetch: the proposal to let it join, if it may; the proposal counts as
-        under way from now on.
+    def propose_after_fetch(self, replica_id: int) -> IsrChange | None:
+        """After a follower's fetch: the proposal to let it join, if it may, or to take it out, if
+        it has lost committed records; the proposal counts as under way from now on.
         """
         progress = self.followers[replica_id]
+        if replica_id in self.in_sync.committed and progress.has_lost_records:
+            return self.propose()
         if replica_id in self.in_sync.maximal or not self._may_join(progress):
             return None
         return self._propose_joining([progress])
 
     def propose(self, *, again: bool = False) -> IsrChange | None:
         """The proposal that is due, if any: recovery after an unclean election, followers that fell
-        out of sync, a refused addition, or followers that are level and could not join before. It
-        counts as under way from now on. `again` includes followers that the controller refused a
-        moment ago.
+        out of sync or lost records, a refused addition, or followers that are level and could not
+        join before. It counts as under way from now on. `again` includes followers that the
+        controller refused a moment ago.
         """
         if again:
             for progress in self.followers.values():
@@ -476,7 +486,10 @@ class PartitionCore:
             replica_id: progress
             for replica_id, progress in self.followers.items()
             if replica_id in in_sync.committed
-            and not progress.is_caught_up(self._log_end_offset, now_ms, max_lag_ms)
+            and (
+                progress.has_lost_records
+                or not progress.is_caught_up(self._log_end_offset, now_ms, max_lag_ms)
+            )
         }
         if lagging:
             described = ", ".join(

@@ -81,6 +81,9 @@ class LeaderAndFollowers(RuleBasedStateMachine):
     writes_confirmations: ClassVar[bool] = True
     """Whether the controller's partition epoch grows with a report that changes nothing."""
 
+    damage_begins_leader_epoch: ClassVar[bool] = True
+    """Whether a damaged log is begun again under another leader epoch only."""
+
     def __init__(self) -> None:
         super().__init__()
         # What the leader sees of the cluster (ClusterView), and knows of the topic.
@@ -213,7 +216,7 @@ class LeaderAndFollowers(RuleBasedStateMachine):
             return
         assert sent.leader_epoch == self.core.leader_epoch
         self.core.follower_fetched(fetch, self.known_minimum)
-        self._hand_out(self.core.propose_expansion(fetch.replica_id))
+        self._hand_out(self.core.propose_after_fetch(fetch.replica_id))
 
     @rule(replica_id=FOLLOWER, lost=st.integers(min_value=0, max_value=10))
     def restart_without_its_tail(self, replica_id: int, lost: int) -> None:
@@ -225,6 +228,19 @@ class LeaderAndFollowers(RuleBasedStateMachine):
         self.ends[replica_id] = max(0, self.ends[replica_id] - lost)
         self._write(broker_epochs=epochs)
         self._leave_isr(replica_id, lost=(replica_id,))
+
+    @rule(replica_id=FOLLOWER)
+    def begin_again_after_damage(self, replica_id: int) -> None:
+        """Its broker lives on. By the broker's report the replica leaves ISR and ELR, in another
+        leader epoch, before its log is put aside.
+        """
+        state = self.newest.state
+        if state.leader_id == replica_id:
+            return
+        leader_epoch = state.leader_epoch + self.damage_begins_leader_epoch
+        isr = tuple(each for each in state.isr if each != replica_id)
+        self._change_partition(isr=isr, leader_epoch=leader_epoch, lost=(replica_id,))
+        self.ends[replica_id] = 0
 
     # -- the controller --------------------------------------------------------------------------
 

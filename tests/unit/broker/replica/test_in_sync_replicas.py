@@ -56,7 +56,7 @@ def expanding() -> tuple[PartitionCore, IsrChange]:
     """A leader whose proposal to let 3 join is under way; 2 goes on."""
     core = leader(isr=(1, 2))
     fetched(core, 3, 0)
-    change = must(core.propose_expansion(3))
+    change = must(core.propose_after_fetch(3))
     core.local_log_grew(5, 1)
     fetched(core, 2, 5)
     wait(core, LAG_MS + 1)
@@ -65,6 +65,33 @@ def expanding() -> tuple[PartitionCore, IsrChange]:
 
 
 # -- falling out of sync --------------------------------------------------------------------------
+
+
+def test_a_member_that_has_lost_committed_records_is_to_leave_at_once() -> None:
+    core = leader()
+    core.local_log_grew(5, 1)
+    for follower in (2, 3):
+        fetched(core, follower, 5)
+    assert core.high_watermark == 5
+    for late in (3, 5, 0):
+        fetched(core, 3, late)
+        assert core.propose_after_fetch(3) is None, "one fetch may be a late one"
+    fetched(core, 3, 4)
+    assert must(core.propose_after_fetch(3)).isr == (1, 2)
+    assert core.high_watermark == 5
+
+
+def test_a_member_that_lost_records_while_it_was_proposed_leaves_after_the_answer() -> None:
+    core = leader(isr=(1, 2))
+    core.local_log_grew(5, 1)
+    for follower in (2, 3):
+        fetched(core, follower, 5)
+    joining = must(core.propose_after_fetch(3))
+    for end in (0, 4):
+        fetched(core, 3, end)
+    assert core.propose_after_fetch(3) is None, "one proposal at a time"
+    core.isr_change_answered(joining, ErrorCode.NONE, committed(joining))
+    assert must(core.propose()).isr == (1, 2)
 
 
 def test_who_does_not_catch_up_in_time_is_to_leave() -> None:
@@ -194,7 +221,7 @@ def test_a_replica_that_left_holds_nothing_back_that_it_has() -> None:
 def test_a_replica_that_left_joins_again_after_the_metadata_say_that_it_left() -> None:
     core = shrunk()
     fetched(core, 2, 5)
-    assert core.propose_expansion(2) is None
+    assert core.propose_after_fetch(2) is None
     assert core.propose() is None
     hear(core, isr=(1,), partition_epoch=1)
     assert must(core.propose()).isr == (1, 2)
@@ -230,7 +257,7 @@ def test_the_metadata_of_a_shrink_leave_what_is_proposed_since() -> None:
     cluster = core.cluster
     assert isinstance(cluster, Cluster)
     fetched(core, 3, 5)
-    joining = must(core.propose_expansion(3))
+    joining = must(core.propose_after_fetch(3))
     core.local_log_grew(9, 1)
     hear(core, isr=(1,), partition_epoch=1, log_end_offset=9)
     assert core.in_sync.pending is joining
@@ -241,7 +268,7 @@ def test_the_metadata_of_a_shrink_leave_what_is_proposed_since() -> None:
 def test_a_replica_that_joins_needs_no_metadata() -> None:
     core = leader(isr=(1,))
     fetched(core, 2, 0)
-    change = must(core.propose_expansion(2))
+    change = must(core.propose_after_fetch(2))
     core.isr_change_answered(change, ErrorCode.NONE, committed(change))
     core.local_log_grew(5, 2)
     assert fetched(core, 2, 5, 2)
@@ -269,13 +296,13 @@ def test_who_has_everything_committed_joins() -> None:
     fetched(core, 2, 8)
     assert core.high_watermark == 8
     fetched(core, 3, 7)
-    assert core.propose_expansion(3) is None
+    assert core.propose_after_fetch(3) is None
     fetched(core, 3, 8)
-    change = must(core.propose_expansion(3))
+    change = must(core.propose_after_fetch(3))
     assert change.isr == (1, 2, 3)
     assert dict(change.broker_epochs) == {1: 11, 2: 12, 3: 13}
     assert change.leader_recovery_state == RECOVERED
-    assert core.propose_expansion(3) is None
+    assert core.propose_after_fetch(3) is None
     fetched(core, 2, 10)
     assert core.high_watermark == 8, "who may be in sync already is waited for"
 
@@ -284,9 +311,9 @@ def test_nobody_joins_before_it_has_the_start_of_the_leader_epoch() -> None:
     core = PartitionCore(LOCAL, Cluster())
     core.apply_state(state(isr=(1, 2)), log_end_offset=10, high_watermark=3)
     fetched(core, 3, 5)
-    assert core.propose_expansion(3) is None
+    assert core.propose_after_fetch(3) is None
     fetched(core, 3, 10)
-    assert must(core.propose_expansion(3)).isr == (1, 2, 3)
+    assert must(core.propose_after_fetch(3)).isr == (1, 2, 3)
 
 
 @pytest.mark.parametrize("cause", ["fenced", "unregistered", "restarted"])
@@ -301,7 +328,7 @@ def test_nobody_joins_whom_the_controller_would_refuse(cause: str) -> None:
         del cluster.epochs[3]
     else:
         cluster.epochs[3] = 99
-    assert core.propose_expansion(3) is None
+    assert core.propose_after_fetch(3) is None
     cluster.out_of_service.clear()
     cluster.epochs[3] = 13
     assert must(core.propose()).isr == (1, 2, 3), "unfenced, without another fetch of the partition"
@@ -313,7 +340,7 @@ def test_who_has_not_fetched_for_long_does_not_join_by_itself() -> None:
     assert isinstance(cluster, Cluster)
     cluster.out_of_service.add(3)
     fetched(core, 3, 0)
-    assert core.propose_expansion(3) is None
+    assert core.propose_after_fetch(3) is None
     cluster.out_of_service.clear()
     fetched(core, 2, 0)
     wait(core, LAG_MS + 1)
@@ -332,9 +359,9 @@ def test_whom_the_controller_took_out_has_to_say_where_it_is_now() -> None:
     assert core.needs_position(2)
     assert core.local_log_grew(6, 1), "nor is it waited for"
     fetched(core, 2, 0)
-    assert core.propose_expansion(2) is None
+    assert core.propose_after_fetch(2) is None
     fetched(core, 2, 6)
-    assert must(core.propose_expansion(2)).isr == (1, 2)
+    assert must(core.propose_after_fetch(2)).isr == (1, 2)
 
 
 @pytest.mark.parametrize("cause", ["fenced", "proposed"])
@@ -359,9 +386,9 @@ def test_who_left_the_isr_with_its_log_is_still_known(cause: str) -> None:
 def test_two_that_catch_up_at_once_join_one_after_the_other() -> None:
     core = leader(isr=(1,))
     fetched(core, 2, 0)
-    first = must(core.propose_expansion(2))
+    first = must(core.propose_after_fetch(2))
     fetched(core, 3, 0)
-    assert core.propose_expansion(3) is None
+    assert core.propose_after_fetch(3) is None
     core.isr_change_answered(first, ErrorCode.NONE, committed(first))
     second = must(core.propose())
     assert (second.isr, second.partition_epoch) == ((1, 2, 3), 1)

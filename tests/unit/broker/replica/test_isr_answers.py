@@ -109,7 +109,7 @@ def test_a_controller_that_writes_nothing_frees_no_replica_that_left() -> None:
     shrink = must(core.propose())
     core.isr_change_answered(shrink, ErrorCode.NONE, committed(shrink))
     fetched(core, 3, 5)
-    joining = must(core.propose_expansion(3))
+    joining = must(core.propose_after_fetch(3))
     core.isr_change_answered(joining, ErrorCode.INELIGIBLE_REPLICA, None)
     again = must(core.propose())
     same = PartitionState(LOCAL, 0, again.partition_epoch, (), again.isr)
@@ -145,7 +145,7 @@ def test_a_refused_replica_is_proposed_again_after_a_pause_or_when_brokers_chang
     again = must(core.propose())
     core.isr_change_answered(again, ErrorCode.NONE, committed(again))
     fetched(core, 3, 5)
-    assert core.propose_expansion(3) is None
+    assert core.propose_after_fetch(3) is None
     assert core.propose() is None
     assert must(core.propose(again=True)).isr == (1, 2, 3)
 
@@ -154,9 +154,9 @@ def test_a_refused_replica_is_proposed_again_after_a_pause_or_when_brokers_chang
     core.isr_change_answered(again, ErrorCode.NONE, committed(again))
     wait(core, REFUSAL_PAUSE_MS)
     fetched(core, 3, 5)
-    assert core.propose_expansion(3) is None
+    assert core.propose_after_fetch(3) is None
     wait(core, 1)
-    assert must(core.propose_expansion(3)).isr == (1, 2, 3)
+    assert must(core.propose_after_fetch(3)).isr == (1, 2, 3)
 
 
 @pytest.mark.parametrize(

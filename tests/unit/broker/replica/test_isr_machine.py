@@ -44,6 +44,7 @@ class Walk:
         "fetch": 40,
         "fetch_arrives_late": 4,
         "restart_without_its_tail": 1,
+        "begin_again_after_damage": 1,
         "minimum_changes": 6,
         "fence": 2,
         "unfence": 12,
@@ -84,6 +85,7 @@ class Walk:
             "fetch": (follower, flag),
             "fetch_arrives_late": (pick,),
             "restart_without_its_tail": (follower, chance.randint(0, 10)),
+            "begin_again_after_damage": (follower,),
             "minimum_changes": (chance.randint(1, 3),),
             "fence": (follower,),
             "unfence": (follower,),
@@ -178,6 +180,12 @@ class WithoutConfirmations(LeaderAndFollowers):
     writes_confirmations = False
 
 
+class DamageKeepsLeaderEpoch(LeaderAndFollowers):
+    """A damaged log begins again as soon as its broker takes it to be out of ISR and ELR."""
+
+    damage_begins_leader_epoch = False
+
+
 def is_found(machine: type[LeaderAndFollowers]) -> bool:
     """Whether as many walks as `test_long_walks` makes find something."""
     for seed in range(WALKS):
@@ -206,5 +214,8 @@ def test_an_injected_bug_of_the_leader_is_found(
     assert is_found(LeaderAndFollowers)
 
 
-def test_a_controller_that_keeps_late_copies_valid_is_found() -> None:
-    assert is_found(WithoutConfirmations)
+@pytest.mark.parametrize("machine", [WithoutConfirmations, DamageKeepsLeaderEpoch])
+def test_a_controller_that_keeps_older_requests_valid_is_found(
+    machine: type[LeaderAndFollowers],
+) -> None:
+    assert is_found(machine)

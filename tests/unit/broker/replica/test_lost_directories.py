@@ -293,6 +293,17 @@ async def test_a_log_that_is_gone_from_its_directory_is_lost(
         assert await told(broker) == machine.ids["/one"]
 
 
+async def test_a_log_damaged_before_the_start_waits_for_no_leader_epoch() -> None:
+    """What was proposed for the former process names its broker epoch, which is void."""
+    machine = Machine()
+    await machine.fill("/one")
+    machine.filesystem.put("/one/t-0/partition.metadata", b"nonsense")
+    state = machine.topic(machine.ids["/one"], **NOT_BELIEVED)
+    async with machine.start(at_start=state) as broker:
+        assert broker.log("t").log_end_offset == 0
+        assert any("-stray" in name for name in machine.filesystem.listdir("/one"))
+
+
 async def test_the_only_replica_that_is_gone_from_its_directory_stays_offline() -> None:
     machine = Machine()
     await machine.fill("/one")

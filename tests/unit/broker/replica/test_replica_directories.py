@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import uuid
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.broker.replica.followed_partitions import FollowedPartition
 from moldau.broker.replica.log_opener import MAX_REPLACEMENTS
 from moldau.metadata.image.values import LOST_DIRECTORY, UNASSIGNED_DIRECTORY
@@ -257,17 +259,77 @@ async def test_a_damaged_log_that_may_be_needed_is_kept(
     assert "t-0" in broker.filesystem.listdir("/one")
 
 
+async def damage(broker: DataPath) -> None:
+    """The log fails by itself, and what follows from that has been done."""
+    log = broker.log("t")
+    log.take_offline("the test says so")
+    await asyncio.sleep(0)
+    assert broker.partition("t").log is log
+
+
+def strays(broker: DataPath) -> list[str]:
+    return [name for name in broker.filesystem.listdir("/one") if "-stray" in name]
+
+
 async def test_a_disk_that_breaks_logs_again_and_again_is_left_alone(broker: DataPath) -> None:
     create(broker, "t", directory_ids(broker)[0], leader=OTHER_BROKER_ID, isr=[OTHER_BROKER_ID])
     for number in range(MAX_REPLACEMENTS + 1):
-        broker.log("t").take_offline("the test says so")
-        await until_async(
-            lambda last=number == MAX_REPLACEMENTS: broker.partition("t").is_offline is last
-        )
+        await damage(broker)
+        broker.change_partition("t", leader=OTHER_BROKER_ID)
+        assert broker.partition("t").is_offline == (number == MAX_REPLACEMENTS)
+    assert len(strays(broker)) == MAX_REPLACEMENTS
+
+
+async def test_a_damaged_log_is_kept_until_older_proposals_are_void(
+    broker: DataPath, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The replica had caught up, and its leader has proposed it for the ISR: the controller may
+    still take that over, in the leader epoch in which the log was damaged.
+    """
+    first, _ = directory_ids(broker)
+    create(broker, "t", first, leader=OTHER_BROKER_ID, isr=[OTHER_BROKER_ID], leader_epoch=6)
+    await damage(broker)
+    assert [each.message for each in caplog.records if "leader epoch after 6" in each.message]
+    assert await told(broker) == {"t": LOST_DIRECTORY}
+    for changes in (
+        {"isr": [OTHER_BROKER_ID]},  # as a proposal that a refused one is followed by
+        {"directories": [LOST_DIRECTORY, ELSEWHERE]},  # by a controller of Apache Kafka
+        {"isr": [OTHER_BROKER_ID, BROKER_ID]},
+        {"isr": [OTHER_BROKER_ID]},
+    ):
+        broker.change_partition("t", **changes)
+        assert broker.partition("t").is_offline, changes
+    assert strays(broker) == []
+    broker.change_partition("t", leader=OTHER_BROKER_ID)
+    assert broker.log("t").log_end_offset == 0
+    assert len(strays(broker)) == 1
+    assert await told(broker) == {"t": first}
+    assert len([each for each in caplog.records if "reported as lost" in each.message]) == 1
+
+
+async def test_damage_is_reported_again_when_the_metadata_has_earlier_damage(
+    broker: DataPath,
+) -> None:
+    """The log breaks a second time before the controller knows in which directory it began again,
+    so that a report of the damage would change nothing, and begin no leader epoch.
+    """
+    first, _ = directory_ids(broker)
+    lost = {"leader": OTHER_BROKER_ID, "directories": [LOST_DIRECTORY, ELSEWHERE]}
+    create(broker, "t", first, leader=OTHER_BROKER_ID, isr=[OTHER_BROKER_ID], leader_epoch=6)
+    await damage(broker)
+    assert await told(broker) == {"t": LOST_DIRECTORY}
+    broker.change_partition("t", **lost)
+    sent = await next_of(broker, AssignReplicasToDirsRequest)
+    await damage(broker)
     broker.change_partition("t", isr=[OTHER_BROKER_ID])
+    sent.fail(ControllerUnavailable("the test says so"))
+    assert await told(broker) == {"t": first}
+    broker.change_partition("t", directories=[first, ELSEWHERE])
+    assert await told(broker) == {"t": LOST_DIRECTORY}
     assert broker.partition("t").is_offline
-    strays = [name for name in broker.filesystem.listdir("/one") if "-stray" in name]
-    assert len(strays) == MAX_REPLACEMENTS
+    broker.change_partition("t", **lost)
+    assert broker.log("t").log_end_offset == 0
+    assert await told(broker) == {"t": first}
 
 
 async def test_one_of_two_copies_is_not_chosen_here(broker: DataPath) -> None:

@@ -166,7 +166,11 @@ class Checker:
             new.partition_epoch > old.partition_epoch or only_cleared, f"partition epoch {what}"
         )
         require(new.leader_epoch >= old.leader_epoch, f"leader epoch {what}")
-        if new.leader != old.leader or set(old.replicas) - set(new.replicas):
+        is_log_lost = any(
+            new.directory(each) == LOST_DIRECTORY != old.directory(each)
+            for each in set(old.replicas) & set(new.replicas)
+        )
+        if new.leader != old.leader or set(old.replicas) - set(new.replicas) or is_log_lost:
             require(new.leader_epoch > old.leader_epoch, f"the leader epoch must grow {what}")
         holders = self.holders[topic_id, index]
         holders |= self.reported.get((topic_id, index), set())

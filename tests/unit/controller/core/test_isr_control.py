@@ -139,6 +139,27 @@ def test_a_replica_whose_log_is_lost_is_ineligible(driver: CoreDriver) -> None:
         assert driver.alter_partition([1, 2, 3]).error_code == error
 
 
+@pytest.mark.parametrize("isr", [[1, 2, 3], [1, 2]])
+def test_a_lost_log_begins_a_leader_epoch(driver: CoreDriver, isr: list[int]) -> None:
+    """The broker begins the log again, and what its leader proposed before it knew must not let the
+    replica in, also not by a late copy.
+    """
+    (directory_id,) = driver.image.cluster.brokers[3].directories
+    driver.alter_partition(isr)
+    before = driver.partition()
+    assign(driver, 3, LOST_DIRECTORY)
+    after = driver.partition()
+    assert (after.leader, after.isr) == (before.leader, (1, 2))
+    assert after.leader_epoch == before.leader_epoch + 1
+    assign(driver, 3, LOST_DIRECTORY)
+    assign(driver, 3, directory_id)
+    assert driver.partition().leader_epoch == after.leader_epoch
+    late = driver.alter_partition(
+        [1, 2, 3], leader_epoch=before.leader_epoch, partition_epoch=before.partition_epoch
+    )
+    assert late.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
 def test_a_replica_whose_log_is_lost_is_no_eligible_leader(driver: CoreDriver) -> None:
     """Its broker begins it anew: chosen to lead, it would cut what was committed everywhere."""
     (directory_id,) = driver.image.cluster.brokers[2].directories
