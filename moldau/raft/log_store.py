@@ -32,7 +32,7 @@ from moldau.raft.values import MetadataLogError
 from moldau.runtime.clock import Clock
 from moldau.storage.append import AppendOrigin, AppendResult
 from moldau.storage.faults import DiskFull, LogOffline
-from moldau.storage.log_segments import FlushJob
+from moldau.storage.log_segments import FlushJob, ReadResult
 from moldau.storage.segment import LogSegment
 
 logger = logging.getLogger("moldau.raft")
@@ -201,8 +201,8 @@ class LogStore:
             self.flush_soon()
         return result
 
-    def found_no_room(self, result: AppendResult) -> bool:
-        """Whether an append was refused for want of room: the log is as it was before."""
+    def found_no_room(self, result: AppendResult | ReadResult) -> bool:
+        """Whether it was refused for want of room, or of a descriptor: the log is as it was."""
         return result.error is ErrorCode.KAFKA_STORAGE_ERROR and not self._log.offline
 
     async def append_fetched(self, effect: AppendFetched) -> FollowerAppend:
@@ -320,17 +320,20 @@ class LogStore:
     async def read_records(self, start_offset: int, end_offset: int, max_bytes: int) -> Buffer:
         """Whole batches from the one with `start_offset` on, their CRC known to be good.
 
-        Raises MetadataLogError.
+        Raises MetadataLogError; DiskFull, they cannot be read now.
         """
         result = self._log.read(start_offset, max_bytes=max_bytes, max_offset=end_offset)
         while result.verification is not None:
             await self._offload(result.verification.run)
             result = self._log.finish_verification(result)
         if result.error is not ErrorCode.NONE:
-            raise MetadataLogError(
+            reason = (
                 f"{self._files.directory}: reading at offset {start_offset}: "
                 f"{result.error_message or result.error.name}"
             )
+            if self.found_no_room(result):
+                raise DiskFull(reason)
+            raise MetadataLogError(reason)
         region = result.records
         if isinstance(region, bytes):
             return region

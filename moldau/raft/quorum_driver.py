@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import uuid_to_base64
 from moldau.raft.core import QuorumCore
 from moldau.raft.core.effects import (
@@ -497,10 +498,15 @@ class QuorumDriver:
         assert isinstance(effect.token, asyncio.Future)
         if effect.token.done():
             return
-        records = await self.store.read_records(
-            effect.start_offset, effect.end_offset, effect.max_bytes
-        )
-        _settle(effect.token, replace(effect.response, records=records))
+        try:
+            records = await self.store.read_records(
+                effect.start_offset, effect.end_offset, effect.max_bytes
+            )
+        except DiskFull:  # the log has said why; the replica asks again
+            response = replace(effect.response, error=ErrorCode.KAFKA_STORAGE_ERROR)
+        else:
+            response = replace(effect.response, records=records)
+        _settle(effect.token, response)
 
     async def _read_snapshot(self, effect: ReadSnapshot) -> None:
         error, size_bytes, data = await self.snapshots.read_chunk(

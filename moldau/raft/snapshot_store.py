@@ -217,6 +217,11 @@ def _read_piece(
         file = filesystem.open(path, write=False)
     except FileNotFoundError:
         return ErrorCode.SNAPSHOT_NOT_FOUND, 0, b""
+    except OSError as error:
+        if not is_out_of_room(error):
+            raise
+        logger.warning("%s cannot be read now: %s", os.path.basename(path), error)
+        return ErrorCode.KAFKA_STORAGE_ERROR, 0, b""
     try:
         size_bytes = file.size_bytes
         if not 0 <= position < size_bytes:

@@ -205,6 +205,43 @@ async def test_a_cut_that_cannot_be_noted_waits_for_room() -> None:
         assert former.fatal == []
 
 
+async def test_a_broker_without_room_follows_again_with_room() -> None:
+    async with Quorum(1, 2, 3, seed=40) as quorum:
+        broker = quorum.add(7, is_controller=False)
+        await broker.start()
+        former = await quorum.leader()
+        former.append("a")
+        await quorum.converged("a")
+        with full(broker):
+            former.crash()
+            leader = await quorum.leader()
+            leader.append("b")
+            await quorum.pass_ms(20_000)
+            assert broker.listener.names == ["a"]
+        await former.start()
+        await quorum.converged("a", "b")
+        assert broker.fatal == []
+
+
+async def test_a_leader_without_descriptors_leads_on_and_serves_again_with_some() -> None:
+    async with Quorum(1, 2, 3, seed=41) as quorum:
+        leader = await quorum.leader()
+        late = next(node for node in quorum.nodes.values() if node is not leader)
+        leader.append("a")
+        await quorum.converged("a")
+        quorum.network.isolate(late.node_id)
+        leader.append("b")
+        await quorum.until(lambda: leader.listener.names == ["a", "b"])
+        await snapshot_of(leader.running, leader.listener)  # another segment begins
+        leader.running._files.log.segments[0].close_descriptors()
+        fault = Fault("open", ".log", errno.EMFILE, count=3)
+        leader.filesystem.faults = [fault]
+        quorum.network.heal()
+        await quorum.converged("a", "b")
+        assert fault.count == 0
+        assert leader.fatal == []
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS], ids=["EIO", "EROFS"])
 @pytest.mark.parametrize("operation", ["append", "fdatasync"])
 async def test_a_leader_whose_disk_fails_stops_and_another_leads(
@@ -228,6 +265,7 @@ async def test_a_disk_that_fails_while_it_is_probed_stops_the_replica() -> None:
             try_to_append(former)
             former.filesystem.faults = [Fault("create", LOG_DIRECTORY, errno.EROFS, count=None)]
             await quorum.until(lambda: former.fatal)
+            assert "room-probe" in former.fatal[0]
 
 
 async def test_a_node_does_not_start_on_a_full_disk() -> None:
