@@ -238,11 +238,7 @@ class OwnWork:
     def refused(self, what: str, error: ErrorCode) -> None:
         """The log did not take a change."""
         if not self._pause_ms:
-            logger.error(
-                "the metadata log did not take %s: %s; trying again from time to time",
-                what,
-                error.name,
-            )
+            logger.error("the metadata log did not take %s: %s", what, error.name)
         self._pause_ms = min(max(2 * self._pause_ms, FIRST_RETRY_MS), MAX_RETRY_MS)
         self._not_before_ms = self._clock.monotonic_ms() + self._pause_ms
 

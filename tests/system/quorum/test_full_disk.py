@@ -1,4 +1,4 @@
-"""The active controller's disk is full: another controller leads, and brokers are fenced as ever."""
+"""The active controller's disk is full: another controller leads, and fences silent brokers."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import NoOpRecord
 from moldau.raft import MetadataLogError
 from moldau.raft.core.values import ReplicaKey
-from moldau.raft.room import MAX_PAUSE_MS
+from moldau.raft.room import MAX_PAUSE_MS, PROBE_FILE
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
-from .fixtures import LOG_DIRECTORY, Listener, append, format_directory, open_log, snapshot_of
+from .fixtures import Listener, append, format_directory, open_log, snapshot_of
 from .quorums import Node, Quorum
 
 SAYS_FULL = "no room for the metadata log"
@@ -263,9 +263,9 @@ async def test_a_disk_that_fails_while_it_is_probed_stops_the_replica() -> None:
         former = await quorum.leader()
         with full(former):
             try_to_append(former)
-            former.filesystem.faults = [Fault("create", LOG_DIRECTORY, errno.EROFS, count=None)]
+            former.filesystem.faults = [Fault("create", PROBE_FILE, errno.EROFS, count=None)]
             await quorum.until(lambda: former.fatal)
-            assert "room-probe" in former.fatal[0]
+            assert PROBE_FILE in former.fatal[0]
 
 
 async def test_a_node_does_not_start_on_a_full_disk() -> None:
