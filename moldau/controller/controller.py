@@ -210,11 +210,47 @@ logger = logging.getLogger("moldau.controller")
 MAX_WAITING_REQUESTS: Final = 1_000
 MIN_SESSION_CHECK_MS: Final = 10.0
 MORE_TOKENS_AFTER_MS: Final = 100.0
-"""The pause between two batches of expired delegation tokens, and after a failed one."""
+"""The pause between two batches of expired delegation tokens."""
+FIRST_RETRY_MS: Final = 1_000.0
+MAX_RETRY_MS: Final = 10_000.0
 LATE_SESSION_CHECK_MS: Final = 1_000.0
 """A check that is later than this waits once more for so long: the node has stood still, and the
 heartbeats that arrived in that time are to be read first.
 """
+
+
+class OwnWork:
+    """When the controller tries again what it does without a request, after the log refused it.
+
+    Invariant: the pause doubles from `FIRST_RETRY_MS` to `MAX_RETRY_MS` while the log refuses one
+    change after the other; each change of state is logged once. Times are monotonic milliseconds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._not_before_ms = 0.0
+        self._pause_ms = 0.0
+
+    def delay_ms(self, delay_ms: float) -> float:
+        """How long to wait with work that is due in `delay_ms`."""
+        return max(delay_ms, self._not_before_ms - self._clock.monotonic_ms())
+
+    def refused(self, what: str, error: ErrorCode) -> None:
+        """The log did not take a change."""
+        if not self._pause_ms:
+            logger.error("the metadata log did not take %s: %s", what, error.name)
+        self._pause_ms = min(max(2 * self._pause_ms, FIRST_RETRY_MS), MAX_RETRY_MS)
+        self._not_before_ms = self._clock.monotonic_ms() + self._pause_ms
+
+    def accepted(self) -> None:
+        """The log took a change, be it a request's."""
+        if self._pause_ms:
+            logger.info("the metadata log takes changes again")
+            self.reset()
+
+    def reset(self) -> None:
+        """Begin without a pause: this node becomes active."""
+        self._not_before_ms = self._pause_ms = 0.0
 
 
 class RequestFailed(Exception):
@@ -275,6 +311,7 @@ class Controller:
         self._bootstrap_records = bootstrap_records
         self._snapshots = snapshot_policy
         self._turns = Turns(clock, slice_ms)
+        self._own_work = OwnWork(clock)
         self._waiting: deque[_Waiting] = deque()
         self._undecided: dict[_Waiting, None] = {}  # in the order they came
         self._committed_offset = -1
@@ -404,6 +441,7 @@ class Controller:
         )
         if error is ErrorCode.NONE:
             self._last_appended_offset = last_offset
+            self._own_work.accepted()
             yield from self._core.on_appended(change, last_offset, self._clock.now_ms())
             self._arm_session_timer()
             self._arm_task_timer()
@@ -452,6 +490,7 @@ class Controller:
         records = self._core.activate(
             leader_epoch, self._bootstrap_records, monotonic_ms=self._clock.monotonic_ms()
         )
+        self._own_work.reset()
         logger.info("active controller in epoch %d", leader_epoch)
         if records:
             error = at_once(self._append(records))
@@ -479,7 +518,7 @@ class Controller:
         expiry_ms = self._core.next_session_expiry_ms()
         if expiry_ms is not None:
             now_ms = self._clock.monotonic_ms()
-            delay_ms = max(expiry_ms - now_ms, MIN_SESSION_CHECK_MS)
+            delay_ms = self._own_work.delay_ms(max(expiry_ms - now_ms, MIN_SESSION_CHECK_MS))
             self._sessions_latest_ms = now_ms + delay_ms + LATE_SESSION_CHECK_MS
             self._session_timer = self._clock.call_later(delay_ms, self._check_sessions)
 
@@ -500,9 +539,9 @@ class Controller:
         records = self._core.fence_expired(self._clock.monotonic_ms())
         if records:
             last = records[-1][0]
-            if isinstance(last, BrokerRegistrationChangeRecord):
+            is_taken = yield from self._append_own(records, "a fencing")
+            if is_taken and isinstance(last, BrokerRegistrationChangeRecord):
                 logger.warning("fencing broker %d, which fell silent", last.broker_id)
-            yield from self._append_own(records, "a fencing")
         self._arm_session_timer()
         self._arm_task_timer()
 
@@ -516,7 +555,7 @@ class Controller:
             self._task_timer = None
         if due_ms is not None and self.is_active and not self._is_closed:
             self._task_due_ms = due_ms
-            delay_ms = max(due_ms - self._clock.monotonic_ms(), 0.0)
+            delay_ms = self._own_work.delay_ms(max(due_ms - self._clock.monotonic_ms(), 0.0))
             self._task_timer = self._clock.call_later(delay_ms, self._run_task)
 
     def _run_task(self) -> None:
@@ -527,13 +566,16 @@ class Controller:
     def _run_due_task(self) -> Steps[None]:
         records = self._core.run_due_task(self._clock.monotonic_ms())
         if records:
-            logger.info("elections of the controller's own: %d partitions", len(records))
-            yield from self._append_own(records, "its own elections")
+            if (yield from self._append_own(records, "its own elections")):
+                logger.info("elections of the controller's own: %d partitions", len(records))
+            else:
+                self._core.task_refused()
         self._arm_task_timer()
 
     def _arm_token_timer(self, delay_ms: float | None) -> None:
         if delay_ms is None or self._token_timer is not None or self._is_closed:
             return
+        delay_ms = self._own_work.delay_ms(delay_ms)
         self._token_timer = self._clock.call_later(delay_ms, self._check_tokens)
 
     def _check_tokens(self) -> None:
@@ -543,16 +585,17 @@ class Controller:
 
     def _remove_expired_tokens(self) -> Steps[None]:
         records = self._core.expired_tokens(self._clock.now_ms())
-        if records:
+        if records and (yield from self._append_own(records, "the end of delegation tokens")):
             logger.info("%d delegation tokens have expired", len(records))
-            yield from self._append_own(records, "the end of delegation tokens")
         # There may be more than one batch of them.
         self._arm_token_timer(MORE_TOKENS_AFTER_MS if records else self._token_check_interval_ms)
 
-    def _append_own(self, records: Sequence[VersionedRecord], what: str) -> Steps[None]:
+    def _append_own(self, records: Sequence[VersionedRecord], what: str) -> Steps[bool]:
+        """Append what no request asked for. Returns whether the log took it."""
         error = yield from self._append(records)
         if error is not ErrorCode.NONE:
-            logger.error("the metadata log did not take %s: %s", what, error.name)
+            self._own_work.refused(what, error)
+        return error is ErrorCode.NONE
 
     def _arm_snapshot_timer(self) -> None:
         delay_ms = self._snapshots.next_check_ms(self._clock.monotonic_ms())

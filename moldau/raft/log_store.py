@@ -3,7 +3,7 @@
 Owns: the order of file operations of each effect, the group flush, the lock that keeps readers off
 a log that another thread changes. Must not: know roles, epochs' meaning or peers. Invariant: a
 leader's appends happen on the loop, everything that cuts happens while nothing is being flushed;
-after a failed flush the log is offline.
+after a failed flush the log is offline, but for one that found no room: it is repeated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from moldau.raft.values import MetadataLogError
 from moldau.runtime.clock import Clock
 from moldau.storage.append import AppendOrigin, AppendResult
 from moldau.storage.faults import DiskFull, LogOffline
-from moldau.storage.log_segments import FlushJob
+from moldau.storage.log_segments import FlushJob, ReadResult
 from moldau.storage.segment import LogSegment
 
 logger = logging.getLogger("moldau.raft")
@@ -52,11 +52,14 @@ VotersAt = tuple[int, VoterSet]
 
 @dataclass(slots=True)
 class FollowerAppend:
-    """The outcome of fetched batches: the voters in those appended, and why the rest was not."""
+    """The outcome of fetched batches: the voters in those appended, and why the rest was not:
+    `refusal`, or `no_room`.
+    """
 
     voters: list[VotersAt] = field(default_factory=list)
     has_appended: bool = False
     refusal: str | None = None
+    no_room: str | None = None
 
 
 class RecordsFlush(FlushJob):
@@ -88,7 +91,8 @@ class RecordsFlush(FlushJob):
 
 class LogStore:
     """One log's files. `on_flushed` is called whenever more of the log is on stable storage,
-    `on_failure` when nothing can be promised any more.
+    `on_no_room` when a flush found no room and has to be repeated, `on_failure` when nothing can be
+    promised any more.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class LogStore:
         log_lock: asyncio.Lock,
         *,
         on_flushed: Callable[[], None],
+        on_no_room: Callable[[str], None],
         on_failure: Callable[[str], None],
     ) -> None:
         self._files = files
@@ -110,6 +115,7 @@ class LogStore:
         self._recent = recent
         self._log_lock = log_lock
         self._on_flushed = on_flushed
+        self._on_no_room = on_no_room
         self._on_failure = on_failure
         self._flush_task: asyncio.Task[None] | None = None
         self._synced: tuple[LogSegment, int] | None = None
@@ -139,7 +145,7 @@ class LogStore:
         return self._append(batch, leader_epoch, timestamp_ms, messages)
 
     def append_epoch_start(self, effect: AppendEpochStart) -> list[VotersAt]:
-        """Append a leader's first batch; the voters in it. Raises MetadataLogError."""
+        """Append a leader's first batch; the voters in it. Raises MetadataLogError, DiskFull."""
         message = LeaderChangeMessage(
             version=_LEADER_CHANGE_VERSION,
             leader_id=self._node_id,
@@ -154,7 +160,7 @@ class LogStore:
         return self._append_control(records, effect)
 
     def append_voters(self, effect: AppendVoters) -> list[VotersAt]:
-        """Append a change of the voters. Raises MetadataLogError."""
+        """Append a change of the voters. Raises MetadataLogError, DiskFull."""
         records = effect.voters.control_records()
         if not effect.kraft_version_changed:
             records = [each for each in records if each[0] is ControlRecordType.KRAFT_VOTERS]
@@ -169,7 +175,10 @@ class LogStore:
         batch = encode_control_batch(records, timestamp_ms=timestamp_ms)
         result = self._append(batch, effect.leader_epoch, timestamp_ms, ())
         if result.error is not ErrorCode.NONE:
-            raise MetadataLogError(f"{self._files.directory}: {result.error_message}")
+            reason = f"{self._files.directory}: {result.error_message}"
+            if self.found_no_room(result):
+                raise DiskFull(reason)
+            raise MetadataLogError(reason)
         return [] if effect.voters is None else [(result.last_offset, effect.voters)]
 
     def _append(
@@ -191,6 +200,10 @@ class LogStore:
             )
             self.flush_soon()
         return result
+
+    def found_no_room(self, result: AppendResult | ReadResult) -> bool:
+        """Whether it was refused for want of room, or of a descriptor: the log is as it was."""
+        return result.error is ErrorCode.KAFKA_STORAGE_ERROR and not self._log.offline
 
     async def append_fetched(self, effect: AppendFetched) -> FollowerAppend:
         """Append what a leader sent, as far as it is good. Raises MetadataLogError (the disk)."""
@@ -217,7 +230,11 @@ class LogStore:
             if result.error is not ErrorCode.NONE:
                 if self._log.offline:
                     raise MetadataLogError(self._log.offline_reason)
-                outcome.refusal = result.error_message or result.error.name
+                reason = result.error_message or result.error.name
+                if self.found_no_room(result):
+                    outcome.no_room = reason
+                else:
+                    outcome.refusal = reason
                 break
             outcome.has_appended = True
             for batch in piece.batches:
@@ -265,7 +282,9 @@ class LogStore:
                 self._on_flushed()
                 if self._log.recovery_point >= self._files.flushed_end_offset + NOTE_EVERY:
                     await self._try_to_note(self._log.recovery_point)
-        except (LogOffline, DiskFull) as error:
+        except DiskFull as error:
+            self._on_no_room(str(error))
+        except LogOffline as error:
             self._on_failure(str(error))
         finally:
             self._flush_task = None
@@ -301,17 +320,20 @@ class LogStore:
     async def read_records(self, start_offset: int, end_offset: int, max_bytes: int) -> Buffer:
         """Whole batches from the one with `start_offset` on, their CRC known to be good.
 
-        Raises MetadataLogError.
+        Raises MetadataLogError; DiskFull, they cannot be read now.
         """
         result = self._log.read(start_offset, max_bytes=max_bytes, max_offset=end_offset)
         while result.verification is not None:
             await self._offload(result.verification.run)
             result = self._log.finish_verification(result)
         if result.error is not ErrorCode.NONE:
-            raise MetadataLogError(
+            reason = (
                 f"{self._files.directory}: reading at offset {start_offset}: "
                 f"{result.error_message or result.error.name}"
             )
+            if self.found_no_room(result):
+                raise DiskFull(reason)
+            raise MetadataLogError(reason)
         region = result.records
         if isinstance(region, bytes):
             return region

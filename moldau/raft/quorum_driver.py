@@ -6,7 +6,8 @@ that wait for an answer of the core. Runs on one event loop; what waits for the 
 Invariant: an effect is begun only when the one before it is complete, and no event reaches the core
 before every effect of the events before it has been carried out; after a failed write or flush
 nothing is committed, sent or granted any more (what the disk holds is unknown), and the owner is
-told once.
+told once. Want of room is no such failure: a vote, an epoch or a cut waits for room, and the
+replica stands still until then, as if paused; all other writes are refused, and the core hears it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import uuid_to_base64
 from moldau.raft.core import QuorumCore
 from moldau.raft.core.effects import (
@@ -44,10 +47,11 @@ from moldau.raft.delivery import Delivery
 from moldau.raft.log_files import LogFiles
 from moldau.raft.log_store import LogStore, VotersAt
 from moldau.raft.peers import PeerNetwork
+from moldau.raft.room import RoomWatch
 from moldau.raft.snapshot_store import SnapshotRefused, SnapshotStore
 from moldau.raft.values import MetadataLogError, MetadataLogSettings, QuorumStopped
 from moldau.runtime.clock import Clock, TimerHandle
-from moldau.storage.faults import DiskFull, LogOffline
+from moldau.storage.faults import DiskFull, LogOffline, is_out_of_room
 
 MAX_QUEUED_EVENTS: Final = 1_000
 """Requests of peers wait for a place when so many events are queued. The replica's own events
@@ -190,6 +194,15 @@ class QuorumDriver:
             self.delivery.recent,
             log_lock,
             on_flushed=self._on_flushed,
+            on_no_room=self.on_no_room,
+            on_failure=self.fail,
+        )
+        self.room = RoomWatch(
+            files.filesystem,
+            clock,
+            files.directory,
+            on_room=self._on_room,
+            on_try=self.store.flush_soon,
             on_failure=self.fail,
         )
         self.snapshots = SnapshotStore(files, clock, settings, log_lock)
@@ -216,6 +229,7 @@ class QuorumDriver:
         self._refusal: str | None = None
         """Why the last fetched records were refused; logged once, however often they come again."""
         self._is_started = False
+        self._is_closing = False
 
     async def start(self) -> None:
         """Take part in the quorum; a quorum of one leads on return.
@@ -286,6 +300,19 @@ class QuorumDriver:
         """The core hears of an append at once: the log it looks at has it already."""
         self._add(self.core.on_appended(self.now_ms(), voters))
 
+    def on_no_room(self, reason: str, *, may_lead_on: bool = True) -> None:
+        """The disk refused a write for want of room, and nothing of it was done: the core hears of
+        it at once, see `QuorumCore.on_no_room`. A start without room fails.
+        """
+        if not self._is_started:
+            self.fail(reason)
+            return
+        self.room.lost(reason)
+        self._add(self.core.on_no_room(self.now_ms(), may_lead_on=may_lead_on))
+
+    def _on_room(self) -> None:
+        self.events.post(lambda: self.core.on_room(self.now_ms()))
+
     def _add(self, effects: Sequence[Effect]) -> None:
         """Take over what an event brought that could not wait for its turn."""
         self.events.add_effects(effects)
@@ -310,6 +337,7 @@ class QuorumDriver:
     def _halt(self) -> None:
         """Carry out nothing and answer no request any more."""
         self.events.stop()
+        self.room.stop()
         self._flush_ended.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -350,20 +378,49 @@ class QuorumDriver:
         """An effect that changes what is on the disk."""
         match effect:
             case Persist(state):
-                await self.store.persist(state)
+                await self._when_there_is_room(partial(self.store.persist, state))
             case AppendFetched():
                 await self._append_fetched(effect)
             case Truncate(end_offset):
                 assert end_offset >= self.delivery.high_watermark, "what is committed is never cut"
-                await self.store.truncate(end_offset)
-            case AppendEpochStart():
-                voters = self.store.append_epoch_start(effect)
-                self.led_epoch = effect.leader_epoch
-                self.on_appended(voters)
-            case AppendVoters():
-                self.on_appended(self.store.append_voters(effect))
+                await self._when_there_is_room(partial(self.store.truncate, end_offset))
+            case AppendEpochStart() | AppendVoters():
+                self._append_control(effect)
             case WriteSnapshotChunk():
                 await self._write_snapshot_chunk(effect)
+
+    async def _when_there_is_room(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a write that finds no room until it does: what follows depends on it, be it a vote
+        that is granted. Raises OSError, LogOffline.
+        """
+        while True:
+            try:
+                await write()
+                return
+            except OSError as error:
+                if not is_out_of_room(error) or not self._is_started:
+                    raise
+                self.room.lost(str(error))
+            if self.delivery.leadership.leader_id == self.core.local.node_id:
+                # Another epoch has begun, or this one has ended: its news come after this write.
+                self._change_leadership(Leadership(NO_NODE, self.core.leader_epoch), -1)
+            if not self._is_closing:
+                await self.room.next_try()
+            if self._is_closing or self.events.is_stopped:
+                self._halt()
+                return
+
+    def _append_control(self, effect: AppendEpochStart | AppendVoters) -> None:
+        try:
+            if isinstance(effect, AppendVoters):
+                voters = self.store.append_voters(effect)
+            else:
+                voters = self.store.append_epoch_start(effect)
+                self.led_epoch = effect.leader_epoch
+        except DiskFull as error:
+            self.on_no_room(str(error), may_lead_on=False)
+            return
+        self.on_appended(voters)
 
     def _send(self, effect: Send) -> None:
         assert len(self._sends) < MAX_SENDS, "a peer is asked a few things at a time"
@@ -411,7 +468,9 @@ class QuorumDriver:
         if outcome.refusal != self._refusal and outcome.refusal is not None:
             logger.warning("records of the quorum's leader are refused: %s", outcome.refusal)
         self._refusal = outcome.refusal
-        if outcome.refusal is not None:
+        if outcome.no_room is not None:
+            self.on_no_room(outcome.no_room)
+        if outcome.no_room is not None or outcome.refusal is not None:
             self._add(self.core.on_append_refused(self.now_ms()))
 
     async def _write_snapshot_chunk(self, effect: WriteSnapshotChunk) -> None:
@@ -422,6 +481,10 @@ class QuorumDriver:
             installed = await self.snapshots.write_chunk(effect)
         except SnapshotRefused as refusal:
             logger.warning("snapshot %s of the leader is refused: %s", snapshot_id, refusal)
+            self._add(self.core.on_snapshot_refused(self.now_ms()))
+            return
+        except DiskFull as problem:
+            self.on_no_room(str(problem))
             self._add(self.core.on_snapshot_refused(self.now_ms()))
             return
         if installed is None:
@@ -435,10 +498,15 @@ class QuorumDriver:
         assert isinstance(effect.token, asyncio.Future)
         if effect.token.done():
             return
-        records = await self.store.read_records(
-            effect.start_offset, effect.end_offset, effect.max_bytes
-        )
-        _settle(effect.token, replace(effect.response, records=records))
+        try:
+            records = await self.store.read_records(
+                effect.start_offset, effect.end_offset, effect.max_bytes
+            )
+        except DiskFull:  # the log has said why; the replica asks again
+            response = replace(effect.response, error=ErrorCode.KAFKA_STORAGE_ERROR)
+        else:
+            response = replace(effect.response, records=records)
+        _settle(effect.token, response)
 
     async def _read_snapshot(self, effect: ReadSnapshot) -> None:
         error, size_bytes, data = await self.snapshots.read_chunk(
@@ -468,6 +536,8 @@ class QuorumDriver:
 
     async def shut_down(self) -> None:
         """Commit what can be committed, hand leadership on, close the files."""
+        self._is_closing = True
+        self.room.stop()
         # What a leader has appended so far is to be committed where that takes no other replica.
         await self.events.is_idle()
         await self.store.flush_is_idle()
@@ -488,6 +558,7 @@ class QuorumDriver:
         """Stop at once, and close the files."""
         self._halt()
         await self.events.closed()
+        await self.room.closed()
         await self._peers.close()
         if self._sends:
             await asyncio.wait(list(self._sends))

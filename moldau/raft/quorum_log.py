@@ -198,13 +198,18 @@ class QuorumLog:
         assert records, "a batch has records"
         if not self._may_append(leader_epoch):
             return ErrorCode.NOT_CONTROLLER, -1
-        result = self._driver.store.append_data(records, leader_epoch, values)
+        driver = self._driver
+        result = driver.store.append_data(records, leader_epoch, values)
+        if driver.store.found_no_room(result):
+            driver.on_no_room(result.error_message or "")
+            leads_on = self._may_append(leader_epoch)
+            return result.error if leads_on else ErrorCode.NOT_CONTROLLER, -1
         if result.error is not ErrorCode.NONE:
             logger.error("metadata append refused: %s", result.error_message)
             if self._log.offline:
-                self._driver.fail(self._log.offline_reason)
+                driver.fail(self._log.offline_reason)
             return result.error, -1
-        self._driver.on_appended(())
+        driver.on_appended(())
         return ErrorCode.NONE, result.last_offset
 
     def _may_append(self, leader_epoch: int) -> bool:

@@ -26,10 +26,12 @@ from moldau.protocol.types import Buffer
 from moldau.raft.batch_codec import DecodedBatch, decode_batches, encode_data_batch
 from moldau.raft.core.values import SnapshotId
 from moldau.raft.core.voters import CONTROL_RECORD_VERSION, VoterSet
+from moldau.raft.room import PROBE_FILE
 from moldau.raft.state_files import forget_flushed_end
 from moldau.raft.values import MetadataLogError
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
+from moldau.storage.faults import DiskFull, is_out_of_room
 from moldau.storage.log import Log
 
 CHECKPOINT_SUFFIX: Final = ".checkpoint"
@@ -61,9 +63,11 @@ def list_snapshots(filesystem: Filesystem, directory: str) -> list[SnapshotId]:
 
 
 def remove_unfinished(filesystem: Filesystem, directory: str) -> None:
-    """Remove what a crash left of snapshots that were being written or removed."""
+    """Remove what a crash left of snapshots that were being written or removed, and of a probe for
+    room.
+    """
     for name in filesystem.listdir(directory):
-        if name.endswith((PARTIAL_SUFFIX, DELETED_SUFFIX)):
+        if name.endswith((PARTIAL_SUFFIX, DELETED_SUFFIX)) or name == PROBE_FILE:
             filesystem.unlink(os.path.join(directory, name))
 
 
@@ -210,8 +214,9 @@ def install_snapshot(
 ) -> tuple[LoadedSnapshot, VoterSet]:
     """Check the snapshot that `writer` holds, give it its name, begin the log at its end. Blocks.
 
-    Raises MetadataLogError: it is damaged; it is removed and nothing else changed; LogOffline,
-    OSError: the disk refuses; the next start finishes or undoes it.
+    Raises MetadataLogError: it is damaged, DiskFull: there is no room to begin; it is removed and
+    nothing else changed; LogOffline, OSError: the disk refuses; the next start finishes or undoes
+    it.
     """
     try:
         loaded, voters = read_snapshot_file(filesystem, writer.partial_path, snapshot_id)
@@ -220,7 +225,13 @@ def install_snapshot(
         raise
     note = os.path.join(directory, INSTALL_NOTE)
     name = os.path.basename(snapshot_path(directory, snapshot_id))
-    filesystem.write_atomically(note, f"{name}\n".encode())
+    try:
+        filesystem.write_atomically(note, f"{name}\n".encode())
+    except OSError as error:
+        writer.abandon()
+        if not is_out_of_room(error):
+            raise
+        raise DiskFull(f"{note}: {error}") from None
     forget_flushed_end(filesystem, directory)
     writer.finish()
     log.truncate_fully_and_start_at(snapshot_id.end_offset)

@@ -31,7 +31,7 @@ from moldau.raft.snapshot_files import (
 from moldau.raft.values import MetadataLogError, MetadataLogSettings
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.faults import DiskFull, LogOffline
+from moldau.storage.faults import DiskFull, LogOffline, is_out_of_room
 
 logger = logging.getLogger("moldau.raft")
 
@@ -62,9 +62,21 @@ class SnapshotStore:
     ) -> tuple[LoadedSnapshot, VoterSet] | None:
         """Add a piece; the installed snapshot with its voters after the last one, else None.
 
-        Raises SnapshotRefused: it is damaged, or the piece does not follow the one before; OSError,
-        LogOffline: the disk refuses; the replica must stop.
+        Raises SnapshotRefused: it is damaged, or the piece does not follow the one before;
+        DiskFull: it found no room and was removed; OSError, LogOffline: the disk refuses; the
+        replica must stop.
         """
+        try:
+            writer = await self._add_piece(effect)
+        except OSError as error:
+            if not is_out_of_room(error):
+                raise
+            await self.abandon_fetch()
+            raise DiskFull(f"{self._files.directory}: no room for a snapshot: {error}") from None
+        return await self._install(effect.snapshot_id, writer) if effect.is_last else None
+
+    async def _add_piece(self, effect: WriteSnapshotChunk) -> SnapshotWriter:
+        """Raises SnapshotRefused, OSError."""
         offload = self._filesystem.offload
         if effect.position == 0:
             await self.abandon_fetch()
@@ -80,25 +92,29 @@ class SnapshotStore:
             await self.abandon_fetch()
             raise SnapshotRefused(f"a piece at byte {effect.position} where {held} is next")
         await offload(writer.append, effect.data)
-        if not effect.is_last:
-            return None
+        return writer
+
+    async def _install(
+        self, snapshot_id: SnapshotId, writer: SnapshotWriter
+    ) -> tuple[LoadedSnapshot, VoterSet]:
+        """Raises as `write_chunk`."""
         self._fetching = None
         async with self._log_lock:
             try:
-                loaded, voters = await offload(
+                loaded, voters = await self._filesystem.offload(
                     install_snapshot,
                     self._filesystem,
                     self._files.directory,
                     self._log,
-                    effect.snapshot_id,
+                    snapshot_id,
                     writer,
                 )
             except MetadataLogError as error:
                 raise SnapshotRefused(str(error)) from None
-            self._files.snapshots[:] = [effect.snapshot_id]
+            self._files.snapshots[:] = [snapshot_id]
             self._files.cached_snapshot = loaded
             self._files.flushed_end_offset = 0
-        logger.info("installed snapshot %s of the leader", effect.snapshot_id)
+        logger.info("installed snapshot %s of the leader", snapshot_id)
         return loaded, voters
 
     async def abandon_fetch(self) -> None:
@@ -201,6 +217,11 @@ def _read_piece(
         file = filesystem.open(path, write=False)
     except FileNotFoundError:
         return ErrorCode.SNAPSHOT_NOT_FOUND, 0, b""
+    except OSError as error:
+        if not is_out_of_room(error):
+            raise
+        logger.warning("%s cannot be read now: %s", os.path.basename(path), error)
+        return ErrorCode.KAFKA_STORAGE_ERROR, 0, b""
     try:
         size_bytes = file.size_bytes
         if not 0 <= position < size_bytes:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 STALE_LEADER_FACTOR = 1.5
 """A leader resigns so many fetch timeouts after a majority last fetched."""
 TIMER_SLACK_MS = 20.0
+STAYS_MS = 1_000.0
+"""A leader that found no room leads no more after this time, unless it is the only voter."""
 HEARD_FACTOR = 6
 """A candidate had its PreVotes within this many election timeouts."""
 
@@ -238,10 +240,26 @@ class Checks:
         if leader_epoch > durable:
             raise Violation("epoch-not-durable", f"{replica.who} has {durable}, sends {what}")
 
+    def found_no_room(self, replica: Replica) -> None:
+        """A write was refused for want of room, and the core has been told."""
+        self._world.scheduler.counts["no-room"] += 1
+        arguments = (replica, replica.core.leader_epoch)
+        self._world.scheduler.after(STAYS_MS, self._has_handed_over, *arguments)
+
+    def _has_handed_over(self, replica: Replica, leader_epoch: int) -> None:
+        core = replica.core
+        voters = [key_of(voter) for voter in core.voters.voters]
+        is_only = len(voters) == 1 and may_be(voters[0], replica.local)
+        leads = core.role is raft_core.Role.LEADER and core.leader_epoch == leader_epoch
+        if replica.alive and leads and not is_only and replica.disk.is_full:
+            raise Violation("full-leader-stays", f"{replica.who} leads {leader_epoch}")
+
     def sends(self, replica: Replica, request: PeerRequest) -> None:
         """A request is about to leave."""
         if isinstance(request, KraftVersionRequest):
             return
+        if isinstance(request, VoteRequest) and replica.lacks_room:
+            raise Violation("stands-without-room", f"{replica.who}: {request}")
         self._check_durable_epoch(replica, request.leader_epoch, request)
         if isinstance(request, VoteRequest) and not request.pre_vote:
             if replica.disk.durable_election.voted != replica.local:

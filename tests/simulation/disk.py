@@ -117,6 +117,11 @@ class Disk:
         self.slow_factor = 1.0
         self.fails_after: int | None = None
         """How many operations still succeed; None for a healthy disk."""
+        self.is_broken = False
+        """Whether no operation succeeds."""
+        self.keeps_cache = False
+        """Whether a broken disk has lost nothing: it has only become read-only."""
+        self.is_full = False
 
     # Operations that may fail and take time
 
@@ -126,6 +131,8 @@ class Disk:
         Raises:
             DiskFailure: the disk refuses it.
         """
+        if self.is_broken:
+            raise DiskFailure
         if self.fails_after is not None:
             if self.fails_after <= 0:
                 raise DiskFailure

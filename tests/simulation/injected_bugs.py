@@ -152,6 +152,22 @@ def no_check_quorum(patch: Patch) -> None:
     patch.setattr(Replication, "check_quorum_deadline_ms", lambda _: float("inf"))
 
 
+def full_leader_stays(patch: Patch) -> None:
+    """A leader whose disk has no room goes on leading."""
+    patch.setattr(Elections, "lose_room", lambda *_a, **_k: None)
+
+
+def full_replica_stands(patch: Patch) -> None:
+    """A replica whose disk has no room stands for election."""
+    original = Elections.lose_room
+
+    def lose_room(self: Elections, *, may_lead_on: bool) -> None:
+        original(self, may_lead_on=may_lead_on)
+        self._state.lacks_room = False
+
+    patch.setattr(Elections, "lose_room", lose_room)
+
+
 # -- replication -----------------------------------------------------------------------------------
 
 
@@ -395,6 +411,8 @@ BUGS = table(
             leads_on_after_restart,
             no_epoch_start,
             no_check_quorum,
+            full_leader_stays,
+            full_replica_stands,
             unflushed_leader_counts,
             earlier_epoch_committed,
             half_is_a_majority,

@@ -23,6 +23,7 @@ from moldau.raft.core.voters import VoterDescription, VoterEndpoint, VoterSet
 from tests.kit.seeds import Violation
 from tests.simulation.checks import Checks, key_of, may_be
 from tests.simulation.disk import Batch, Disk
+from tests.simulation.disk_troubles import DiskTroubles
 from tests.simulation.ledger import Ledger
 from tests.simulation.nemesis import Nemesis, NetworkFaults
 from tests.simulation.network import Network
@@ -43,6 +44,7 @@ RECOVERY_MS = 90_000.0
 FINAL_APPENDS = 3
 FINAL_TRIES = 4
 FINAL_APPEND_MS = 20_000.0
+FULL_START_MS = 1_000.0
 UNLIMITED_BYTES = 8 * 1024 * 1024
 
 
@@ -118,6 +120,7 @@ class QuorumSimulation:
         self._request_number = 0
         self.operator = Operator(self)
         self.faults = ProcessFaults(self)
+        self.troubles = DiskTroubles(self)
         network_faults = NetworkFaults(self.network, list(self.nodes), self.leader_id)
         self.nemesis = Nemesis(
             self.scheduler,
@@ -230,6 +233,9 @@ class QuorumSimulation:
         node = self.nodes[node_id]
         if node.replica is not None:
             return
+        if node.disk.is_full:  # no process starts on it; its supervisor tries again
+            self.scheduler.after(FULL_START_MS, self.start_node, node_id)
+            return
         node.incarnation += 1
         settings = QuorumSettings(
             local=node.key,
@@ -291,7 +297,9 @@ class QuorumSimulation:
         self.scheduler.note(f"{replica.node_id} stops: disk")
         replica.disk.fails_after = None
         self.crash(
-            replica.node_id, power_loss=True, restart_after_ms=self.faults.restart_delay_ms()
+            replica.node_id,
+            power_loss=not (replica.disk.is_broken and replica.disk.keeps_cache),
+            restart_after_ms=self.faults.restart_delay_ms(),
         )
 
     # Requests
@@ -401,6 +409,7 @@ class QuorumSimulation:
         self.scheduler.after(500.0, self._client)
         self.scheduler.after(700.0, self._random_ticks)
         self.nemesis.start(FAULTS_BEGIN_MS)
+        self.troubles.start(FAULTS_BEGIN_MS)
         self.faults.draw_rates()
         self.scheduler.run_until(FAULTS_BEGIN_MS + self.random.choice(FAULT_DURATIONS_MS))
         self._finish()
@@ -413,6 +422,7 @@ class QuorumSimulation:
         self.nemesis.stop()
         self.network.heal()
         self.faults.heal()
+        self.troubles.heal()
         if not self.operator.can_recover():
             scheduler.counts["excused"] += 1
             return

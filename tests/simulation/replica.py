@@ -36,6 +36,8 @@ TIMER_GRAIN_MS = 0.001
 """No timer is exact; and the sum of two clocks' floating point numbers is none either."""
 OPERATOR = -1
 """Stands for a tool where a request's source is expected."""
+PROBE_MS = 1_000.0
+"""How often a replica without room looks for some."""
 RECORD_BYTES = 100
 """What a record weighs against `max_bytes`."""
 
@@ -99,6 +101,7 @@ class Replica:
         self._flushing_end = 0
         self.flushed_end_offset = 0
         self._snapshot_running = False
+        self.lacks_room = False
         self._recover(bootstrap_voters)
 
     def _recover(self, bootstrap_voters: VoterSet) -> None:
@@ -231,11 +234,47 @@ class Replica:
     def _append_data(self, payloads: tuple[Any, ...], now_ms: float) -> list[ef.Effect]:
         if self.core.role is not raft_core.Role.LEADER:
             return []
+        if self.disk.is_full:
+            return self._no_room(now_ms, may_lead_on=True)
         batch = Batch(self.log.end(), self.core.leader_epoch, payloads)
         self._append(batch)
         self.waiters.append(Waiter(batch.base_offset, payloads))
         self.flush()
         return self.core.on_appended(now_ms)
+
+    # A full disk
+
+    def _no_room(self, now_ms: float, *, may_lead_on: bool) -> list[ef.Effect]:
+        """A write found no room: the core hears of it, and a probe looks for room from now on."""
+        if not self.lacks_room:
+            self.lacks_room = True
+            self.world.scheduler.after(PROBE_MS, self._probe)
+        effects = self.core.on_no_room(now_ms, may_lead_on=may_lead_on)
+        self.world.checks.found_no_room(self)
+        return effects
+
+    def _offer_no_room(self, *, may_lead_on: bool) -> None:
+        self.offer_next("no room", lambda now: self._no_room(now, may_lead_on=may_lead_on))
+
+    def _probe(self) -> None:
+        if not self.alive:
+            return
+        if self.disk.is_full:
+            self.world.scheduler.after(PROBE_MS, self._probe)
+        else:
+            self.offer("room", self._room)
+
+    def _room(self, now_ms: float) -> list[ef.Effect]:
+        self.lacks_room = False
+        return self.core.on_room(now_ms)
+
+    def _again(self, effect: ef.Effect) -> None:
+        """An effect that waited for room, whose turn it is still."""
+        if self.alive:
+            self.world.checks.stood_still(self, PROBE_MS)
+            self._busy = False
+            self._effects.appendleft(effect)
+            self.pump()
 
     # Effects
 
@@ -269,6 +308,11 @@ class Replica:
         self.pump()
 
     def _persist(self, effect: ef.Persist) -> None:
+        if self.disk.is_full:
+            self._busy = True
+            self.in_progress = effect
+            self.world.scheduler.after(PROBE_MS, self._again, effect)
+            return
         self.world.checks.persist(self, effect.state)
 
         def finish() -> None:
@@ -302,6 +346,9 @@ class Replica:
         self.disk.change_log("append", batch)
 
     def _append_control(self, batch: Batch) -> None:
+        if self.disk.is_full:
+            self._offer_no_room(may_lead_on=False)
+            return
         self._append(batch)
         self.flush()
         voters = [] if batch.voters is None else [(batch.end_offset - 1, batch.voters)]
@@ -333,7 +380,7 @@ class Replica:
         voters = []
         appended = refused = False
         for batch in effect.records:
-            if batch.is_damaged:
+            if batch.is_damaged or self.disk.is_full:
                 refused = True
                 break
             if not self.log.last_leader_epoch <= batch.leader_epoch <= effect.leader_epoch:
@@ -346,6 +393,8 @@ class Replica:
                 voters.append((batch.end_offset - 1, batch.voters))
         if refused:
             self.offer_next("refused", lambda now: self.core.on_append_refused(now))
+        if refused and self.disk.is_full:
+            self._offer_no_room(may_lead_on=True)
         if appended:
             self.flush()
             self.offer_next("appended", lambda now_ms: self.core.on_appended(now_ms, voters))
@@ -354,6 +403,11 @@ class Replica:
         """Group commit: one flush runs, at most one waits."""
         if self._flushing:
             self._flush_again = True
+            return
+        if self.disk.is_full:
+            self._flushing = True
+            self.world.scheduler.after(PROBE_MS, self._flush_once_more)
+            self.offer("no room", lambda now: self._no_room(now, may_lead_on=True))
             return
         try:
             latency_ms = self.disk.latency_ms(self.world.scheduler.now_ms, self.world.random)
@@ -364,6 +418,11 @@ class Replica:
         self._flushing = True
         self._flushing_end = self.log.end()
         self.world.scheduler.after(latency_ms, self._flushed, len(self.disk.changes))
+
+    def _flush_once_more(self) -> None:
+        if self.alive:
+            self._flushing = False
+            self.flush()
 
     def _flushed(self, change_count: int) -> None:
         if not self.alive:
@@ -377,6 +436,11 @@ class Replica:
             self.flush()
 
     def _write_snapshot_chunk(self, effect: ef.WriteSnapshotChunk) -> None:
+        if self.disk.is_full:
+            self.partial_snapshot = None
+            self.offer_next("refused", lambda now: self.core.on_snapshot_refused(now))
+            self._offer_no_room(may_lead_on=True)
+            return
         if effect.position == 0:
             self.partial_snapshot = (effect.snapshot_id, bytearray())
         partial = self.partial_snapshot
@@ -521,7 +585,8 @@ class Replica:
         if not self.alive:
             return
         latest = max(self.disk.snapshots, default=None)
-        if latest is not None and latest >= snapshot.snapshot_id:
+        is_late = latest is not None and latest >= snapshot.snapshot_id
+        if is_late or self.disk.is_full:
             self._snapshot_running = False
             return
         self.world.scheduler.note(f"{self.node_id} snapshot {snapshot.snapshot_id}")

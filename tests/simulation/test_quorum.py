@@ -25,6 +25,7 @@ FAULT_KINDS = (
         "partition",
         "pause",
     ),
+    *("disk-full", "disk-EIO", "disk-EROFS"),
     *("power-loss", "remove-voter", "reset", "shut-down", "slow-disk", "transfer", "wipe"),
 )
 

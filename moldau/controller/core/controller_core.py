@@ -348,6 +348,10 @@ class ControllerCore:
         assert self.role is Role.ACTIVE
         return self._tasks.run_due(now_ms)
 
+    def task_refused(self) -> None:
+        """The log did not take the records of `run_due_task`: look for all that is to be done."""
+        self._tasks.sweep_all()
+
     def expired_tokens(self, now_ms: int) -> list[VersionedRecord]:
         """Records that remove delegation tokens past their end. Milliseconds since 1970."""
         assert self.role is Role.ACTIVE

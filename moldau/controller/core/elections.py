@@ -204,10 +204,12 @@ class PeriodicTasks:
         if self._state.settings.node_config.get_boolean("auto.leader.rebalance.enable"):
             self._rebalance_due_ms = now_ms + self._rebalance_interval_ms
         self._unclean_due_ms = now_ms + self._unclean_interval_ms
-        index = self._state.index
-        self._sweep_brokers.extend(
-            broker_id for broker_id in index.members() if not self._state.is_active(broker_id)
-        )
+        self.sweep_all()
+
+    def sweep_all(self) -> None:
+        """Look at once for leaders that may not lead, too; the log may have refused such a turn."""
+        members = self._state.index.members()
+        self._sweep_brokers = deque(each for each in members if not self._state.is_active(each))
         self.sweep()
 
     def sweep(self) -> None:

@@ -137,6 +137,9 @@ class Elections:
         state, campaign = self._state, self._state.campaign
         assert campaign is not None
         assert state.deadline_ms is not None
+        if state.lacks_room:
+            self._give_up()
+            return None
         if campaign.is_won:
             if state.role is Role.PROSPECTIVE:
                 state.become_candidate()
@@ -263,6 +266,24 @@ class Elections:
             voter for voter in state.voters.latest.voters if not key_of(voter).matches(state.local)
         ]
         state.become_resigned(tuple(key_of(voter) for voter in sorted(others, key=rank)))
+
+    def lose_room(self, *, may_lead_on: bool) -> None:
+        """The disk has no room: another voter leads, and this one does not stand for election.
+
+        The only voter leads on if it may, since no other could in its place: it can still be read,
+        and takes what finds room.
+        """
+        state = self._state
+        state.lacks_room = True
+        if state.role is Role.LEADER and not (may_lead_on and state.is_sole_voter):
+            self.resign()
+
+    def regain_room(self) -> None:
+        """The disk has room again: stand like every other voter."""
+        state = self._state
+        state.lacks_room = False
+        if state.role is Role.UNATTACHED and state.is_sole_voter:
+            state.deadline_ms = state.now_ms
 
     def poll_resigned(self) -> float | None:
         """Tell every voter until it has acknowledged; after a timeout, become Unattached."""

@@ -36,6 +36,8 @@ DISCOVERIES_PER_ELECTION_TIMEOUT = 4
 REFUSALS_OF_THE_DEAD: Final = 3
 """Fetches that fail at once, one after the other, until a follower gives its leader up: the first
 may be the connection that breaks, the others are new connections that are refused."""
+MAX_DOUBLINGS: Final = 20
+"""Of the pause after records that were refused."""
 REFUSED_WITHIN: Final = 0.1
 """Of the request timeout: what fails faster was refused, not lost."""
 
@@ -246,6 +248,7 @@ class Fetching:
         state, following = self._state, self._state.following
         if following is not None:
             following.is_busy = False
+            following.unusable_count = 0
         if not state.settings.is_controller:
             # A broker never votes: no majority counts on its disk, and what the quorum has
             # committed is committed whether it is flushed here or not.
@@ -290,6 +293,9 @@ class Fetching:
         state = self._state
         if snapshot_id.end_offset <= state.high_watermark or snapshot_id.leader_epoch < 0:
             state.requests.pause(send, state.now_ms)
+            return
+        if state.lacks_room:
+            self._pause_fetches(following)
             return
         following.download = Download(snapshot_id)
 
@@ -368,6 +374,7 @@ class Fetching:
         if state.following is not None:
             state.following.download = None
             state.following.is_busy = False
+            state.following.unusable_count = 0
         state.raise_high_watermark(snapshot_id.end_offset)
 
     def forget_download(self) -> None:
@@ -387,8 +394,13 @@ class Fetching:
             self._pause_fetches(following)
 
     def _pause_fetches(self, following: Following) -> None:
+        """Longer each time in a row, but not so long that the leader misses this replica."""
+        state = self._state
         fetch = Send(following.destination, self._fetch_request(0), 0.0)
-        self._state.requests.pause(fetch, self._state.now_ms)
+        pause_ms = state.settings.retry_backoff_ms * 2.0**following.unusable_count
+        longest_ms = state.settings.fetch_timeout_ms / 2
+        state.requests.pause(fetch, state.now_ms, min(pause_ms, longest_ms))
+        following.unusable_count = min(following.unusable_count + 1, MAX_DOUBLINGS)
 
     def _poll_update_voter(self, following: Following) -> float:
         """A voter whose endpoints or directory are wrong in the voters record tells the leader.

@@ -343,8 +343,21 @@ class QuorumCore:
         return self._end()
 
     def on_append_refused(self, now_ms: float) -> list[Effect]:
-        """Fetched records are damaged; those before the damage are in the log."""
+        """Fetched records are damaged, or found no room; those before are in the log."""
         return self._run(now_ms, self._fetching.append_refused)
+
+    def on_no_room(self, now_ms: float, *, may_lead_on: bool) -> list[Effect]:
+        """The disk refused a write for want of room, and nothing of it was done.
+
+        Args:
+            may_lead_on: whether the epoch is whole without that write; not when it was a batch of
+                the leader's own (AppendEpochStart, AppendVoters).
+        """
+        return self._run(now_ms, lambda: self._elections.lose_room(may_lead_on=may_lead_on))
+
+    def on_room(self, now_ms: float) -> list[Effect]:
+        """The disk has room again."""
+        return self._run(now_ms, self._elections.regain_room)
 
     def on_snapshot_installed(
         self, snapshot_id: SnapshotId, voters: VoterSet, now_ms: float
@@ -353,7 +366,7 @@ class QuorumCore:
         return self._run(now_ms, lambda: self._fetching.on_snapshot_installed(snapshot_id, voters))
 
     def on_snapshot_refused(self, now_ms: float) -> list[Effect]:
-        """The fetched file is no snapshot, and is removed again."""
+        """The fetched file is no snapshot, or found no room, and is removed again."""
         return self._run(now_ms, self._fetching.forget_download)
 
     def on_snapshot_written(self, now_ms: float) -> list[Effect]:

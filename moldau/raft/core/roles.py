@@ -144,11 +144,13 @@ class Following:
 
     `is_busy`: an append or an installation is under way, and nothing is fetched until it ends.
     `refusals_count`: fetches in a row that failed at once, as a refused connection does.
+    `unusable_count`: answers in a row that could not be used here, damaged or without room.
     """
 
     destination: Destination
     has_fetched: bool = False
     refusals_count: int = 0
+    unusable_count: int = 0
     leader_high_watermark: int = UNKNOWN_OFFSET
     is_busy: bool = False
     download: Download | None = None

@@ -101,9 +101,10 @@ class RequestLedger:
         self._failures[kind] = min(failures + 1, 30)
         self._not_before_ms[kind] = now_ms + factor * self._retry_backoff_ms
 
-    def pause(self, send: Send, now_ms: float) -> None:
-        """After a good answer without news, hold back the next request for a moment."""
-        self._not_before_ms[send.destination, type(send.request)] = now_ms + self._retry_backoff_ms
+    def pause(self, send: Send, now_ms: float, pause_ms: float = 0.0) -> None:
+        """After a good answer without news, hold back the next request for a moment, or longer."""
+        pause_ms = max(pause_ms, self._retry_backoff_ms)
+        self._not_before_ms[send.destination, type(send.request)] = now_ms + pause_ms
 
     def is_awaited(self, destination: Destination, request: type[PeerRequest]) -> bool:
         return (destination, request) in self._awaited
@@ -162,6 +163,8 @@ class QuorumState:
         self.now_ms = 0.0
         self.is_stopped = False
         self.is_shutting_down = False
+        self.lacks_room = False
+        """Whether the disk refuses to take more for the time being."""
         self.wants_tick = False
         self.effects: list[Effect] = []
         self.requests = RequestLedger(settings.retry_backoff_ms)
@@ -188,11 +191,16 @@ class QuorumState:
         """Whether this replica may campaign.
 
         A voter, and also one whose removal may not be committed yet: others may need its longer log
-        to commit just that (Raft dissertation, 4.2.2).
+        to commit just that (Raft dissertation, 4.2.2). A replica without room could append nothing
+        as a leader: it votes, if the vote finds room, and leaves the leadership to others.
         """
-        return self.settings.is_controller and any(
-            voters.find(*self.local) is not None
-            for voters in self.voters.since(self.high_watermark)
+        return (
+            self.settings.is_controller
+            and not self.lacks_room
+            and any(
+                voters.find(*self.local) is not None
+                for voters in self.voters.since(self.high_watermark)
+            )
         )
 
     @property

@@ -41,16 +41,19 @@ class BaseNemesis:
         if random.random() < 0.5:
             names = random.choice(self.scenarios)
             kept = [each for each in self._acts if self._name(each) in names]
+        known = [*self._acts, *self.named_acts()]
         if faults:
-            kept = [each for each in self._acts if self._name(each) in faults]
-            assert len(kept) == len(faults), (
-                f"there are {[self._name(each) for each in self._acts]}"
-            )
-        self._chosen = [each for each in self._acts if each in kept]
+            kept = [each for each in known if self._name(each) in faults]
+            assert len(kept) == len(faults), f"there are {[self._name(each) for each in known]}"
+        self._chosen = [each for each in known if each in kept]
 
     def acts(self) -> list[Act]:
         """Everything that it can do."""
         raise NotImplementedError
+
+    def named_acts(self) -> list[Act]:
+        """What no seed chooses by itself, only `faults`: it strikes by dice of its own."""
+        return []
 
     def hosts(self) -> list[str]:
         """Between whom links can be cut."""

@@ -20,7 +20,7 @@ from moldau.raft import VoterSet
 from tests.kit.seeds import Violation
 from tests.simulation.cluster.ledger import Ledger
 from tests.simulation.cluster.logs import PORT, dynamic_quorum, host_of, static_quorum
-from tests.simulation.cluster.node import ControllerNode
+from tests.simulation.cluster.node import FAILED_START, ControllerNode
 from tests.virtual.loop import (
     Deadlock,
     EndlessLoop,
@@ -73,6 +73,8 @@ class BaseWorld:
         self.violation: Violation | None = None
         self.on_controller_death: Callable[[ControllerNode], None] = ControllerNode.bury
         self.expected_disk_faults = False
+        self.expects_full_starts = False
+        """Whether a node may refuse to start: its disk was full."""
         self._digest = hashlib.blake2b(digest_size=16)
 
     def _make_controllers(self, count: int, static_voters: float) -> None:
@@ -142,7 +144,8 @@ class BaseWorld:
         if not process.is_alive:
             return  # it has just crashed inside a disk operation
         self.note(f"{process.name} gives up: {reason}")
-        if not self.expected_disk_faults:
+        is_start = self.expects_full_starts and reason.startswith(FAILED_START)
+        if not self.expected_disk_faults and not is_start:
             self.violation = self.violation or Violation(
                 "node-stopped", f"{process.name}: {reason}"
             )

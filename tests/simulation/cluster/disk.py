@@ -24,6 +24,41 @@ WITHOUT_DISK = frozenset({"check_fetched", "match_slice"})
 """Offloaded because it computes: a disk that stalls does not hold it up."""
 
 
+NEEDS_ROOM = frozenset({"append", "pwrite", "create", "mkdir", "reserve"})
+"""Operations that a full disk refuses; all others work on it."""
+
+
+@dataclass(slots=True)
+class Refusal:
+    """What a machine's disk refuses, whichever process uses it: ENOSPC what needs room, EROFS every
+    change, EIO every change and every read.
+    """
+
+    error_number: int = 0
+    """0: nothing."""
+    refused_count: int = 0
+    """Appends of records, since it began."""
+
+    def begin(self, error_number: int) -> None:
+        self.error_number, self.refused_count = error_number, 0
+
+    def end(self) -> None:
+        self.error_number = 0
+
+    def check(self, name: str, path: str, *, changes: bool) -> None:
+        """Raises OSError."""
+        number = self.error_number
+        refuses = {
+            0: False,
+            errno.ENOSPC: name in NEEDS_ROOM,
+            errno.EROFS: changes,
+            errno.EIO: True,
+        }[number]
+        if refuses:
+            self.refused_count += name == "append" and path.endswith(".log")
+            raise OSError(number, os.strerror(number), path)
+
+
 class Death(Enum):
     """How a node ends, and what its disk keeps of what was not flushed."""
 
@@ -52,8 +87,10 @@ class NodeDisk(SimulatedFilesystem):
         settings: DiskSettings,
         clock: VirtualClock,
         on_operation: Callable[[str], None] = lambda _line: None,
+        refusal: Refusal | None = None,
     ) -> None:
         super().__init__(root, now_ms=clock.now_ms)
+        self._refusal = refusal or Refusal()
         self._process = process
         self._random = random
         self._on_operation = on_operation
@@ -81,7 +118,12 @@ class NodeDisk(SimulatedFilesystem):
             self.has_crashed_inside = True
             self._process.kill()
             raise
+        self._refusal.check(name, path, changes=True)
         self._on_operation(f"{self._process.name} disk {name} {path}")
+
+    def reading(self, name: str, path: str, size: int = 0) -> None:
+        super().reading(name, path, size)
+        self._refusal.check(name, path, changes=False)
 
     def check_fault(self, name: str, path: str) -> None:
         for directory in self.dead_directories:

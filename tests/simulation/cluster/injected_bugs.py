@@ -15,6 +15,7 @@ from moldau.controller.core.controller_core import HANDLERS, ControllerCore
 from moldau.controller.core.partition_changes import Step
 from moldau.protocol.api_keys import ApiKey
 from moldau.raft.core.effects import Persist
+from moldau.raft.core.election import Elections
 from moldau.raft.log_store import LogStore
 from moldau.raft.quorum_driver import QuorumDriver
 from moldau.raft.snapshot_store import SnapshotStore
@@ -190,6 +191,11 @@ def deposed_stays_active(patch: Patch) -> None:
     patch.setattr(Controller, "handle_leader_change", handle_leader_change)
 
 
+def full_leader_stays(patch: Patch) -> None:
+    """A controller whose disk has no room goes on leading."""
+    patch.setattr(Elections, "lose_room", lambda *_a, **_k: None)
+
+
 BUGS = table(
     InjectedBug(answer_before_commit, 1),
     InjectedBug(decisions_overlap, 226),
@@ -205,5 +211,6 @@ BUGS = table(
     InjectedBug(delivered_before_commit),
     InjectedBug(trimmed_before_snapshot, 12, ("crash_on_file", "kill_controller")),
     InjectedBug(deposed_stays_active),
+    InjectedBug(full_leader_stays, 2, ("full_disk",)),
     *SECURITY_BUGS,
 )

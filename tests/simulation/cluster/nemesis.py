@@ -11,6 +11,7 @@ from random import Random
 
 from tests.simulation.cluster.base_nemesis import Act, BaseNemesis
 from tests.simulation.cluster.brokers import SimulatedBroker
+from tests.simulation.cluster.disk_troubles import DiskTroubles
 from tests.simulation.cluster.world import World
 
 SCENARIOS = (
@@ -36,6 +37,8 @@ class Nemesis(BaseNemesis):
     world: World
 
     def __init__(self, world: World, random: Random, faults: Collection[str] = ()) -> None:
+        self._troubles = DiskTroubles(world)
+        self._troubles.is_on &= not faults
         super().__init__(world, random, faults)
         self._wipes = Random(f"wiped brokers {world.seed}")
 
@@ -61,6 +64,13 @@ class Nemesis(BaseNemesis):
             (2, self._broker_leaves),
             (1, self._stop_broker),
         ]
+
+    def named_acts(self) -> list[Act]:
+        return [(1, self._troubles.full_disk)]
+
+    async def __call__(self) -> None:
+        self._troubles.start()
+        await super().__call__()
 
     def hosts(self) -> list[str]:
         world = self.world
@@ -117,6 +127,7 @@ class Nemesis(BaseNemesis):
     def repair_others(self) -> None:
         """Brokers whole again, but for one that may stay away for good."""
         world = self.world
+        self._troubles.end()
         absent = self.random.choice(world.brokers) if self.random.random() < 0.7 else None
         for broker in world.brokers:
             if broker.process is not None:

@@ -45,7 +45,7 @@ from moldau.server.authorizer import Authorizer
 from moldau.server.server import ListenerSpec
 from moldau.server.standard_authorizer import StandardAuthorizer
 from moldau.storage.faults import DiskFull, LogOffline
-from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
+from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk, Refusal
 from tests.simulation.cluster.logs import (
     CLUSTER_ID,
     LISTENER,
@@ -64,6 +64,10 @@ from tests.virtual.network import SimulatedNetwork
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.base_world import BaseWorld
+
+
+FAILED_START = "start: "
+"""How the reason of a node begins that gives up before it has taken part."""
 
 
 class LogTap:
@@ -136,6 +140,7 @@ class ControllerNode:
         self.host = host_of(controller_id)
         self.random = random
         self.disk_settings = DiskSettings(slow_call=world.slow_calls)
+        self.refusal = Refusal()
         self.process: Process | None = None
         self.disk: NodeDisk | None = None
         self.controller: Controller | None = None
@@ -196,6 +201,7 @@ class ControllerNode:
             self.disk_settings,
             VirtualClock(self.world.loop, self.world.wall_clocks.of(self.host)),
             self.world.disk_operation,
+            self.refusal,
         )
         # After everything that the death itself brings about: a crash unwinds the stack first.
         process.on_kill.append(
@@ -324,7 +330,7 @@ class ControllerNode:
                 for record in await disk.offload(read_bootstrap, disk, METADATA_DIRECTORY)
             ]
         except (MetadataLogError, OSError, LogOffline, DiskFull) as error:
-            on_fatal(f"start: {error!r}")
+            on_fatal(f"{FAILED_START}{error!r}")
             return
         controller = self._make_controller(config, log, clock, process, bootstrap, authorizer)
         requests = RaftRequestHandler(log, CLUSTER_ID, clock=clock, listener_name=LISTENER)

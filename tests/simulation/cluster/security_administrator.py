@@ -69,7 +69,10 @@ LATE_MS = (300.0, 3_000.0)
 STALE_S = 20.0
 """A controller that stood still for so long, and was deposed, may answer before it hears of that.
 """
-UNDECIDED = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER})
+UNDECIDED = frozenset(
+    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER, ErrorCode.KAFKA_STORAGE_ERROR}
+)
+"""The last one comes of the only controller while its disk is full."""
 GONE_ALREADY = frozenset({ErrorCode.NONE, ErrorCode.RESOURCE_NOT_FOUND})
 OK = frozenset({ErrorCode.NONE})
 

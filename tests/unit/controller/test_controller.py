@@ -15,6 +15,7 @@ import pytest
 
 from moldau.controller.controller import (
     LATE_SESSION_CHECK_MS,
+    MAX_RETRY_MS,
     MAX_WAITING_REQUESTS,
     Controller,
     RequestFailed,
@@ -33,6 +34,7 @@ from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerReque
 from moldau.protocol.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
     NoOpRecord,
     TopicRecord,
 )
@@ -52,6 +54,7 @@ class HandLog:
     committed_count: int = 0
     listener: MetadataLogListener | None = None
     refusal: ErrorCode = ErrorCode.NONE
+    refused_count: int = 0
     snapshots: list[tuple[int, int, list[Message]]] = field(default_factory=list)
     snapshot_error: OSError | None = None
     voter_ids: list[int] = field(default_factory=list)
@@ -76,6 +79,7 @@ class HandLog:
     ) -> tuple[ErrorCode, int]:
         assert values is None or len(values) == len(records)
         if self.refusal is not ErrorCode.NONE:
+            self.refused_count += 1
             return self.refusal, -1
         if leader_epoch != self.epoch:
             return ErrorCode.NOT_CONTROLLER, -1
@@ -359,6 +363,50 @@ async def test_a_broker_that_the_log_did_not_let_go_is_fenced_when_its_session_e
         bench.clock.advance(2_000)
         beat(bench, 1)
     assert fenced_brokers(bench) == {2}
+
+
+REFUSAL_MS = 60_000
+MAX_TRIES = 12
+"""In that time, with pauses from one second to ten."""
+
+
+async def test_a_fencing_that_the_log_refuses_is_tried_less_and_less_often(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "moldau.controller")
+    lead_two_brokers(bench)
+    bench.log.refusal = ErrorCode.KAFKA_STORAGE_ERROR
+    bench.clock.advance(REFUSAL_MS)
+    assert 1 < bench.log.refused_count <= MAX_TRIES
+    said = [each for each in caplog.messages if "fenc" in each]
+    assert said == ["the metadata log did not take a fencing: KAFKA_STORAGE_ERROR"]
+    bench.log.refusal = ErrorCode.NONE
+    bench.clock.advance(MAX_RETRY_MS)
+    assert fenced_brokers(bench) == {1, 2}
+    assert caplog.messages.count("the metadata log takes changes again") == 1
+
+
+async def test_an_election_that_the_log_refuses_is_held_later(bench: Bench) -> None:
+    lead_two_brokers(bench)
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=2)
+    bench.submit(CreateTopicsRequest(topics=[topic]))
+    bench.log.commit()
+    (created,) = bench.core.state.image.topics.topics_by_id.values()
+    leader_id = created.partitions[0].leader
+    # The leader before this one has fenced the broker and moved none of its partitions.
+    bench.controller.handle_leader_change(2, 2)
+    epoch = bench.core.state.broker(leader_id).broker_epoch  # type: ignore[union-attr]
+    bench.log.add(BrokerRegistrationChangeRecord(broker_id=leader_id, broker_epoch=epoch, fenced=1))
+    bench.log.commit()
+    bench.lead(3)
+    bench.log.refusal = ErrorCode.KAFKA_STORAGE_ERROR
+    bench.clock.advance(5_000)
+    assert 1 < bench.log.refused_count <= MAX_TRIES
+    bench.log.refusal = ErrorCode.NONE
+    beat(bench, 3 - leader_id)
+    bench.clock.advance(MAX_RETRY_MS / 2)
+    (moved,) = bench.core.state.image.topics.topics_by_id.values()
+    assert moved.partitions[0].leader == 3 - leader_id
 
 
 async def test_a_check_of_sessions_that_is_late_again_waits_no_more(bench: Bench) -> None:

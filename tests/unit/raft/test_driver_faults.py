@@ -15,7 +15,7 @@ from moldau.raft.quorum_driver import MAX_QUEUED_EVENTS, EventQueue
 from tests.kit.waiting import until_async
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
-from .fixtures import Listener, append, format_directory, open_log, snapshot_of
+from .fixtures import LOG_DIRECTORY, Listener, append, format_directory, open_log, snapshot_of
 from .quorums import Quorum
 
 
@@ -116,22 +116,26 @@ async def test_a_snapshot_waits_until_the_leader_has_flushed_what_is_in_it() -> 
 async def test_a_follower_with_a_full_disk_says_so_once_and_heals(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO", "moldau.raft")
     async with Quorum(1, 2, 3, seed=22) as quorum:
         leader = await quorum.leader()
         leader.append("a")
         await quorum.converged("a")
         follower = next(node for node in quorum.nodes.values() if node is not leader)
-        fault = Fault("append", ".log", errno.ENOSPC, count=None)
+        fault = Fault("append", LOG_DIRECTORY, errno.ENOSPC, count=None)
         for _ in range(2):
             follower.filesystem.faults = [fault]
             caplog.clear()
             leader.append("b")
             await quorum.pass_ms(2_000)
             assert follower.running.log_end_offset < leader.running.log_end_offset
-            refusals = [each for each in caplog.messages if "are refused" in each]
-            assert len(refusals) == 1, refusals
+            said = [each for each in caplog.messages if "no room for the metadata log" in each]
+            assert len(said) == 1, said
             follower.filesystem.faults = []
             await quorum.until(lambda: follower.listener.names == leader.listener.names)
+            await quorum.until(
+                lambda: "there is room again for the metadata log" in caplog.messages
+            )
         await quorum.converged("a", "b", "b")
         assert follower.fatal == []
 
