@@ -179,6 +179,8 @@ class ReplicaProgress:
     def describe(self, leader_end: int, now_ms: float) -> str:
         figures = self.figures(leader_end, now_ms, is_in_sync=False)
         behind = f"{figures.lag} records behind" if figures.lag >= 0 else "not heard of yet"
+        if self.has_lost_records:
+            return f"{self.replica_id} ({behind}, it has lost committed records)"
         since = f"for {figures.caught_up_age_ms:.0f} ms" if figures.caught_up_age_ms >= 0 else "yet"
         return f"{self.replica_id} ({behind}, not caught up {since})"
 

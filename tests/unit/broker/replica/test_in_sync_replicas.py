@@ -77,7 +77,9 @@ def test_a_member_that_has_lost_committed_records_is_to_leave_at_once() -> None:
         fetched(core, 3, late)
         assert core.propose_after_fetch(3) is None, "one fetch may be a late one"
     fetched(core, 3, 4)
-    assert must(core.propose_after_fetch(3)).isr == (1, 2)
+    change = must(core.propose_after_fetch(3))
+    assert change.isr == (1, 2)
+    assert "3 (1 records behind, it has lost committed records)" in change.reason
     assert core.high_watermark == 5
 
 
