@@ -19,6 +19,7 @@ from typing import IO, Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from moldau.client.errors import ConfigurationError, KafkaError
+from moldau.runtime.https import opener
 from moldau.schema_registry.kept import Kept
 from moldau.schema_registry.settings import REGISTRY_KEYS
 
@@ -106,9 +107,7 @@ class SchemaRegistry:
             context = ssl.create_default_context(cafile=ca_location)
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(f"schema registry: {ca_location}: {error}") from None
-        self._opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=context), _NoRedirects()
-        )
+        self._opener = opener(context)
         self._timeout_s = timeout_ms / 1_000
         self._kept = Kept(MAX_KEPT)
 
@@ -274,13 +273,6 @@ class SchemaRegistry:
                 reason = getattr(error, "reason", None) or error
                 failures.append(f"{url}: {reason or type(error).__name__}")
         raise SchemaRegistryError(f"schema registry: {what}: {'; '.join(failures)}")
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Credentials do not follow a redirection to another place."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
 
 
 def _parsed(response: IO[bytes], what: str) -> Any:
