@@ -500,7 +500,8 @@ class TransactionDriver:
                 f"{problem.message}. Another producer uses the transactional id "
                 f"{manager.transactional_id!r} now, the transaction took longer than "
                 "transaction.timeout.ms, or the id was forgotten after "
-                "transactional.id.expiration.ms; close this producer",
+                "transactional.id.expiration.ms; close this producer and, if no other one has the "
+                "id, make a new one",
                 code=problem.code,
             )
         elif isinstance(self.cause, TlsFailed) and problem.code is TlsFailed.code:
