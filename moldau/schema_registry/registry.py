@@ -19,6 +19,7 @@ from typing import IO, Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from moldau.client.errors import ConfigurationError, KafkaError
+from moldau.runtime.fault_words import words_of
 from moldau.runtime.https import opener
 from moldau.schema_registry.kept import Kept
 from moldau.schema_registry.settings import REGISTRY_KEYS
@@ -271,7 +272,8 @@ class SchemaRegistry:
                 failures.append(f"{url}: {problem}")
             except (OSError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", None) or error
-                failures.append(f"{url}: {reason or type(error).__name__}")
+                told = words_of(reason) if isinstance(reason, Exception) else reason
+                failures.append(f"{url}: {told}")
         raise SchemaRegistryError(f"schema registry: {what}: {'; '.join(failures)}")
 
 

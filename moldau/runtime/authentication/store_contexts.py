@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 
 from moldau.runtime.authentication import SecuritySettingError, StoreUnreadable
 from moldau.runtime.authentication.tls import Store
+from moldau.runtime.fault_words import words_of
 
 _Signature: TypeAlias = tuple[tuple[int, ...] | None, ...]
 
@@ -76,7 +77,7 @@ class StoreContexts:
                 _LOG.error(
                     "%s keeps its certificate, the new settings cannot be used: %s",
                     self._owner,
-                    _words(error),
+                    words_of(error),
                 )
                 return False
             self._make, self._paths, self._seen, self._context = make, paths, seen, context
@@ -96,7 +97,7 @@ class StoreContexts:
                 _LOG.error(
                     "%s keeps its certificate, the files that have changed cannot be used: %s",
                     self._owner,
-                    _words(error),
+                    words_of(error),
                 )
             if isinstance(error, _OF_THE_MACHINE):
                 return
@@ -104,10 +105,6 @@ class StoreContexts:
             self._blamed = None
             _LOG.info("%s has read its key and trust stores again", self._owner)
         self._seen = seen
-
-
-def _words(error: BaseException) -> str:
-    return str(error) or type(error).__name__
 
 
 def _paths(stores: tuple[Store, ...]) -> tuple[str, ...]:
