@@ -457,6 +457,10 @@ def _status_warnings(key: ConfigKey, name: str, value: object) -> Iterator[str]:
 def _listener_warnings(config: NodeConfig) -> Iterator[str]:
     """Settings of TLS and SASL that reach no listener, neither here nor of the controllers."""
     names = {*(each.listener_name for each in config.listeners), *config.controller_listener_names}
+    if not config.is_broker and "listener.security.protocol.map" in config.explicit:
+        # What a controller's configuration says of the brokers' listeners is for them: nodes of
+        # both kinds share it.
+        names.update(config.listener_security_protocols)
     prefixes = tuple(f"{LISTENER_PREFIX}{name.lower()}." for name in names)
     for name in config.explicit:
         key = find_broker_key(name)
