@@ -3,7 +3,8 @@ when it renews its Kerberos tickets.
 
 Owns which settings each listener with TLS has now. Must not accept connections. Invariants: what
 a broker is asked for is tried before it is stored; stored settings that cannot be used are
-logged, and the listener keeps what it has; connections that exist stay as they are.
+logged, and the listener keeps what it has; what is tried is what is used, whatever becomes of the
+files; connections that exist stay as they are.
 """
 
 from __future__ import annotations
@@ -97,10 +98,10 @@ class ListenerChanges:
 
     def _change_stores(self, dynamic: Mapping[str, Any], peers: PeerSecurity | None) -> None:
         from moldau.runtime.authentication.tls import client_context
-        from moldau.server.authentication.tls_settings import peer_tls_settings, tls_settings_of
+        from moldau.server.authentication.tls_settings import peer_tls_settings
 
         for endpoint, contexts in self._contexts.items():
-            self._start(contexts.change(tls_settings_of(self._config, endpoint, dynamic)))
+            self._start(self._change(endpoint, contexts, dynamic))
         if peers is not None and peers.contexts is not None:
             name = self._config.inter_broker_listener_name
             settings = peer_tls_settings(self._config, name, dynamic)
@@ -130,18 +131,19 @@ class ListenerChanges:
         Args:
             dynamic: typed values by `listener.name.LISTENER.KEY`.
         """
-        if not self._contexts:
-            return
-        from moldau.server.authentication.tls_changes import check_change
+        for endpoint, contexts in self._contexts.items():
+            await self._change(endpoint, contexts, dynamic)
+
+    async def _change(
+        self, endpoint: Endpoint, contexts: ListenerContexts, dynamic: Mapping[str, Any]
+    ) -> None:
+        from moldau.server.authentication.tls_changes import check_made
         from moldau.server.authentication.tls_settings import tls_settings_of
 
-        for endpoint, contexts in self._contexts.items():
-            try:
-                await asyncio.to_thread(check_change, self._config, endpoint, contexts, dynamic)
-            except ConfigError as error:
-                logger.error("dynamic configuration has no effect: %s", error)
-            else:
-                await contexts.change(tls_settings_of(self._config, endpoint, dynamic))
+        await contexts.change(
+            tls_settings_of(self._config, endpoint, dynamic),
+            partial(check_made, self._config, endpoint, contexts, dynamic),
+        )
 
     def _start(self, work: Coroutine[object, None, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -64,15 +64,23 @@ class StoreContexts:
                     await self._reload()
         return self._context
 
-    async def replace(self, make: Callable[[], ssl.SSLContext], stores: tuple[Store, ...]) -> bool:
+    async def replace(
+        self,
+        make: Callable[[], ssl.SSLContext],
+        stores: tuple[Store, ...],
+        first: Callable[[], ssl.SSLContext] | None = None,
+    ) -> bool:
         """Make contexts in another way, of other stores, from now on; False when that cannot be
         done: it is logged, and all stays as it is.
+
+        Args:
+            first: makes the first one, in place of `make`.
         """
         async with self._lock:
             paths = _paths(stores)
             seen = _signature(paths)
             try:
-                context = await asyncio.to_thread(make)
+                context = await asyncio.to_thread(first or make)
             except (SecuritySettingError, *_OF_THE_MACHINE) as error:
                 _LOG.error(
                     "%s keeps its certificate, the new settings cannot be used: %s",

@@ -135,7 +135,7 @@ def test_a_weak_certificate_is_named_and_served_where_that_is_asked_for(
     assert "ssl.key.password" not in str(caught.value)
     with pytest.raises(SecuritySettingError, match=told):
         client_context(TlsSettings(own=serving.own))
-    server = listener_context(replace(serving, cipher_suites=WEAK))
+    server = listener_context(replace(serving, cipher_suites=WEAK)).context
     assert server.maximum_version is ssl.TLSVersion.TLSv1_3
     with pytest.raises(SecuritySettingError, match=told) as caught:
         check_handshake(server, client_context(trusting))
@@ -153,7 +153,9 @@ async def test_a_client_is_told_that_the_brokers_certificate_is_weak(
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=listener_context(serving))
+    server = await asyncio.start_server(
+        serve, "127.0.0.1", 0, ssl=listener_context(serving).context
+    )
     async with server:
         with pytest.raises(ssl.SSLCertVerificationError) as caught:
             await asyncio.open_connection(
