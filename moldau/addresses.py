@@ -1,4 +1,4 @@
-"""IP addresses in one form, so that texts of the same address are equal.
+"""Addresses in one form, so that texts of the same address are equal, and names as TLS has them.
 
 What Java calls `2001:db8:0:0:0:0:0:5` is `2001:db8::5` to sockets here.
 """
@@ -20,3 +20,10 @@ def canonical_address(text: str) -> str:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return str(address).partition("%")[0]
+
+
+def tls_name(host: str) -> str:
+    """The name of a host in SNI and in certificates: without the final dot that makes a name
+    complete to a resolver (RFC 6066, section 3).
+    """
+    return host.removesuffix(".")

@@ -43,6 +43,7 @@ from moldau.cli.record_formats import (
     text_formatter,
     unescaped,
 )
+from moldau.cli.streams import check_reader
 from moldau.cli.typed_formats import (
     Formats,
     KeyFormat,
@@ -378,6 +379,8 @@ class _Consuming:
         """Consume until a limit is reached; False when that came before `max_messages`."""
         idle_since = time.monotonic()
         while limits.max_messages is None or self.record_count < limits.max_messages:
+            if self.out is sys.stdout.buffer:
+                check_reader()  # no record may come for long
             if limits.ends is not None and limits.ends.reached(self.consumer):
                 return limits.max_messages is None
             now = time.monotonic()

@@ -6,6 +6,7 @@ Invariant: none of the three is None, and no socket or file gets the number of o
 from __future__ import annotations
 
 import os
+import select
 import sys
 from errno import EBADF
 from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
@@ -61,6 +62,19 @@ def open_standard_streams() -> None:
         sys.stdout = _text(_Output(before.fileno(), "w", closefd=False), before)
     if sys.stderr is None:
         sys.stderr = TextIOWrapper(FileIO(_null(os.O_WRONLY), "w"))
+
+
+def check_reader() -> None:
+    """Notice without writing that the reader of the standard output has gone: for commands that
+    wait for something to write. Raises: ReaderHasGoneError.
+    """
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except OSError:  # a stream of a test, without a descriptor
+        return
+    if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        raise ReaderHasGoneError
 
 
 def discard_output() -> None:

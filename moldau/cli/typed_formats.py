@@ -21,6 +21,7 @@ import typer
 from moldau.cli.output import fail
 from moldau.cli.record_formats import InputProblem
 from moldau.client import ConfigurationError, SerializationError
+from moldau.runtime.fault_words import words_of
 from moldau.schema_registry.settings import REGISTERS, STRATEGY, take_registry_settings
 
 if TYPE_CHECKING:
@@ -336,8 +337,8 @@ def _unpacked(msgpack: Any, data: bytes) -> object:
         value = msgpack.unpackb(data, strict_map_key=False, object_pairs_hook=_Pairs)
         return _of_messagepack(msgpack, value)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        words = str(error) or type(error).__name__
-        raise SerializationError(f"{data[:100]!r} is no MessagePack: {words}") from None
+        what = f"{data[:100]!r} is no MessagePack"
+        raise SerializationError(f"{what}: {words_of(error)}") from None
 
 
 def _of_messagepack(msgpack: Any, value: object) -> object:

@@ -310,6 +310,7 @@ CLASS_BY_CODE: Final[Mapping[ErrorCode, type[BrokerError]]] = MappingProxyType(
         ErrorCode.RECORD_LIST_TOO_LARGE: RecordTooLarge,
         ErrorCode.INVALID_TIMESTAMP: InvalidRecord,
         ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING: ProducerFenced,
     }
 )
 
@@ -324,6 +325,11 @@ ADVICE: Final[Mapping[ErrorCode, str]] = MappingProxyType(
         ErrorCode.RECORD_LIST_TOO_LARGE: "lower batch.size, or raise the topic's segment.bytes",
         ErrorCode.INVALID_PRODUCER_EPOCH: "close this producer and make a new one",
         ErrorCode.PRODUCER_FENCED: "close this producer; the newer one goes on",
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING: (
+            "another producer has the transactional id, or it was unused for "
+            "transactional.id.expiration.ms and is forgotten: close this producer and, if no other "
+            "one has the id, make a new one"
+        ),
         ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
             "lower transaction.timeout.ms, or raise the brokers' transaction.max.timeout.ms"
         ),

@@ -49,6 +49,15 @@ LISTENER_KEYS_OF_ALL_BROKERS: Final = frozenset(
 """What may stand behind `listener.name.LISTENER.` in the cluster's default."""
 _OF_LISTENER: Final = re.compile(r"listener\.name\.[^.]*\.(.*)", re.DOTALL)
 
+TICKET_RENEWAL_KEYS: Final = frozenset(
+    {
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
+    }
+)
+"""Keys that a broker changes at run time for its own Kerberos logins, for all listeners at once."""
+
 NOT_AT_RUN_TIME: Final = frozenset(
     {
         "config.providers",
@@ -56,7 +65,11 @@ NOT_AT_RUN_TIME: Final = frozenset(
         "listener.security.protocol.map",
         "sasl.mechanism.inter.broker.protocol",
     }
-    | {name for name in PER_LISTENER_KEYS - CHANGED_PER_LISTENER if BROKER_KEYS[name].dynamic}
+    | {
+        name
+        for name in PER_LISTENER_KEYS - CHANGED_PER_LISTENER - TICKET_RENEWAL_KEYS
+        if BROKER_KEYS[name].dynamic
+    }
 )
 """Keys that Kafka changes at run time, and that this node reads only when it starts so far. Those
 of SASL change no open listener in Kafka either: they are for listeners that it opens later.
@@ -89,6 +102,9 @@ def validate_dynamic_broker_config(
         return f"{name} has no effect: it is not a broker configuration"
     if not key.dynamic or key.name in NOT_AT_RUN_TIME:
         raise ConfigError(name, shown(key, text), "cannot be changed while the broker runs")
+    if key.name in TICKET_RENEWAL_KEYS and name != key.name:
+        reason = f"cannot be changed while the broker runs but for all listeners, as {key.name}"
+        raise ConfigError(name, shown(key, text), reason)
     if key.name in CHANGED_PER_LISTENER and not name.startswith(LISTENER_PREFIX):
         reason = f"can only be changed for one listener, as {LISTENER_PREFIX}LISTENER.{name}"
         raise ConfigError(name, shown(key, text), reason)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from moldau.config.definition import HIDDEN, REQUIRED, ConfigError, ConfigKey, Status
+from moldau.config.definition import HIDDEN, REQUIRED, ConfigError, ConfigKey, Status, Values
 from moldau.config.listeners import (
     META_ADDRESSES,
     Endpoint,
@@ -186,19 +186,31 @@ class NodeConfig(Mapping[str, Any]):
         assert isinstance(value, str)
         return value
 
-    def listener_value(self, listener_name: str, name: str, mechanism: str | None = None) -> Any:
+    def listener_value(
+        self,
+        listener_name: str,
+        name: str,
+        mechanism: str | None = None,
+        values: Values | None = None,
+    ) -> Any:
         """A key's value for one listener, and for one of its SASL mechanisms.
 
         The first that is set: `listener.name.LISTENER.MECHANISM.KEY` (for the keys that have it),
         `listener.name.LISTENER.KEY`, `KEY`. `sasl.jaas.config` and the class that checks tokens are
         taken from the first alone, as in Apache Kafka: users of one mechanism are none of another.
+
+        Args:
+            values: what the keys without a prefix have now, where that may have changed.
         """
         prefix = f"{LISTENER_PREFIX}{listener_name.lower()}."
         if mechanism is not None and name in PER_MECHANISM_KEYS:
             own = f"{prefix}{mechanism.lower()}.{name}"
             if own in self._listener_values or name in ONLY_PER_MECHANISM_KEYS:
                 return self._listener_values.get(own)
-        return self._listener_values.get(prefix + name, self._values[name])
+        own = prefix + name
+        if own in self._listener_values:
+            return self._listener_values[own]
+        return (self._values if values is None else values)[name]
 
     def is_set_for_listener(self, listener_name: str, name: str) -> bool:
         """Whether the configuration names the key, for this listener or for all."""
@@ -445,6 +457,10 @@ def _status_warnings(key: ConfigKey, name: str, value: object) -> Iterator[str]:
 def _listener_warnings(config: NodeConfig) -> Iterator[str]:
     """Settings of TLS and SASL that reach no listener, neither here nor of the controllers."""
     names = {*(each.listener_name for each in config.listeners), *config.controller_listener_names}
+    if not config.is_broker and "listener.security.protocol.map" in config.explicit:
+        # What a controller's configuration says of the brokers' listeners is for them: nodes of
+        # both kinds share it.
+        names.update(config.listener_security_protocols)
     prefixes = tuple(f"{LISTENER_PREFIX}{name.lower()}." for name in names)
     for name in config.explicit:
         key = find_broker_key(name)

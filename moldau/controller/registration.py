@@ -30,6 +30,7 @@ from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationResponse,
 )
 from moldau.protocol.schema import Message
+from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.restarts import RestartedTask
 from moldau.server.authorizer import Authorizer
@@ -145,7 +146,7 @@ class ControllerRegistrationManager:
         try:
             response = await self._send(leader)
         except LINK_ERRORS as error:
-            return self._failed(f"{leader}: {str(error) or type(error).__name__}")
+            return self._failed(f"{leader}: {words_of(error)}")
         except LocalProtocolError as error:
             return self._failed(f"{leader} does not take registrations: {error}")
         error_code = ErrorCode.of(response.error_code)

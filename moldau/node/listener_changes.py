@@ -1,8 +1,10 @@
-"""Key and trust stores of a node's listeners that change while it runs (KIP-226, KIP-978).
+"""What changes while a node runs (KIP-226): key and trust stores of its listeners (KIP-978), and
+when it renews its Kerberos tickets.
 
 Owns which settings each listener with TLS has now. Must not accept connections. Invariants: what
 a broker is asked for is tried before it is stored; stored settings that cannot be used are
-logged, and the listener keeps what it has; connections that exist stay as they are.
+logged, and the listener keeps what it has; what is tried is what is used, whatever becomes of the
+files; connections that exist stay as they are.
 """
 
 from __future__ import annotations
@@ -13,18 +15,17 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from moldau.config import Endpoint, NodeConfig, dynamic_listener_values
+from moldau.config import Endpoint, NodeConfig, dynamic_listener_values, effective_broker_config
 from moldau.config.definition import ConfigError
 from moldau.metadata.image import ConfigResource, ConfigResourceType, MetadataDelta, MetadataImage
 from moldau.node.listeners import inter_broker_connector
 from moldau.runtime.clock import Clock
-from moldau.runtime.connector import Connector
+from moldau.runtime.connector import Connector, PeerSecurity
 from moldau.runtime.network import Network
 from moldau.server.server import ListenerSpec
 
 if TYPE_CHECKING:
     from moldau.runtime.authentication.listener_tls import ListenerContexts
-    from moldau.runtime.authentication.store_contexts import StoreContexts
     from moldau.server.authentication.listener_security import ListenerSecurity
 
 MakeSecurity: TypeAlias = "Callable[[Mapping[str, Any]], ListenerSecurity | None]"
@@ -40,8 +41,8 @@ class ListenerChanges:
         self._config = config
         self._own = ConfigResource(ConfigResourceType.BROKER, str(config.node_id))
         self._contexts: dict[Endpoint, ListenerContexts] = {}
-        #: Of connections to other brokers, None without TLS.
-        self._peers: StoreContexts | None = None
+        #: Of connections to other brokers, None with PLAINTEXT.
+        self._peers: PeerSecurity | None = None
         #: The values that connections to other brokers are made with.
         self._values: Mapping[str, Any] = {}
         self._running: set[asyncio.Task[object]] = set()
@@ -79,24 +80,34 @@ class ListenerChanges:
         are now. Blocks: reads key stores. Raises: ConfigError: as `inter_broker_connector`.
         """
         made = inter_broker_connector(self._config, own, clock, network, self._values)
-        self._peers = None if made.security is None else made.security.contexts
+        self._peers = made.security
         return made
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        if self._own not in delta.configs_delta.changes or not self._contexts:
+        if self._own not in delta.configs_delta.changes:
             return
-        from moldau.runtime.authentication.tls import client_context
-        from moldau.server.authentication.tls_settings import peer_tls_settings, tls_settings_of
+        own, peers = image.configs.get(*self._own), self._peers
+        if peers is not None:
+            from moldau.server.authentication.peer_security import change_ticket_renewal
 
-        dynamic = dynamic_listener_values(image.configs.get(*self._own))
+            change_ticket_renewal(
+                self._config, peers, effective_broker_config(self._config, {}, own)
+            )
+        if self._contexts:
+            self._change_stores(dynamic_listener_values(own), peers)
+
+    def _change_stores(self, dynamic: Mapping[str, Any], peers: PeerSecurity | None) -> None:
+        from moldau.runtime.authentication.tls import client_context
+        from moldau.server.authentication.tls_settings import peer_tls_settings
+
         for endpoint, contexts in self._contexts.items():
-            self._start(contexts.change(tls_settings_of(self._config, endpoint, dynamic)))
-        if self._peers is not None:
+            self._start(self._change(endpoint, contexts, dynamic))
+        if peers is not None and peers.contexts is not None:
             name = self._config.inter_broker_listener_name
-            peers = peer_tls_settings(self._config, name, dynamic)
-            if peers != peer_tls_settings(self._config, name, self._values):
-                stores = (peers.own, peers.trust)
-                self._start(self._peers.replace(partial(client_context, peers), stores))
+            settings = peer_tls_settings(self._config, name, dynamic)
+            if settings != peer_tls_settings(self._config, name, self._values):
+                stores = (settings.own, settings.trust)
+                self._start(peers.contexts.replace(partial(client_context, settings), stores))
         self._values = dynamic
 
     def check(self, wanted: Mapping[str, str]) -> None:
@@ -120,18 +131,19 @@ class ListenerChanges:
         Args:
             dynamic: typed values by `listener.name.LISTENER.KEY`.
         """
-        if not self._contexts:
-            return
-        from moldau.server.authentication.tls_changes import check_change
+        for endpoint, contexts in self._contexts.items():
+            await self._change(endpoint, contexts, dynamic)
+
+    async def _change(
+        self, endpoint: Endpoint, contexts: ListenerContexts, dynamic: Mapping[str, Any]
+    ) -> None:
+        from moldau.server.authentication.tls_changes import check_made
         from moldau.server.authentication.tls_settings import tls_settings_of
 
-        for endpoint, contexts in self._contexts.items():
-            try:
-                await asyncio.to_thread(check_change, self._config, endpoint, contexts, dynamic)
-            except ConfigError as error:
-                logger.error("dynamic configuration has no effect: %s", error)
-            else:
-                await contexts.change(tls_settings_of(self._config, endpoint, dynamic))
+        await contexts.change(
+            tls_settings_of(self._config, endpoint, dynamic),
+            partial(check_made, self._config, endpoint, contexts, dynamic),
+        )
 
     def _start(self, work: Coroutine[object, None, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -26,6 +26,7 @@ from moldau.raft.core.values import NO_NODE, Destination
 from moldau.raft.wire import PreVoteUnsupported, decode_response, encode_request
 from moldau.runtime.connection import Connection
 from moldau.runtime.connector import Connector, PeerRefused
+from moldau.runtime.fault_words import words_of
 
 
 class PeerNetwork(Protocol):
@@ -129,7 +130,7 @@ class ConnectionPeers:
             assert isinstance(request, VoteRequest)
             return VoteResponse(ErrorCode.UNSUPPORTED_VERSION, NO_NODE, request.leader_epoch)
         except (RemoteProtocolError, LocalProtocolError, OSError, TimeoutError) as error:
-            problem = str(error) or "no answer in time"
+            problem = words_of(error)
             if problem != channel.problem:
                 channel.problem = problem
                 if isinstance(error, PeerRefused):

@@ -31,6 +31,7 @@ from moldau.protocol.schema import Message, Request, Response
 from moldau.protocol.types import Buffer
 from moldau.runtime.authentication import TLS_ADVICE, AuthenticationError, TlsError
 from moldau.runtime.clock import Clock, SystemClock, TimerHandle
+from moldau.runtime.fault_words import words_of
 from moldau.runtime.files import source_bytes
 from moldau.runtime.network import (
     DEFAULT_CONNECT_TIMEOUT_MS,
@@ -607,7 +608,7 @@ class Connection(asyncio.BufferedProtocol):
         except (AuthenticationError, OSError, TimeoutError, RemoteProtocolError) as error:
             self._reauthentication = None
             # The next connection is told by the login itself.
-            self._fail(ConnectionLost(f"{self._peer} did not renew the session: {error}"))
+            self._fail(ConnectionLost(f"{self._peer} did not renew the session: {words_of(error)}"))
             return
         self._reauthentication = None
         held, self._held_requests = self._held_requests, None

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from moldau.addresses import canonical_address
+from moldau.addresses import canonical_address, tls_name
 from moldau.runtime.tls_transport import RAW_BYTES, TlsTransport
 
 DEFAULT_BACKLOG = 50
@@ -159,7 +159,7 @@ class AsyncioNetwork:
                     host,
                     port,
                     ssl=ssl_context,
-                    server_hostname=host if ssl_context is not None else None,
+                    server_hostname=tls_name(host) if ssl_context is not None else None,
                 )
             except ssl.SSLError:
                 # A ValueError too, when it is about a certificate.

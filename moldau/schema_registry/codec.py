@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from moldau.client.errors import SerializationError
+from moldau.runtime.fault_words import words_of
 from moldau.schema_registry.framing import unframed
 from moldau.schema_registry.kept import Kept
 from moldau.schema_registry.registry import Schema, SchemaRegistry
@@ -52,8 +53,7 @@ def misfits_told(what: str) -> Iterator[None]:
     except SerializationError:
         raise
     except MISFITS as error:
-        words = str(error) or type(error).__name__
-        raise SerializationError(f"{what}: {words}") from error
+        raise SerializationError(f"{what}: {words_of(error)}") from error
 
 
 def codec_of(schema: Schema, referenced: Mapping[str, Schema]) -> Codec:

@@ -19,6 +19,8 @@ from typing import IO, Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from moldau.client.errors import ConfigurationError, KafkaError
+from moldau.runtime.fault_words import words_of
+from moldau.runtime.https import opener
 from moldau.schema_registry.kept import Kept
 from moldau.schema_registry.settings import REGISTRY_KEYS
 
@@ -106,9 +108,7 @@ class SchemaRegistry:
             context = ssl.create_default_context(cafile=ca_location)
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(f"schema registry: {ca_location}: {error}") from None
-        self._opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=context), _NoRedirects()
-        )
+        self._opener = opener(context)
         self._timeout_s = timeout_ms / 1_000
         self._kept = Kept(MAX_KEPT)
 
@@ -272,15 +272,9 @@ class SchemaRegistry:
                 failures.append(f"{url}: {problem}")
             except (OSError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", None) or error
-                failures.append(f"{url}: {reason or type(error).__name__}")
+                told = words_of(reason) if isinstance(reason, Exception) else reason
+                failures.append(f"{url}: {told}")
         raise SchemaRegistryError(f"schema registry: {what}: {'; '.join(failures)}")
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Credentials do not follow a redirection to another place."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
 
 
 def _parsed(response: IO[bytes], what: str) -> Any:

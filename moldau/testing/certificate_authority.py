@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from moldau.addresses import tls_name
 from moldau.runtime.private_files import OWNER_ONLY, READABLE, replace_file
 
 AUTHORITY_FILE: Final = "ca.pem"
@@ -334,7 +335,7 @@ def _general_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     try:
-        return x509.DNSName(host)
+        return x509.DNSName(tls_name(host))
     except ValueError:
         raise CertificateError(
             f"{host!r}: a host name in ASCII (xn--… for others) or an IP address is needed"

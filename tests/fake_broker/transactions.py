@@ -140,6 +140,11 @@ class Transactions:
         self.finish(transaction, commit=False, epoch=transaction.epoch + 1)
         self.bump(transaction)
 
+    def forget(self, transactional_id: str) -> None:
+        """As when it was not used for `transactional.id.expiration.ms`."""
+        assert self._by_id[transactional_id].state is not State.ONGOING, "it is in use"
+        del self._by_id[transactional_id]
+
     # -- use ------------------------------------------------------------------------------------
 
     def check(

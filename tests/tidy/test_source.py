@@ -227,6 +227,45 @@ def test_bare_epoch_offset_or_id_never_crosses_a_function_boundary():
     assert bare == []
 
 
+#: What the network raises, often without a text.
+WORDLESS = re.compile(r"TimeoutError|ConnectionError|LINK_ERRORS|PASSING_FAULTS")
+OWN_WORDS = re.compile(r"\[?type\(\w+\)\.__name__\]?")
+LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
+
+
+def test_faults_of_the_network_are_never_told_without_words():
+    """`words_of` says what kind an exception is that has no text."""
+    wordless = []
+    for path in python_files("moldau"):
+        if path.name == "fault_words.py":
+            continue
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.BoolOp) and OWN_WORDS.fullmatch(ast.unparse(node.values[-1])):
+                wordless.append(f"{name_of(path)}:{node.lineno}")
+            elif (
+                isinstance(node, ast.ExceptHandler)
+                and node.name
+                and node.type
+                and WORDLESS.search(ast.unparse(node.type))
+            ):
+                wordless += [f"{name_of(path)}:{line}" for line in _raw_words(node, node.name)]
+    assert wordless == []
+
+
+def _raw_words(handler: ast.ExceptHandler, name: str) -> Iterator[int]:
+    """Lines of a handler in which its exception is turned into text as it is."""
+    for node in ast.walk(handler):
+        told: list[ast.expr] = []
+        if isinstance(node, ast.FormattedValue) and node.conversion == -1:
+            told = [node.value]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            told = node.args[1:] if node.func.attr in LOG_METHODS else []
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "str":
+            told = node.args
+        if any(isinstance(each, ast.Name) and each.id == name for each in told):
+            yield node.lineno
+
+
 def test_nothing_is_left_unfinished():
     found = [
         f"{name_of(path)}:{number}"

@@ -25,6 +25,7 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET
 from moldau.protocol.schema import AnyRequest, Message, Request, Response
+from moldau.runtime.fault_words import words_of
 from moldau.server.request import RequestContext
 
 logger = logging.getLogger("moldau.broker.api.forwarding")
@@ -126,4 +127,4 @@ async def _wait_visible(services: BrokerServices, end_offset: int, until_s: floa
                 await wait_applied(services.metadata, end_offset)
     except (TimeoutError, TooManyWaiters, ControllerUnavailable) as problem:
         # No failure of the change: what clients ask next may be answered from older metadata.
-        logger.info("answered before the change was visible here: %s", problem or "too late")
+        logger.info("answered before the change was visible here: %s", words_of(problem))

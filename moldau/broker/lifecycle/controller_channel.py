@@ -26,6 +26,7 @@ from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET, EnvelopeRe
 from moldau.protocol.schema import Message, Request, Response
 from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
 from moldau.runtime.connector import Connector
+from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.loop_thread import LoopBusy, LoopThread
 from moldau.server.authorizer import Authorizer
@@ -257,7 +258,7 @@ class NetworkControllerChannel:
                 return ControllerAnswer(response)
             return await self._forward(link, leader, asked, asked.client, timeout_ms)
         except LINK_ERRORS as error:
-            raise TryAgain(f"{leader}: {str(error) or type(error).__name__}") from error
+            raise TryAgain(f"{leader}: {words_of(error)}") from error
         except LocalProtocolError as error:
             raise ControllerUnavailable(
                 f"{leader} does not speak what was asked: {error}", ErrorCode.UNSUPPORTED_VERSION
@@ -288,7 +289,7 @@ class NetworkControllerChannel:
             async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
                 answer = await own.thread.run(own.answer(sender, asked.request))
         except (TimeoutError, LoopBusy) as problem:
-            raise TryAgain(f"{leader}: {str(problem) or 'no answer in time'}") from problem
+            raise TryAgain(f"{leader}: {words_of(problem)}") from problem
         response = cast("Response", answer)
         if has_error(response, ErrorCode.NOT_CONTROLLER):
             raise TryAgain(f"{leader} is not the active controller")

@@ -37,6 +37,7 @@ from moldau.protocol.messages.p02_list_offsets import (
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import Connection, ConnectionLost, UnsupportedByPeer
 from moldau.runtime.connector import Connector, PeerRefused
+from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS
 from moldau.runtime.network import DEFAULT_CONNECT_TIMEOUT_MS
 
@@ -381,7 +382,7 @@ class ReplicaFetcher:
         if self._is_closed or (had_worked and isinstance(error, ConnectionLost)):
             return 0.0
         host, port = self.endpoint
-        text = f"at {host}:{port}: {error or type(error).__name__}"
+        text = f"at {host}:{port}: {words_of(error)}"
         if isinstance(error, PeerRefused):
             self._problem = text  # it is logged already
         else:

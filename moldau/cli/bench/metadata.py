@@ -59,6 +59,7 @@ from moldau.protocol.messages.p62_broker_registration import (
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.raft import METADATA_DIRECTORY
 from moldau.runtime.event_loop import new_event_loop
+from moldau.runtime.fault_words import words_of
 from moldau.testing import Cluster
 from moldau.testing.layout import PortHolder
 from moldau.testing.watchdog import Watchdog
@@ -630,7 +631,7 @@ async def failover_seconds(
         try:
             response = await brokers.ask_node(broker_ids[0], request)
         except PASSING_FAULTS as fault:
-            problem = str(fault)
+            problem = words_of(fault)
         else:
             error = ErrorCode.of(response.topics[0].error_code)
             # An earlier try may have succeeded after all.

@@ -10,6 +10,7 @@ from typing import Final
 from moldau.client.errors import NoBrokerAvailable
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.runtime.connection import ConnectionLost, NothingHeard, RequestTimedOut
+from moldau.runtime.fault_words import words_of
 
 PASSING_FAULTS: Final = (
     ConnectionLost,
@@ -38,6 +39,4 @@ def describe_fault(fault: BaseException | None) -> str:
         numbers = [fault.errno] if fault.errno else _NUMBER.findall(str(fault))
         if numbers:
             return ", ".join(dict.fromkeys(os.strerror(int(each)).lower() for each in numbers))
-    if isinstance(fault, TimeoutError) and not str(fault):
-        return "no answer in time"
-    return str(fault) or type(fault).__name__
+    return words_of(fault)

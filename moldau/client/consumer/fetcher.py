@@ -46,6 +46,7 @@ from moldau.protocol.messages.p01_fetch import FetchRequest, FetchResponse, Part
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection, UnsupportedByPeer
+from moldau.runtime.fault_words import words_of
 
 _log: Final = logging.getLogger(__name__)
 
@@ -508,4 +509,6 @@ class _NodeFetcher:
                     version = min(version, LAST_VERSION_WITH_NAMES)
                 await connection.send(self._session.closing_request(), api_version=version)
         except (*PASSING_FAULTS, KafkaError, UnsupportedByPeer) as error:
-            _log.debug("broker %d keeps a fetch session until it ages: %s", self.node_id, error)
+            _log.debug(
+                "broker %d keeps a fetch session until it ages: %s", self.node_id, words_of(error)
+            )

@@ -40,6 +40,7 @@ from moldau.protocol.schema import Message
 from moldau.protocol.types import ZERO_UUID
 from moldau.runtime.clock import TimerHandle
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
+from moldau.runtime.fault_words import words_of
 
 _LOG: Final = logging.getLogger("moldau.client.producer")
 
@@ -296,7 +297,7 @@ class Sender:
         except LocalProtocolError as error:
             self._refuse(batches, ErrorCode.INVALID_REQUEST, str(error), now_ms)
         except OSError as error:
-            self._refuse(batches, ErrorCode.NETWORK_EXCEPTION, str(error), now_ms)
+            self._refuse(batches, ErrorCode.NETWORK_EXCEPTION, words_of(error), now_ms)
             self._client.updates.request()
         else:
             self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
@@ -316,7 +317,12 @@ class Sender:
             code = ErrorCode.NETWORK_EXCEPTION
             if isinstance(error, RequestTimedOut):
                 code = ErrorCode.REQUEST_TIMED_OUT
-            self._refuse(call.batches.values(), code, str(error or "cancelled"), now_ms)
+            self._refuse(
+                call.batches.values(),
+                code,
+                "cancelled" if error is None else words_of(error),
+                now_ms,
+            )
             self._client.updates.request()
         else:
             self._take_answer(node_id, call, cast("ProduceResponse", answer.result()), now_ms)

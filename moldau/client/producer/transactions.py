@@ -50,6 +50,7 @@ from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.fault_words import words_of
 
 logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 
@@ -194,7 +195,7 @@ class Transactions:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await self._driver.until(lambda: manager.state not in _ENDING)
         except (KafkaError, TimeoutError) as error:
-            logger.warning("closing with an open transaction: %s", error)
+            logger.warning("closing with an open transaction: %s", words_of(error))
         finally:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             await self._driver.stop(max(0.0, left_ms) / 1000)
@@ -500,7 +501,8 @@ class TransactionDriver:
                 f"{problem.message}. Another producer uses the transactional id "
                 f"{manager.transactional_id!r} now, the transaction took longer than "
                 "transaction.timeout.ms, or the id was forgotten after "
-                "transactional.id.expiration.ms; close this producer",
+                "transactional.id.expiration.ms; close this producer and, if no other one has the "
+                "id, make a new one",
                 code=problem.code,
             )
         elif isinstance(self.cause, TlsFailed) and problem.code is TlsFailed.code:

@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 from moldau.config.backoff import Backoff
 from moldau.runtime.authentication import SecuritySettingError, is_lasting_status
 from moldau.runtime.clock import Clock
+from moldau.runtime.fault_words import words_of
 
 if TYPE_CHECKING:
     import aiohttp
@@ -412,8 +413,7 @@ def _report(task: asyncio.Task[None]) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0][:200]
+    return words_of(error).splitlines()[0][:200]
 
 
 def file_of(url: str) -> str | None:

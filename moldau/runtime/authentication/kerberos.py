@@ -210,13 +210,19 @@ class KeytabTickets:
     def __init__(self, keytab: str | None, principal: str) -> None:
         self._keytab = keytab
         self._principal = principal
+        self._rules: RenewalRules | None = None
         self._lock = threading.Lock()
         self._login: _Login | None = None
         self._generation = 0
         self._cache = f"MEMORY:moldau-{os.getpid()}-{next(_numbers)}"
 
+    def change_rules(self, rules: RenewalRules) -> None:
+        """From the next login on these hold for all who share the key, in place of their own."""
+        self._rules = rules
+
     def current(self, clock: Clock, rules: RenewalRules) -> Any:
         """Credentials that are good. Raises: KerberosError."""
+        rules = self._rules or rules
         with self._lock:
             now_ms = clock.now_ms()
             login = self._login
@@ -316,6 +322,11 @@ class KerberosLogin:
         if got.lifetime is not None and got.lifetime <= 0:
             raise KerberosError(f"the ticket in the cache has expired ({_NEW_TICKET})")
         return got.creds
+
+    def change_rules(self, rules: RenewalRules) -> None:
+        """Renew tickets by other rules from now on; no effect without a keytab."""
+        if self.uses_keytab and self.principal is not None:
+            _tickets_of(self.keytab, self.principal).change_rules(rules)
 
     def forget(self) -> None:
         """A ticket was used up when it came to use."""

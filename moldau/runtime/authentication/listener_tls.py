@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.store_contexts import StoreContexts
@@ -48,8 +49,15 @@ class ListenerTlsSettings:
     cipher_suites: tuple[str, ...] = ()
 
 
-def listener_context(settings: ListenerTlsSettings) -> ssl.SSLContext:
-    """A context for the server's side. Blocks: reads the stores.
+class ListenerContext(NamedTuple):
+    """A context for the server's side, and the certificates that it shows, as PEM."""
+
+    context: ssl.SSLContext
+    chain: str
+
+
+def listener_context(settings: ListenerTlsSettings) -> ListenerContext:
+    """Both are of the same bytes, whatever becomes of the file. Blocks: reads each store once.
 
     Raises:
         SecuritySettingError: there is no key store, a file cannot be read, a password is wrong, or
@@ -72,14 +80,14 @@ def listener_context(settings: ListenerTlsSettings) -> ssl.SSLContext:
     load_key(context, chain, key, settings.own, settings.key_password)
     context.verify_mode = CLIENT_AUTHENTICATION[settings.client_auth]
     if context.verify_mode is ssl.CERT_NONE:
-        return context
+        return ListenerContext(context, chain)
     # As in Java, every certificate in the store is trusted by itself.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if settings.trust.is_given:
         load_trust(context, settings.trust)
     else:
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
-    return context
+    return ListenerContext(context, chain)
 
 
 def _restrict_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
@@ -116,18 +124,28 @@ class ListenerContexts(StoreContexts):
             f"listener {listener_name}",
         )
 
-    async def change(self, settings: ListenerTlsSettings) -> None:
+    async def change(
+        self, settings: ListenerTlsSettings, check: Callable[[ListenerContext], None]
+    ) -> None:
         """Have other settings for new connections; those that cannot be used are logged, and the
         present ones stay.
+
+        Args:
+            check: of what was made by them, before it is used; blocks, raises SecuritySettingError.
         """
         if settings == self.settings:
             return
+        make = partial(self._made, settings)
         stores = (settings.own, settings.trust)
-        if await self.replace(partial(self._made, settings), stores):
+        if await self.replace(make, stores, first=partial(self._made, settings, check)):
             self.settings = settings
 
-    def _made(self, settings: ListenerTlsSettings) -> ssl.SSLContext:
-        context = listener_context(settings)
-        chain, _key = contents(settings.own)
-        self.chain = chain or ""
-        return context
+    def _made(
+        self,
+        settings: ListenerTlsSettings,
+        check: Callable[[ListenerContext], None] = lambda _: None,
+    ) -> ssl.SSLContext:
+        made = listener_context(settings)
+        check(made)
+        self.chain = made.chain
+        return made.context

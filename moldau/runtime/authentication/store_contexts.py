@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 
 from moldau.runtime.authentication import SecuritySettingError, StoreUnreadable
 from moldau.runtime.authentication.tls import Store
+from moldau.runtime.fault_words import words_of
 
 _Signature: TypeAlias = tuple[tuple[int, ...] | None, ...]
 
@@ -63,20 +64,28 @@ class StoreContexts:
                     await self._reload()
         return self._context
 
-    async def replace(self, make: Callable[[], ssl.SSLContext], stores: tuple[Store, ...]) -> bool:
+    async def replace(
+        self,
+        make: Callable[[], ssl.SSLContext],
+        stores: tuple[Store, ...],
+        first: Callable[[], ssl.SSLContext] | None = None,
+    ) -> bool:
         """Make contexts in another way, of other stores, from now on; False when that cannot be
         done: it is logged, and all stays as it is.
+
+        Args:
+            first: makes the first one, in place of `make`.
         """
         async with self._lock:
             paths = _paths(stores)
             seen = _signature(paths)
             try:
-                context = await asyncio.to_thread(make)
+                context = await asyncio.to_thread(first or make)
             except (SecuritySettingError, *_OF_THE_MACHINE) as error:
                 _LOG.error(
                     "%s keeps its certificate, the new settings cannot be used: %s",
                     self._owner,
-                    _words(error),
+                    words_of(error),
                 )
                 return False
             self._make, self._paths, self._seen, self._context = make, paths, seen, context
@@ -96,7 +105,7 @@ class StoreContexts:
                 _LOG.error(
                     "%s keeps its certificate, the files that have changed cannot be used: %s",
                     self._owner,
-                    _words(error),
+                    words_of(error),
                 )
             if isinstance(error, _OF_THE_MACHINE):
                 return
@@ -104,10 +113,6 @@ class StoreContexts:
             self._blamed = None
             _LOG.info("%s has read its key and trust stores again", self._owner)
         self._seen = seen
-
-
-def _words(error: BaseException) -> str:
-    return str(error) or type(error).__name__
 
 
 def _paths(stores: tuple[Store, ...]) -> tuple[str, ...]:

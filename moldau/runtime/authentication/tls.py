@@ -29,6 +29,12 @@ _JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 MOST_FLIGHTS: Final = 10
 """A handshake takes three in each direction at most."""
+_TOO_WEAK: Final = re.compile(r"too[ _](weak|small)", re.IGNORECASE)
+_WEAK_ADVICE: Final = (
+    "OpenSSL's security level refuses such signatures (SHA-1) and short keys (RSA below 2048 "
+    "bits); let the certificate, and its authority's, be issued again with stronger ones, or lower "
+    "the level: ssl.cipher.suites=DEFAULT@SECLEVEL=0,TLS_AES_256_GCM_SHA384"
+)
 _KEY_BITS: Final = re.compile(r"(AES|CAMELLIA|ARIA)_(\d+)")
 _CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
 """Labels of certificates; the last one is OpenSSL's, with what it is trusted for behind it."""
@@ -121,9 +127,10 @@ def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
                 sides.remove(side)
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", None) or error.reason or error
+        advice = "is the authority of ssl.keystore in ssl.truststore?"
         raise SecuritySettingError(
-            f"nodes with these settings refuse one another ({reason}): is the authority of "
-            "ssl.keystore in ssl.truststore?"
+            f"nodes with these settings refuse one another ({reason}): "
+            f"{_WEAK_ADVICE if _TOO_WEAK.search(str(reason)) else advice}"
         ) from None
     finally:
         client.check_hostname = checks_hostname
@@ -163,6 +170,10 @@ def load_key(
             context.load_cert_chain(path, password=password)
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
+        if _TOO_WEAK.search(str(reason)):
+            raise SecuritySettingError(
+                f"{store.prefix}: the certificate is too weak ({reason}): {_WEAK_ADVICE}"
+            ) from None
         raise SecuritySettingError(
             f"{store.prefix}: the key cannot be used ({reason}): does ssl.key.password "
             "open it, and does it belong to the first certificate?"
@@ -349,6 +360,8 @@ def tls_error(peer: str, error: ssl.SSLError) -> TlsError:
                 "connect by a name in the certificate, or set "
                 "ssl.endpoint.identification.algorithm to nothing"
             )
+        elif _TOO_WEAK.search(error.verify_message):
+            advice = _WEAK_ADVICE
         else:
             advice = "is its authority in ssl.truststore.location (or .certificates)?"
         return TlsError(f"{peer}: its certificate is refused: {error.verify_message}; {advice}")

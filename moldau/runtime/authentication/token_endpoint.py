@@ -13,7 +13,7 @@ import ssl
 import time
 from base64 import b64encode
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote_plus, urlencode
 
 from moldau.config.backoff import Backoff
@@ -25,9 +25,6 @@ from moldau.runtime.authentication import (
 from moldau.runtime.authentication.aside import Aside
 from moldau.runtime.authentication.assertions import Assertion
 from moldau.runtime.authentication.tokens import OAuthBearerToken, token_of
-
-if TYPE_CHECKING:
-    from urllib.request import Request
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 """What is read of a token endpoint's answer."""
@@ -164,6 +161,8 @@ class TokenEndpoint:
         from urllib.error import HTTPError
         from urllib.request import Request
 
+        from moldau.runtime.https import opener
+
         form, authorization = self.grant()
         headers = {"Accept": "application/json", "Cache-Control": "no-cache"}
         if authorization is not None:
@@ -173,7 +172,7 @@ class TokenEndpoint:
         end_s = time.monotonic() + timeout_s
         body = b""
         try:
-            with _opened(request, timeout_s, self._context) as response:
+            with opener(self._context).open(request, timeout=timeout_s) as response:
                 while chunk := response.read1(_CHUNK_BYTES):
                     body += chunk
                     if len(body) > MAX_ANSWER_BYTES or time.monotonic() > end_s:
@@ -199,18 +198,3 @@ class TokenEndpoint:
 
 def _is_lasting(error: OSError) -> bool:
     return is_lasting_status(getattr(error, "code", 0))
-
-
-def _opened(request: Request, timeout_s: float, context: ssl.SSLContext | None) -> Any:
-    """The answer, from the URL itself: behind a redirection secrets would reach a server that is
-    not in the settings. Raises: OSError.
-    """
-    from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener
-
-    class _NoRedirection(HTTPRedirectHandler):
-        def redirect_request(self, *_: object) -> None:
-            return None
-
-    return build_opener(_NoRedirection, HTTPSHandler(context=context)).open(
-        request, timeout=timeout_s
-    )

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moldau.config import NodeConfig
-from moldau.config.definition import ConfigError
+from moldau.config.definition import ConfigError, Values
 from moldau.config.listeners import SecurityProtocol
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.jaas import JaasEntry
@@ -32,7 +32,7 @@ from moldau.server.authentication.tls_settings import (
 )
 
 if TYPE_CHECKING:
-    from moldau.runtime.authentication.kerberos import KerberosLogin
+    from moldau.runtime.authentication.kerberos import KerberosLogin, RenewalRules
 
 
 def peer_security(
@@ -60,6 +60,13 @@ def peer_security(
         mechanism = config[mechanism_key]
         credentials = _credentials(config, listener_name, mechanism, clock or SystemClock())
     return PeerSecurity(listener_name, contexts, credentials)
+
+
+def change_ticket_renewal(config: NodeConfig, peers: PeerSecurity, values: Values) -> None:
+    """Renew this node's Kerberos tickets as the keys without a prefix say now."""
+    login = None if peers.credentials is None else peers.credentials.kerberos
+    if login is not None:
+        login.change_rules(_renewal_rules(config, peers.listener_name, values))
 
 
 def check_own_certificate(own: ListenerSecurity | None, peers: PeerSecurity | None) -> None:
@@ -124,21 +131,26 @@ def _credentials(config: NodeConfig, name: str, mechanism: str, clock: Clock) ->
 def _kerberos_login(
     config: NodeConfig, name: str, entry: JaasEntry | None, clock: Clock
 ) -> KerberosLogin:
-    from moldau.runtime.authentication.kerberos import EXAMPLE, RenewalRules, login_of
+    from moldau.runtime.authentication.kerberos import EXAMPLE, login_of
 
     key = jaas_key(name, "GSSAPI")
     if entry is None:
         raise ConfigError(key, None, f"is needed, for this node to log in to the others: {EXAMPLE}")
+    service_name = config.listener_value(name, "sasl.kerberos.service.name", "GSSAPI")
+    try:
+        return login_of(entry.options, service_name, clock, _renewal_rules(config, name, config))
+    except SecuritySettingError as error:
+        raise ConfigError(key, None, str(error)) from None
+
+
+def _renewal_rules(config: NodeConfig, name: str, values: Values) -> RenewalRules:
+    from moldau.runtime.authentication.kerberos import RenewalRules
 
     def value(key: str) -> Any:
-        return config.listener_value(name, key, "GSSAPI")
+        return config.listener_value(name, key, "GSSAPI", values)
 
-    rules = RenewalRules(
+    return RenewalRules(
         value("sasl.kerberos.ticket.renew.window.factor"),
         value("sasl.kerberos.ticket.renew.jitter"),
         float(value("sasl.kerberos.min.time.before.relogin")),
     )
-    try:
-        return login_of(entry.options, value("sasl.kerberos.service.name"), clock, rules)
-    except SecuritySettingError as error:
-        raise ConfigError(key, None, str(error)) from None

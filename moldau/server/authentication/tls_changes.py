@@ -10,10 +10,11 @@ from moldau.config import Endpoint, NodeConfig
 from moldau.config.definition import ConfigError
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.listener_tls import (
+    ListenerContext,
     ListenerContexts,
     listener_context,
 )
-from moldau.runtime.authentication.tls import check_handshake, client_context, contents
+from moldau.runtime.authentication.tls import check_handshake, client_context
 from moldau.server.authentication.certificates import alternative_names, subject_name
 from moldau.server.authentication.tls_settings import peer_tls_settings, tls_settings_of
 
@@ -28,33 +29,47 @@ def check_change(
         dynamic: typed values by `listener.name.LISTENER.KEY`.
 
     Raises:
-        ConfigError: a store cannot be used; the certificate has another subject, or lacks a name
-            that the present one has, which ssl.allow.dn.changes and ssl.allow.san.changes forbid;
-            or the inter-broker listener's certificate is not trusted by its own trust store.
+        ConfigError: a store cannot be used, or must not be (`check_made`).
     """
-    name = endpoint.listener_name
     settings = tls_settings_of(config, endpoint, dynamic)
     if settings == contexts.settings:
         return
     try:
-        context = listener_context(settings)
-        chain, _key = contents(settings.own)
+        check_made(config, endpoint, contexts, dynamic, listener_context(settings))
     except SecuritySettingError as error:
-        raise ConfigError(f"listener {name}", None, str(error)) from None
-    if name == config.inter_broker_listener_name and settings.trust.is_given:
-        check_between_brokers(config, context, dynamic)
-    assert chain is not None, "a context has a certificate"
-    before, after = _first(contexts.chain), _first(chain)
+        raise ConfigError(f"listener {endpoint.listener_name}", None, str(error)) from None
+
+
+def check_made(
+    config: NodeConfig,
+    endpoint: Endpoint,
+    contexts: ListenerContexts,
+    dynamic: Mapping[str, Any],
+    made: ListenerContext,
+) -> None:
+    """Try what a listener's next settings have made. Arguments as for `check_change`. Blocks.
+
+    Raises:
+        SecuritySettingError: the certificate has another subject, or lacks a name that the present
+            one has, which ssl.allow.dn.changes and ssl.allow.san.changes forbid; or the
+            inter-broker listener's certificate is not trusted by its own trust store.
+    """
+    name = endpoint.listener_name
+    if name == config.inter_broker_listener_name:
+        peers = peer_tls_settings(config, name, dynamic)
+        if peers.trust.is_given:
+            check_handshake(made.context, client_context(peers))
+    before, after = _first(contexts.chain), _first(made.chain)
     if not config.listener_value(name, "ssl.allow.dn.changes"):
         old, new = subject_name(before), subject_name(after)
         if old != new:
             reason = f"the certificate's subject is {new!r}, and was {old!r}"
-            raise ConfigError(f"listener {name}", None, f"{reason} (ssl.allow.dn.changes=false)")
+            raise SecuritySettingError(f"{reason} (ssl.allow.dn.changes=false)")
     if not config.listener_value(name, "ssl.allow.san.changes"):
         missing = alternative_names(before) - alternative_names(after)
         if missing:
             reason = f"the certificate lacks {len(missing)} alternative names that it had"
-            raise ConfigError(f"listener {name}", None, f"{reason} (ssl.allow.san.changes=false)")
+            raise SecuritySettingError(f"{reason} (ssl.allow.san.changes=false)")
 
 
 def check_between_brokers(

@@ -290,9 +290,6 @@ class GroupWatch:
         is_lawful |= error is ErrorCode.UNSUPPORTED_VERSION and world.draws.levels
         if error in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID):
             is_lawful = world.data.is_rivalled(self.group, self.label, self.instance_id)
-            # A join that was not answered has taken the instance id: in Apache Kafka, too, it is
-            # not given to a member of KIP-848 again that has not left, be it the same one.
-            is_lawful |= error is ErrorCode.UNRELEASED_INSTANCE_ID and self._joins > 1
         if not is_lawful and not world.data.is_spoilt:
             raise Violation("unexpected-error", f"{self.label}: {what}: {error.name}")
         may_refuse = world.data.is_spoilt or self.group in world.changing_groups

@@ -118,6 +118,17 @@ def unreleased_id_is_given(patch: Patch) -> None:
     )
 
 
+def own_id_is_not_given_back(patch: Patch) -> None:
+    """A member of KIP-848 does not get its own instance id when it joins again."""
+    original = ConsumerGroup.released_static_member
+
+    def released(self: Any, instance_id: str, member_id: str) -> Any:
+        del member_id
+        return original(self, instance_id, "")
+
+    patch.setattr(ConsumerGroup, "released_static_member", released)
+
+
 UPHEAVAL_BUGS = (
     InjectedBug(two_phase_times_out, 4, ("kill_coordinator_of_prepared",)),
     InjectedBug(prepared_is_not_kept, 4, ("kill_coordinator_of_prepared",)),
@@ -129,4 +140,5 @@ UPHEAVAL_BUGS = (
     InjectedBug(static_member_joins_beside, 5, ("race_for_id",)),
     InjectedBug(replaced_member_loses_assignment, 4, ("race_for_id",)),
     InjectedBug(unreleased_id_is_given, 2, ("race_for_id",)),
+    InjectedBug(own_id_is_not_given_back, 8),
 )

@@ -358,6 +358,15 @@ def test_a_reader_that_has_enough_is_no_fault(piped: Piped, topic: str, cluster:
         assert all(committed is None for committed in _committed(consumer, topic))
 
 
+def test_a_reader_that_has_enough_is_noticed_before_the_next_record(piped: Piped, topic: str):
+    piped.produce(topic, "--partition", 0, given=b"1\n2\n3\n")
+    with heard(lambda opened: (opened.readline(), opened.readline(), opened.close())) as (
+        output,
+        _,
+    ):
+        assert piped.end("consume", topic, "--from-beginning", stdout=output) == Ended(0, "", "")
+
+
 def _committed(consumer: Consumer, topic: str) -> Iterator[object]:
     from moldau.client import TopicPartition
 

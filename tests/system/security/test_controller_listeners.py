@@ -95,7 +95,7 @@ def test_stores_of_a_controller_change_while_it_runs(cluster: SecuredCluster) ->
         alter(cluster, str(path))
         until(partial(says, cluster, reason), what="why it has no effect")
         assert shown(cluster) in second.read_text()
-    assert cluster.log(CONTROLLER).count("dynamic configuration has no effect") == 2
+    assert cluster.log(CONTROLLER).count("keeps its certificate, the new settings") == 2
     alter(cluster, str(second))
     controller = cluster.nodes[CONTROLLER]
     controller.stop()

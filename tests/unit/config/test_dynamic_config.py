@@ -61,6 +61,8 @@ def test_stored_values_that_cannot_be_used_are_left_out_and_told():
         ("listener.name.a.ssl.keystore.type", "PEM", True, "only be set per broker"),
         ("listener.name.a.ssl.client.auth", "none", False, "cannot be changed while the broker"),
         ("ssl.allow.dn.changes", "true", False, "cannot be changed while the broker runs"),
+        ("sasl.kerberos.min.time.before.relogin", "1", True, "only be set per broker"),
+        ("listener.name.a.gssapi.sasl.kerberos.ticket.renew.jitter", "0", False, "for all listen"),
         ("sasl.kerberos.service.name", "x", True, "cannot be changed while the broker runs"),
         ("log.cleanup.policy", "shred", True, "out of compact, delete"),
         ("log.roll.ms", "0", True, "must be at least 1"),

@@ -9,6 +9,7 @@ from moldau.config.definition import Password, Status
 from moldau.config.listeners import HostPort, SecurityProtocol
 from moldau.config.table import BROKER_KEYS
 from moldau.config.values import accept_value
+from moldau.testing.secure_files import SecureFiles, secure_properties
 from tests.unit.config.samples import MINIMAL, node, node_with
 
 PLAINTEXT = SecurityProtocol.PLAINTEXT
@@ -239,6 +240,43 @@ def test_removed_keys_warn_with_their_replacement(name, part):
 )
 def test_what_has_no_effect_warns(name, text, warning):
     assert any(warning in line for line in node_with({name: text}).warnings)
+
+
+CONTROLLER_ALONE = {
+    "process.roles": "controller",
+    "listeners": "CONTROLLER://127.0.0.1:9093",
+    "listener.security.protocol.map": "INTERNAL:SSL,CONTROLLER:PLAINTEXT",
+    "listener.name.internal.ssl.client.auth": "required",
+}
+
+
+def test_what_a_controller_shares_with_brokers_does_not_warn():
+    assert node_with(CONTROLLER_ALONE).warnings == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"listener.name.intrenal.ssl.client.auth": "required"},
+        {"listener.name.INTERNAL.ssl.client.auth": "required"},
+        {"listener.security.protocol.map": None},
+    ],
+)
+def test_a_controllers_settings_of_listeners_that_no_node_has_warn(changes):
+    [warning] = node_with({**CONTROLLER_ALONE, **changes}).warnings
+    assert "listeners has none of that name" in warning
+
+
+def test_the_configuration_of_a_secured_cluster_does_not_warn(tmp_path):
+    files = SecureFiles(tmp_path)
+    (tmp_path / "certificate.pem").touch()
+    config = node_with(
+        {
+            **{"process.roles": "controller", "listeners": "CONTROLLER://127.0.0.1:9093"},
+            **secure_properties(tmp_path, files),
+        }
+    )
+    assert config.warnings == ()
 
 
 def test_ignored_key_at_its_default_does_not_warn():

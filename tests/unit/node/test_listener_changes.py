@@ -16,8 +16,11 @@ from moldau.metadata.image import ConfigResourceType, MetadataDelta, MetadataIma
 from moldau.node.listener_changes import ListenerChanges
 from moldau.node.listeners import listener_specs
 from moldau.protocol.metadata_records import ConfigRecord
+from moldau.runtime.authentication import kerberos
 from moldau.runtime.clock import SystemClock
 from moldau.server.authentication.listener_security import ListenerSecurity
+from moldau.server.authentication.peer_security import peer_security
+from tests.kit.manual_clock import ManualClock
 
 PREFIX = "listener.name.clients.ssl."
 
@@ -64,6 +67,52 @@ def start(config: NodeConfig, image: MetadataImage) -> None:
         lambda each: changes.security_of(each, image, partial(security, each)),
     )
     changes.connector(specs, SystemClock(), None)
+
+
+def test_a_broker_changes_when_it_logs_in_to_kerberos_again(
+    config: NodeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the next login on: here from the one that fails, while the last ticket is good."""
+    monkeypatch.setattr(kerberos, "check_package", lambda: None)
+    jaas = f'{kerberos.MODULE} required useKeyTab=true keyTab="k" principal="kafka/h@R";'
+    kerberized = NodeConfig(
+        {
+            **config.explicit,
+            "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "sasl.kerberos.service.name": "kafka",
+            "listener.name.clients.gssapi.sasl.jaas.config": jaas,
+            "sasl.kerberos.ticket.renew.window.factor": "0.5",
+        }
+    )
+    clock, logins = ManualClock(), []
+
+    def log_in(_tickets: object, now_ms: float, rules: kerberos.RenewalRules) -> kerberos._Login:
+        logins.append((now_ms - began_ms, rules))
+        if len(logins) > 1:
+            raise kerberos.KerberosError("the KDC is away")
+        return kerberos._Login("ticket", now_ms + 100_000, now_ms + 50_000)
+
+    monkeypatch.setattr(kerberos.KeytabTickets, "_log_in", log_in)
+    changes, began_ms = ListenerChanges(kerberized), clock.now_ms()
+    security = peer_security(
+        kerberized, "CLIENTS", "sasl.mechanism.inter.broker.protocol", clock=clock
+    )
+    assert security is not None
+    changes._peers = security
+    login = security.credentials.kerberos  # type: ignore[union-attr]
+    assert login is not None
+    login.credentials()
+    delta = MetadataDelta(MetadataImage.EMPTY)
+    key = "sasl.kerberos.min.time.before.relogin"
+    delta.replay(ConfigRecord(resource_type=4, resource_name="1", name=key, value="1000"))
+    changes.on_metadata_update(delta, delta.apply(Provenance(1, 1, 0)))
+    for _ in range(3):
+        clock.advance(25_500)
+        login.credentials()
+        login.credentials()
+        clock.advance(1_000)
+    expected = kerberos.RenewalRules(0.5, 0.05, 1000.0)
+    assert logins[1:] == [(52_000, expected), (78_500, expected)]
 
 
 @pytest.mark.parametrize("path", ["/nonexistent", "/x\0y"])

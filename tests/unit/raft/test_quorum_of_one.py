@@ -472,6 +472,33 @@ async def test_corrupt_snapshots_are_refused(filesystem: SimulatedFilesystem) ->
     await (await open_log(filesystem)).close()
 
 
+@pytest.mark.parametrize("has_snapshot", [True, False])
+async def test_a_lone_node_starts_without_a_damaged_snapshot_while_its_log_is_whole(
+    filesystem: SimulatedFilesystem, has_snapshot: bool
+) -> None:
+    """docs/operations.md says to move it away: the log has everything, the voters too."""
+    if has_snapshot:
+        await used(filesystem)
+        name = f"{4:020d}-{1:010d}.checkpoint"
+    else:
+        log = await open_log(filesystem)
+        append(log, "a")
+        append(log, "b")
+        await log.close()
+        name = f"{0:020d}-{0:010d}.checkpoint"
+    path = f"{LOG_DIRECTORY}/{name}"
+    filesystem.put(path, filesystem.read_bytes(path)[:-1])
+    assert path in await refused(filesystem)
+    filesystem.unlink(path)
+    log = await open_log(filesystem)
+    listener = Listener()
+    log.add_listener(listener)
+    append(log, "c")
+    await settled(log, listener)
+    assert listener.names == ["a", "b", "c"]
+    await log.close()
+
+
 async def test_a_log_that_lost_what_was_flushed_is_refused(
     filesystem: SimulatedFilesystem,
 ) -> None:

@@ -27,6 +27,7 @@ from moldau.protocol.messages.p27_write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ class MarkerSender:
         try:
             response = await link.send(address, request, timeout_ms=self._request_timeout_ms)
         except LINK_ERRORS as problem:
-            logger.debug("no answer about markers from %s: %s", address, problem)
+            logger.debug("no answer about markers from %s: %s", address, words_of(problem))
         except LocalProtocolError as problem:
             logger.warning("%s cannot be sent markers: %s", address, problem)
         finally:

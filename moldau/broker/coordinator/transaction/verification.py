@@ -31,6 +31,7 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
 )
 from moldau.protocol.types import TopicPartition, by_topic
 from moldau.runtime.connection import UnsupportedByPeer
+from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderLink
 from moldau.storage.append import BatchProducer
 
@@ -310,7 +311,7 @@ class TransactionVerifier:
                 "%s did not answer for %d transactions: %s",
                 address,
                 len(rounds),
-                str(error) or type(error).__name__,
+                words_of(error),
             )
             return ErrorCode.NETWORK_EXCEPTION
         return _answers(response)

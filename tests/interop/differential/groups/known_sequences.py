@@ -202,6 +202,10 @@ _SEQUENCES: Final[dict[str, tuple[Step, ...]]] = {
         join(0, NOT_UTF_8),
         Step(0, ApiKey.OFFSET_DELETE, 0, "delete offsets", {"group_id": GROUP, "topics": _OFFSETS}),
     ),
+    "a static member whose first answer was lost": (
+        enter(0, "alpha", instance_id="i0"),
+        enter(0, "alpha", instance_id="i0"),
+    ),
     "another instance id, and back": (
         enter(0, "alpha", instance_id="i0"),
         enter(0, "alpha", instance_id="i1"),

@@ -28,6 +28,7 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsTopicResponse,
 )
 from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsResponse
+from moldau.runtime.network import AsyncioNetwork
 from tests.kit.dice import drawn_seed
 from tests.kit.waiting import until_async
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of
@@ -366,3 +367,28 @@ async def test_an_answer_for_an_earlier_epoch_changes_nothing(tmp_path: Path) ->
         assert followers.log("topic").log_end_offset == 0
         again = next(each for each in leader.requests[1:] if each.topics)
         assert again.topics[0].partitions[0].current_leader_epoch == 1
+
+
+class _Unreachable(AsyncioNetwork):
+    """Connections fail with an exception that has no text, as some of asyncio's do."""
+
+    __slots__ = ("fault",)
+
+    def __init__(self, fault: Exception) -> None:
+        self.fault = fault
+
+    async def connect(self, *_: object, **__: object) -> Any:
+        raise self.fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [(TimeoutError(), "no answer in time"), (ConnectionResetError(), "ConnectionResetError")],
+)
+async def test_a_fetcher_names_the_reason_of_a_fault_without_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Exception, reason: str
+) -> None:
+    async with Followers(tmp_path, network=_Unreachable(fault)) as followers:
+        followers.follow("topic", port=9)
+        await until_async(lambda: "trying again" in caplog.text)
+    assert f"broker {BROKER_ID} at 127.0.0.1:9: {reason}; trying again" in caplog.text

@@ -260,6 +260,29 @@ async def test_a_transaction_that_ran_out_of_time_is_told_and_nothing_of_it_stay
 
 
 @VERSIONS
+async def test_a_forgotten_transactional_id_ends_the_producer_with_advice(version: int):
+    """Another producer may have had the id before it was forgotten: to go on under a new producer
+    id could do its work twice, so the producer is not to (KAFKA-18019).
+    """
+    advice = r"INVALID_PRODUCER_ID_MAPPING.*transactional\.id\.expiration\.ms.*make a new one"
+    async with _cluster(version) as cluster:
+        async with _producer(cluster) as producer:
+            await ends(_run(producer, "before", 1), "before")
+            cluster.transactions.forget("x")
+            producer.begin_transaction()
+            with pytest.raises(ProducerFenced, match=advice):
+                await ends(producer.send("t", b"late", partition=0), "the record")
+            for call in (producer.commit_transaction, producer.abort_transaction):
+                with pytest.raises(ProducerFenced, match=advice):
+                    await ends(call(), call.__name__)
+            with pytest.raises(ProducerFenced, match=advice):
+                producer.begin_transaction()
+        async with _producer(cluster) as producer:
+            await ends(_run(producer, "after", 2), "a new producer")
+        _check(cluster, ["before", "after"])
+
+
+@VERSIONS
 async def test_a_cancelled_commit_can_be_repeated(version: int):
     for after_apply in (False, True):
         async with _cluster(version) as cluster, _producer(cluster) as producer:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import ssl
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from moldau.runtime.authentication import SecuritySettingError
-from moldau.runtime.authentication.tls import Store, TlsSettings, client_context, tls_error
+from moldau.runtime.authentication.listener_tls import ListenerTlsSettings, listener_context
+from moldau.runtime.authentication.tls import (
+    Store,
+    TlsSettings,
+    check_handshake,
+    client_context,
+    tls_error,
+)
+from tests.kit.weak_certificates import weak_certificate
 
 pytestmark = pytest.mark.real
 
@@ -105,6 +115,58 @@ async def test_pem_files_with_an_encrypted_key(
         bad = TlsSettings(trust=settings.trust, own=settings.own, key_password=password)
         with pytest.raises(SecuritySettingError, match=r"ssl\.key\.password"):
             client_context(bad)
+
+
+WEAK = "DEFAULT@SECLEVEL=0", "TLS_AES_256_GCM_SHA384"
+"""What the advice says; TLS 1.3 is among it."""
+
+
+@pytest.mark.parametrize("weakness", ["SHA-1", "short key"])
+def test_a_weak_certificate_is_named_and_served_where_that_is_asked_for(
+    tmp_path: Path, weakness: str
+) -> None:
+    """Java shows its own certificate whatever it is signed with."""
+    own, trust = weak_certificate(tmp_path, weakness)
+    told = r"too (weak|small).*SHA-1.*ssl\.cipher\.suites=" + re.escape(",".join(WEAK))
+    serving = ListenerTlsSettings(own=Store("ssl.keystore", str(own)))
+    trusting = TlsSettings(trust=Store("ssl.truststore", str(trust)))
+    with pytest.raises(SecuritySettingError, match=told) as caught:
+        listener_context(serving)
+    assert "ssl.key.password" not in str(caught.value)
+    with pytest.raises(SecuritySettingError, match=told):
+        client_context(TlsSettings(own=serving.own))
+    server = listener_context(replace(serving, cipher_suites=WEAK)).context
+    assert server.maximum_version is ssl.TLSVersion.TLSv1_3
+    with pytest.raises(SecuritySettingError, match=told) as caught:
+        check_handshake(server, client_context(trusting))
+    assert "is the authority" not in str(caught.value)
+    check_handshake(server, client_context(replace(trusting, cipher_suites=WEAK)))
+
+
+@pytest.mark.parametrize("weakness", ["SHA-1", "short key"])
+async def test_a_client_is_told_that_the_brokers_certificate_is_weak(
+    tmp_path: Path, weakness: str
+) -> None:
+    own, trust = weak_certificate(tmp_path, weakness)
+    serving = ListenerTlsSettings(own=Store("ssl.keystore", str(own)), cipher_suites=WEAK)
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(
+        serve, "127.0.0.1", 0, ssl=listener_context(serving).context
+    )
+    async with server:
+        with pytest.raises(ssl.SSLCertVerificationError) as caught:
+            await asyncio.open_connection(
+                *server.sockets[0].getsockname(),
+                ssl=client_context(TlsSettings(trust=Store("ssl.truststore", str(trust)))),
+                server_hostname="localhost",
+            )
+    told = str(tls_error("localhost:1", caught.value))
+    assert "too weak" in told
+    assert "ssl.cipher.suites=" in told
+    assert "ssl.truststore" not in told
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])

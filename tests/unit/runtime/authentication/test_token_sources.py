@@ -312,7 +312,7 @@ async def test_who_gives_up_waits_for_no_answer(monkeypatch: pytest.MonkeyPatch)
         hangs.wait()
         raise OSError("the test is over")
 
-    monkeypatch.setattr("moldau.runtime.authentication.token_endpoint._opened", opened)
+    monkeypatch.setattr("moldau.runtime.https.opener", opened)
     source = source_of(token_endpoint_url=URL, **SECRET)
     new = Newcomers()
     asking = asyncio.ensure_future(source())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,9 @@ import trustme
 from moldau.config import Endpoint, NodeConfig
 from moldau.config.definition import ConfigError
 from moldau.config.listeners import SecurityProtocol
+from moldau.node.listener_changes import ListenerChanges
 from moldau.runtime.authentication.listener_tls import ListenerContexts
+from moldau.runtime.authentication.tls import Store, contents
 from moldau.server.authentication.certificates import alternative_names
 from moldau.server.authentication.tls_changes import check_change
 from moldau.server.authentication.tls_settings import tls_settings_of
@@ -21,6 +24,7 @@ from moldau.server.authentication.tls_settings import tls_settings_of
 ENDPOINT = Endpoint("OUT", "127.0.0.1", 9092, SecurityProtocol.SSL)
 SUBJECT = {"organization_name": "moldau", "organization_unit_name": "broker"}
 LOCATION = "listener.name.out.ssl.keystore.location"
+TYPE = "listener.name.out.ssl.keystore.type"
 TRUST = "listener.name.out.ssl.truststore.location"
 
 Issue = Callable[..., str]
@@ -87,6 +91,40 @@ def test_names_stay_unless_they_may_change(issue: Issue) -> None:
     with pytest.raises(ConfigError, match="lacks 1 alternative names"):
         check(config(ssl_allow_dn_changes="true"), issue(), issue("a", "c"))
     check(config(**{"listener.name.out.ssl.allow.san.changes": "true"}), issue(), issue("c"))
+
+
+def test_what_is_checked_is_what_is_shown(
+    issue: Issue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file is another one at each reading: a good one, one with another subject, which must not
+    be shown, and so on.
+    """
+    first, second = issue(), issue()
+    good = Path(second).read_bytes()
+    bad = Path(issue(organization_name="m", organization_unit_name="x")).read_bytes()
+    readings = [good, bad]
+
+    def read(store: Store) -> tuple[str | None, str | None]:
+        if store.location == second:
+            readings.append(readings[0])
+            Path(second).write_bytes(readings.pop(0))
+        return contents(store)
+
+    for module in ("runtime.authentication.listener_tls", "server.authentication.tls_changes"):
+        monkeypatch.setattr(f"moldau.{module}.contents", read, raising=False)
+    changes = ListenerChanges(config())
+    before = tls_settings_of(config(), ENDPOINT, {LOCATION: first})
+    contexts = changes._contexts[ENDPOINT] = ListenerContexts(before, "OUT")
+    old = contexts.last
+    asyncio.run(changes.take({LOCATION: second}))
+    new = contexts.last
+    assert new is not old
+    assert contexts.chain.encode() in good
+    asyncio.run(changes.take({LOCATION: second, TYPE: "PEM"}))
+    assert contexts.last is new
+    assert contexts.chain.encode() in good
+    assert "listener OUT keeps its certificate, the new settings cannot be used" in caplog.text
+    assert "'OU=x,O=m', and was 'OU=broker,O=moldau'" in caplog.text
 
 
 def test_stores_that_cannot_be_used(issue: Issue, tmp_path: Path) -> None:

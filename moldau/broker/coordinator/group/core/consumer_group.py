@@ -174,12 +174,14 @@ class ConsumerGroup:
     def released_static_member(
         self, instance_id: str, member_id: str
     ) -> ConsumerGroupMember | None:
-        """The member whose place a joining static member may take, or None when there is none.
-        Raises: Refusal, UNRELEASED_INSTANCE_ID: the other one has not left.
+        """The member whose place a joining static member may take, itself included, or None when
+        the instance id has no member. Raises: Refusal, UNRELEASED_INSTANCE_ID: another member has
+        the instance id, and has not left.
         """
         member = self.static_member(instance_id)
         if (
             member is not None
+            and member.member_id != member_id
             and not member.uses_classic_protocol
             and member.member_epoch != STATIC_LEAVE_EPOCH
         ):

@@ -364,8 +364,20 @@ class ConsumerGroups:
         static = group.released_static_member(instance_id, member_id)
         if static is None:
             return group.members.get(member_id) or ConsumerGroupMember(member_id), None
-        replaced_id = None if static.member_id == member_id else static.member_id
-        return static.successor(member_id), replaced_id
+        if static.member_id != member_id:
+            if member_id in group.members:
+                # With a second place what it had in its first would have no owner.
+                raise Refusal(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{member_id} is a member already, and cannot take the place of "
+                    f"{static.member_id}.",
+                )
+            return static.successor(member_id), static.member_id
+        if static.member_epoch == STATIC_LEAVE_EPOCH:
+            return static.successor(member_id), None
+        # The answer to its join was lost, or it was refused for its epoch: as a dynamic member it
+        # gets its state back. Apache Kafka 4.3 answers UNRELEASED_INSTANCE_ID (apache/kafka#23542).
+        return static, None
 
     def _answer(
         self, group: ConsumerGroup, member: ConsumerGroupMember, *, shows_assignment: bool

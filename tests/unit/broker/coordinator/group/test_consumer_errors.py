@@ -128,6 +128,87 @@ def test_an_instance_id_in_use_is_not_released() -> None:
     assert second.error(**second.full()) is ErrorCode.UNRELEASED_INSTANCE_ID
 
 
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_a_static_member_whose_first_answer_was_lost_joins_again(*, fails_over: bool) -> None:
+    """Its join has given it the instance id: the same member, as its id says, gets its state."""
+    groups = shard()
+    member = groups.consumer("team", ["events"], instance_id="i")
+    assert member.error(**member.full()) is ErrorCode.NONE
+    if fails_over:
+        groups.fail_over()
+    epoch = groups.consumer_group().members[member.member_id].member_epoch
+    answer = member.join()
+    assert ErrorCode.of(answer.error_code) is ErrorCode.NONE
+    assert (member.epoch, member.owned) == (epoch, {"events": {0, 1, 2, 3}})
+    rival = groups.consumer("team", ["events"], instance_id="i")
+    assert rival.error(**rival.full()) is ErrorCode.UNRELEASED_INSTANCE_ID
+    assert member.heartbeat().error_code == ErrorCode.NONE
+
+
+def test_a_static_member_that_was_fenced_for_its_epoch_joins_again() -> None:
+    groups = shard()
+    first = groups.consumer("team", ["events"], instance_id="i")
+    second = groups.consumer("team", ["events"], instance_id="j")
+    first.join()
+    second.join()
+    groups.settle([first, second])
+    before = dict(first.owned)
+    assert first.error(member_epoch=first.epoch + 1) is ErrorCode.FENCED_MEMBER_EPOCH
+    answer = first.join()
+    assert ErrorCode.of(answer.error_code) is ErrorCode.NONE
+    assert (first.owned, first.epoch) == (before, second.epoch)
+    groups.settle([first, second])
+    assert first.owned == before
+
+
+def test_a_static_member_joins_again_while_it_has_partitions_to_give_back() -> None:
+    groups = shard()
+    first = groups.consumer("team", ["events"], instance_id="i")
+    second = groups.consumer("team", ["events"], instance_id="j")
+    first.join()
+    second.join()
+    first.is_slow = True
+    first.heartbeat()
+    assert first.owned == {"events": {0, 1, 2, 3}}
+    # Who joins owns nothing, and so has given up what it was asked for.
+    first.is_slow = False
+    assert ErrorCode.of(first.join().error_code) is ErrorCode.NONE
+    groups.settle([first, second])
+    assert sorted(map(len, (first.owned["events"], second.owned["events"]))) == [2, 2]
+    assert not first.owned["events"] & second.owned["events"]
+
+
+def test_a_static_member_that_left_for_a_while_comes_back_under_its_own_id() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"], instance_id="i")
+    member.join()
+    epoch = member.epoch
+    assert member.leave(-2) is ErrorCode.NONE
+    assert member.error(member_epoch=epoch) is ErrorCode.FENCED_MEMBER_EPOCH
+    member.join()
+    assert (member.epoch, member.owned) == (epoch, {"events": {0, 1, 2, 3}})
+
+
+@pytest.mark.parametrize("instance_id", ["i", None])
+def test_a_member_does_not_get_a_second_place(instance_id: str | None) -> None:
+    """What it has in its first one would have no owner then."""
+    groups = shard()
+    member = groups.consumer("team", ["events"], instance_id=instance_id)
+    away = groups.consumer("team", ["events"], instance_id="j")
+    member.join()
+    away.join()
+    groups.settle([member, away])
+    away.leave(-2)
+    before = dict(member.owned)
+    taking = {**member.full(), "instance_id": "j", "member_epoch": 0, "topic_partitions": []}
+    assert member.error(**taking) is ErrorCode.INVALID_REQUEST
+    back = groups.consumer("team", ["events"], instance_id="j")
+    back.join()
+    groups.settle([member, back])
+    assert member.owned == before
+    assert sorted(member.owned["events"] | back.owned["events"]) == [0, 1, 2, 3]
+
+
 def test_a_replaced_static_member_is_fenced() -> None:
     groups = shard()
     first = groups.consumer("team", ["events"], instance_id="i")
