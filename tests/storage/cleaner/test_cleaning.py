@@ -9,13 +9,16 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import (
+    BATCH_HEADER_SIZE,
     Codec,
     InvalidBatch,
     InvalidBatchReason,
     Record,
     decode_columns,
     encode_batch,
+    read_batch_header,
 )
+from moldau.protocol.records.header import write_crc
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.restarts import FIRST_PAUSE_MS
 from moldau.storage.append import AppendOrigin
@@ -472,16 +475,18 @@ async def test_delete_records_and_retention_go_on() -> None:
     assert bench.log.log_start_offset >= start + 5
 
 
-async def test_a_damaged_batch_makes_the_log_uncleanable() -> None:
+async def test_records_that_cannot_be_decoded_make_the_log_uncleanable() -> None:
+    """Their CRC matches: a producer sent them so, and they are served so."""
     bench = await CleanerBench().start()
     for number in range(40):
         bench.append((f"k{number % 4}", "v" * 40))
-    path = bench.log.segments[1].path
-    node = bench.filesystem.file_node(path)
-    node.data[len(node.data) // 2] ^= 0xFF
+    node = bench.filesystem.file_node(bench.log.segments[1].path)
+    node.data[BATCH_HEADER_SIZE] ^= 0xFF
+    write_crc(node.data, 0, read_batch_header(node.data).size_bytes)
     before = bench.filesystem.files()
     await bench.clean()
-    assert "CRC" in bench.manager.cleaner.uncleanable[bench.log.topic_partition]
+    assert not bench.log.offline
+    assert "record" in bench.manager.cleaner.uncleanable[bench.log.topic_partition]
     assert bench.manager.cleaner.uncleanable_by_directory() == {"/data": (1, bench.log.size_bytes)}
     logs = {name: data for name, data in bench.filesystem.files().items() if ".log" in name}
     assert logs == {name: data for name, data in before.items() if ".log" in name}
