@@ -223,7 +223,9 @@ class Log:
             return self._storage_error(self.offline_reason)
         latest_epoch = self.leader_epoch_cache.latest_epoch
         if leader_epoch < latest_epoch:
-            self.take_offline(f"leader epoch {latest_epoch} is in it, the leader has {leader_epoch}")
+            self.take_offline(
+                f"leader epoch {latest_epoch} is in it, the leader has {leader_epoch}"
+            )
             return self._storage_error(self.offline_reason)
         config = self.config
         now_ms = self.clock.now_ms()

@@ -14,8 +14,8 @@ import logging
 
 from moldau.protocol.records import InvalidBatch, InvalidBatchReason
 from moldau.storage.batch_scan import scan_headers, scan_verified
-from moldau.storage.cleaner.cleaned_segment import finish_swaps
 from moldau.storage.checkpoints import EpochStartOffset
+from moldau.storage.cleaner.cleaned_segment import finish_swaps
 from moldau.storage.faults import CorruptFile, LogDamaged
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
 from moldau.storage.log_config import LogConfig
@@ -269,7 +269,7 @@ class LogRecovery:
                 failure.reason is InvalidBatchReason.BAD_OFFSET
                 and before_last < self.recovery_point < next_offset
             ):
-                # One of the two batches that contradict each other is flushed, and not in its place.
+                # Two batches contradict each other, and one of them was flushed.
                 raise LogDamaged(segment.path, failure.position, failure.message) from None
             return failure.position, next_offset, failure
         return segment.size_bytes, next_offset, None

@@ -596,6 +596,6 @@ class LogSegment:
         file = self.file()
         start = self.offset_index.position_at_most(self.size_bytes)
         last = None
-        for _, last in scan_headers(file, start, self.size_bytes, self.order()):
-            pass
+        for _, header in scan_headers(file, start, self.size_bytes, self.order()):
+            last = header
         return last

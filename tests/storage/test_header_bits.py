@@ -1,4 +1,4 @@
-"""Each bit of a batch's header that no CRC covers, flipped: what every reader of the log makes of it.
+"""Each bit of a batch's header that no CRC covers, flipped: what every reader makes of it.
 
 Those are base offset, batch length, leader epoch, magic and the CRC itself. Whatever the bit, bytes
 that are not what was written are never served, compacted or recovered without a word. One thing
@@ -198,14 +198,13 @@ def test_no_flipped_bit_is_compacted(written: Written) -> None:
     for flip in written.flips(closed):
         filesystem = flip.disk().filesystem
         before = filesystem.files()  # type: ignore[attr-defined]
-        try:
+        if flip.may_pass:
             list(clean(filesystem, job, seed=bytes(SEED_BYTES)))
-        except CleaningFailed as failed:
-            assert failed.is_damage, flip
-            assert filesystem.files() == before, flip  # type: ignore[attr-defined]
-        else:
-            # The last offset of a segment may move in the gap before the next.
-            assert flip.may_pass, flip
+            continue
+        with pytest.raises(CleaningFailed) as failed:
+            list(clean(filesystem, job, seed=bytes(SEED_BYTES)))
+        assert failed.value.is_damage, flip
+        assert filesystem.files() == before, flip  # type: ignore[attr-defined]
 
 
 def test_recovery_ends_before_a_flipped_bit(written: Written) -> None:

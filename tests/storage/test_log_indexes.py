@@ -286,7 +286,7 @@ def test_offsets_that_no_batch_can_have_are_noticed(at: int, number: bytes) -> N
     disk.put("/d/log", bytes(data))
     file = disk.open("/d/log")
     for scan in (scan_headers, scan_verified):
-        with pytest.raises(InvalidBatch, match="offset|CRC"):
+        with pytest.raises(InvalidBatch, match=r"offset|CRC"):
             list(scan(file, 0, file.size_bytes, BatchOrder()))  # type: ignore[operator]
     file.close()
 

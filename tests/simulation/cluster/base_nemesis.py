@@ -42,6 +42,7 @@ class BaseNemesis:
             names = random.choice(self.scenarios)
             kept = [each for each in self._acts if self._name(each) in names]
         if faults:
+            self._acts += self.acts_on_request()
             kept = [each for each in self._acts if self._name(each) in faults]
             assert len(kept) == len(faults), (
                 f"there are {[self._name(each) for each in self._acts]}"
@@ -51,6 +52,10 @@ class BaseNemesis:
     def acts(self) -> list[Act]:
         """Everything that it can do."""
         raise NotImplementedError
+
+    def acts_on_request(self) -> list[Act]:
+        """What only runs that name it do: in `acts` it would change what every seed draws."""
+        return []
 
     def hosts(self) -> list[str]:
         """Between whom links can be cut."""
