@@ -479,7 +479,10 @@ class Verification:
             self.batch_count += segment.batch_count
             self.record_count += segment.record_count
             self.checked_bytes += segment.size_bytes
-            next_offset, leader_epoch = segment.next_offset, order.leader_epoch
+            next_offset = segment.next_offset
+            # Behind damage, a wrong epoch must not make all that follows look wrong.
+            is_whole = segment.end_position == segment.size_bytes
+            leader_epoch = order.leader_epoch if is_whole else -1
         yield from self._end(path, segments, next_offset, recovery_point)
 
     def _known_epochs(
