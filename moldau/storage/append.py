@@ -289,13 +289,15 @@ def check_fetched(
     now_ms: int,
     leader_epoch: int,
     next_offset: int,
+    last_leader_epoch: int,
     *,
     may_begin_below: bool,
 ) -> tuple[bytearray | memoryview, Batches]:
     """What a follower appends of a fetch response: whole batches up to `leader_epoch`.
 
-    They must follow each other from `next_offset` on; with `may_begin_below` the first one may
-    begin before it. Raises: AppendRejected.
+    They must follow each other from `next_offset` on, under leader epochs that never descend from
+    `last_leader_epoch` on; with `may_begin_below` the first one may begin before `next_offset`.
+    Raises: AppendRejected.
     """
     whole_bytes = whole_batches_bytes(records)
     if whole_bytes < len(records):
@@ -309,7 +311,13 @@ def check_fetched(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"base offset {header.base_offset} where {next_offset} is next",
             )
-        next_offset = header.next_offset
+        if header.partition_leader_epoch < last_leader_epoch:
+            raise AppendRejected(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"leader epoch {header.partition_leader_epoch} after {last_leader_epoch} at offset "
+                f"{header.base_offset}",
+            )
+        next_offset, last_leader_epoch = header.next_offset, header.partition_leader_epoch
         may_begin_below = False
     return records, batches
 

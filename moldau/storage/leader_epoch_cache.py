@@ -86,16 +86,12 @@ class LeaderEpochCache:
     def assign(self, leader_epoch: int, start_offset: int) -> None:
         """Records from `start_offset` on carry `leader_epoch`.
 
-        Entries that contradict (newer epochs or later starts) are dropped: the log was cut there.
+        Entries with later starts are dropped: the log was cut there. A lower epoch than the latest
+        is ignored: a leader that has it has not seen its own latest metadata, and appends nothing.
         """
-        if leader_epoch < 0 or leader_epoch == self.latest_epoch:
+        if leader_epoch <= self.latest_epoch:
             return
-        # A lower epoch can only come after a truncation, which cut the cache.
-        kept = [
-            each
-            for each in self.entries
-            if each.leader_epoch < leader_epoch and each.start_offset < start_offset
-        ]
+        kept = [each for each in self.entries if each.start_offset < start_offset]
         self._replace([*kept, EpochStartOffset(leader_epoch, start_offset)])
         self.is_dirty = True
 

@@ -221,6 +221,12 @@ class Log:
         """
         if self.offline:
             return self._storage_error(self.offline_reason)
+        latest_epoch = self.leader_epoch_cache.latest_epoch
+        if leader_epoch < latest_epoch:
+            self.take_offline(
+                f"leader epoch {latest_epoch} is in it, the leader has {leader_epoch}"
+            )
+            return self._storage_error(self.offline_reason)
         config = self.config
         now_ms = self.clock.now_ms()
         batches: Batches = []
@@ -282,6 +288,7 @@ class Log:
                 now_ms,
                 leader_epoch,
                 self.log_end_offset,
+                self.leader_epoch_cache.latest_epoch,
                 may_begin_below=is_empty and not self.segments.active.size_bytes,
             )
         except AppendRejected as error:

@@ -4,8 +4,8 @@ Owns: which segments are checked, where the log ends, the rebuild of indexes and
 Must not: serve, or repair what was flushed: damage below the recovery point is reported, the files
 stay as they are for `moldau log verify`.
 Invariant: after an unclean stop every batch at or above the recovery point's segment start passed
-its CRC check; the first batch that does not, or that does not continue the offsets, ends the log
-whatever follows it (after a power loss holes are ordinary).
+its CRC check; the first batch that does not, or that does not continue offsets and leader epochs,
+ends the log whatever follows it (after a power loss holes are ordinary).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 
 from moldau.protocol.records import InvalidBatch, InvalidBatchReason
 from moldau.storage.batch_scan import scan_headers, scan_verified
+from moldau.storage.checkpoints import EpochStartOffset
 from moldau.storage.cleaner.cleaned_segment import finish_swaps
 from moldau.storage.faults import CorruptFile, LogDamaged
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
@@ -22,7 +23,6 @@ from moldau.storage.log_segments import LogSegments
 from moldau.storage.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
-    MAX_RELATIVE_OFFSET,
     OFFSET_DIGITS,
     SEGMENT_SUFFIXES,
     LogSegment,
@@ -50,6 +50,8 @@ class LogRecovery:
         self._config = config
         self._now_ms = segments.clock.now_ms()
         self._may_have_holes = may_have_holes
+        self._known_epochs: list[EpochStartOffset] = []
+        """As the file has them: right below the recovery point."""
         self.log_start_offset = 0
         self.log_end_offset = 0
         """Below `log_start_offset` when the unflushed end was lost: the log must begin there."""
@@ -162,13 +164,16 @@ class LogRecovery:
         try:
             cache.load()
             if not cache.is_dirty:
+                self._known_epochs = cache.entries
                 return
         except CorruptFile as error:
             logger.warning("%s: taking the leader epochs from the batches", error)
             cache.clear()
         for segment in self._segments[:first_checked]:
+            order = segment.order()
+            order.leader_epoch = cache.latest_epoch
             try:
-                for _, header in scan_headers(segment.file(), 0, segment.size_bytes):
+                for _, header in scan_headers(segment.file(), 0, segment.size_bytes, order):
                     cache.assign(header.partition_leader_epoch, header.base_offset)
             except InvalidBatch as error:
                 raise LogDamaged(segment.path, error.position, error.message) from None
@@ -241,33 +246,31 @@ class LogRecovery:
     def _recover_segment(
         self, segment: LogSegment, next_offset: int
     ) -> tuple[int, int, InvalidBatch | None]:
-        """`(position, next offset, failure)`: how far the segment is good."""
-        position = 0
-        contiguous = not self._may_have_holes
-        is_first_of_log = segment is self._segments[0]
+        """`(position, next offset, failure)`: how far the segment is good.
+
+        Raises: LogDamaged, OSError.
+        """
+        before_last = next_offset
+        order = segment.order()
+        order.contiguous = not self._may_have_holes
+        order.leader_epoch = self._leader_epoch_cache.latest_epoch
+        order.epochs, order.epochs_end = self._known_epochs, self.recovery_point
+        file, size_bytes = segment.file(), segment.size_bytes
         try:
-            for position, header, batch in scan_verified(segment.file(), 0, segment.size_bytes):
-                gap = header.base_offset - next_offset
-                straddles = is_first_of_log and position == 0 and header.last_offset >= next_offset
-                if (gap < 0 and not straddles) or (gap > 0 and contiguous):
-                    raise InvalidBatch(
-                        InvalidBatchReason.BAD_OFFSET,
-                        f"base offset {header.base_offset} where {next_offset} is next",
-                        position=position,
-                    )
-                if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-                    raise InvalidBatch(
-                        InvalidBatchReason.BAD_OFFSET,
-                        f"offset {header.last_offset} is too far from the segment's base",
-                        position=position,
-                    )
+            for position, header, batch in scan_verified(file, 0, size_bytes, order):
                 segment.note_batch(position, header, self._config.index_interval_bytes)
                 self._leader_epoch_cache.assign(header.partition_leader_epoch, header.base_offset)
                 self._producer_state.replay(
                     header, batch, self._now_ms, index=segment.transaction_index
                 )
-                next_offset = header.next_offset
+                before_last, next_offset = next_offset, header.next_offset
         except InvalidBatch as failure:
+            if (
+                failure.reason is InvalidBatchReason.BAD_OFFSET
+                and before_last < self.recovery_point < next_offset
+            ):
+                # Two batches contradict each other, and one of them was flushed.
+                raise LogDamaged(segment.path, failure.position, failure.message) from None
             return failure.position, next_offset, failure
         return segment.size_bytes, next_offset, None
 

@@ -7,7 +7,8 @@ Must not: know producers, the high watermark or the recovery point; copy record 
 path.
 Invariant: base offsets ascend; the last segment is the active one. A region that a read returns
 holds whole batches, begins with the batch that holds the start offset, and was either written by
-this process or must pass its `RegionVerification` before it is sent.
+this process to the segment while it was active, or must pass its `RegionVerification` before it is
+sent.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from moldau.protocol.records import InvalidBatch, InvalidBatchReason
 from moldau.runtime.clock import Clock
 from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.batch_scan import scan_verified
+from moldau.storage.batch_scan import NO_END, BatchOrder, scan_verified
 from moldau.storage.faults import is_out_of_descriptors, is_out_of_room
 from moldau.storage.indexes import AbortedTransaction
-from moldau.storage.leader_epoch_cache import UNDEFINED_EPOCH, LeaderEpochCache
+from moldau.storage.leader_epoch_cache import LeaderEpochCache
 from moldau.storage.log_config import LogConfig
 from moldau.storage.producer_state import ProducerState
 from moldau.storage.segment import ByteRange, LogSegment, OpenSegments
@@ -64,46 +65,23 @@ class ReadResult:
 class RegionVerification:
     """The check of the bytes of one read: CRCs, and what no CRC covers.
 
-    Offsets must follow each other, leader epochs be those of the epoch cache. `run` blocks on the
-    disk and may run in any thread; it changes nothing but `failure`.
+    `run` blocks on the disk and may run in any thread; it changes nothing but `order` and
+    `failure`.
     """
 
     region: FileRegion
     expected_offset: int
-    """Must lie in the region's first batch."""
-    epochs: LeaderEpochCache
-    contiguous: bool
+    """Where the read begins."""
+    order: BatchOrder
     failure: InvalidBatch | OSError | None = None
 
     def run(self) -> None:
         """Check every batch of the region. Never raises: the outcome is in `failure`."""
         region = self.region
         end = region.position + region.length
-        next_offset = -1
         try:
-            for position, header, _ in scan_verified(region.file, region.position, end):
-                if next_offset < 0:
-                    fits = header.last_offset >= self.expected_offset and (
-                        not self.contiguous or header.base_offset <= self.expected_offset
-                    )
-                elif self.contiguous:
-                    fits = header.base_offset == next_offset
-                else:
-                    fits = header.base_offset >= next_offset
-                if not fits:
-                    raise InvalidBatch(
-                        InvalidBatchReason.BAD_OFFSET,
-                        f"base offset {header.base_offset} does not follow {next_offset - 1}",
-                        position=position,
-                    )
-                known_epoch = self.epochs.epoch_for_offset(header.base_offset)
-                if known_epoch not in (UNDEFINED_EPOCH, header.partition_leader_epoch):
-                    raise InvalidBatch(
-                        InvalidBatchReason.BAD_OFFSET,
-                        f"leader epoch {header.partition_leader_epoch}, not {known_epoch}",
-                        position=position,
-                    )
-                next_offset = header.next_offset
+            for _ in scan_verified(region.file, region.position, end, self.order):
+                pass
         except (InvalidBatch, OSError) as error:
             self.failure = error
 
@@ -144,6 +122,9 @@ class LogSegments(Sequence[LogSegment]):
         self._segments = segments
         self._base_offsets = [segment.base_offset for segment in segments]
         self.active = segments[-1]
+        segments[0].lowest_offset = 0
+        for segment, end_offset in zip(segments, [*self._base_offsets[1:], NO_END], strict=True):
+            segment.end_offset = end_offset
 
     def share_open_segments(self, open_segments: OpenSegments) -> None:
         """Count the closed segments among those of all logs of the loop."""
@@ -219,6 +200,7 @@ class LogSegments(Sequence[LogSegment]):
             self.producer_state.take_snapshot()
             if old.is_active:
                 old.deactivate()
+            old.verified.distrust(old.size_bytes)
         except OSError:
             segment.discard()
             raise
@@ -347,7 +329,12 @@ class LogSegments(Sequence[LogSegment]):
                 )
                 assert found is not None
             region = FileRegion(segment.file(), found.position, found.end - found.position)
-            verification = RegionVerification(region, start_offset, epochs, contiguous)
+            order = segment.order(end_offset)
+            if order.lowest_offset is None:
+                order.lowest_offset = segment.base_offset
+            order.next_offset, order.contiguous = start_offset, contiguous
+            order.epochs = epochs.entries
+            verification = RegionVerification(region, start_offset, order)
             return ReadResult(
                 ErrorCode.NONE,
                 region,

@@ -487,7 +487,7 @@ class ProducerState:
                 break
             file = segment.file()
             _, start = segment.offset_index.lookup(self.map_end_offset)
-            for position, header in scan_headers(file, start, segment.size_bytes):
+            for position, header in scan_headers(file, start, segment.size_bytes, segment.order()):
                 if header.base_offset >= end_offset:
                     break
                 if header.last_offset < self.map_end_offset or header.producer_id < 0:
@@ -556,7 +556,7 @@ def _last_headers(segment: LogSegment, offset: int, limit_bytes: int) -> list[Ba
     for window_bytes in (NARROW_RESEED_BYTES, limit_bytes):
         start = segment.offset_index.position_at_most(max(0, end - window_bytes))
         headers = []
-        for _, header in scan_headers(file, start, segment.size_bytes):
+        for _, header in scan_headers(file, start, segment.size_bytes, segment.order()):
             if header.base_offset >= offset:
                 break
             headers.append(header)

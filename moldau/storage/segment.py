@@ -1,7 +1,7 @@
 """LogSegment: one `.log` file with its indexes.
 
 Owns: the file, the index entries written beside it, the byte positions of offsets, what is known of
-the segment's timestamps, which byte ranges were checked.
+the segment's timestamps, which byte ranges were checked, between which offsets its batches lie.
 Must not: know offsets beyond its own, producers or epochs.
 Invariant: `size_bytes` is the end of the last whole append; indexes only name batches below it.
 Only the active segment is appended to; closed segments are opened on demand and closed at any time.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from moldau.protocol.records import LOG_OVERHEAD, BatchHeader, InvalidBatch, InvalidBatchReason
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.batch_scan import scan_headers
+from moldau.storage.batch_scan import NO_END, BatchOrder, scan_headers
 from moldau.storage.faults import is_out_of_room
 from moldau.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
 from moldau.storage.log_config import LogConfig
@@ -63,8 +63,9 @@ def segment_path(directory: str, base_offset: int, suffix: str) -> str:
 class VerifiedRanges:
     """The bytes of a segment file that may be sent: ranges [start, end), merged where they touch.
 
-    A range is added only after every batch in it passed its CRC check; bytes that this process
-    wrote need no check. Ranges, not whole segments, because the check costs one pass over the bytes
+    A range is added only after every batch in it passed its check (CRC, offsets, leader epochs);
+    bytes that this process wrote need none while their segment is active. Ranges, not whole
+    segments, because the check costs one pass over the bytes
     (CRC at about 25 GB/s, and one read that brings a cold range into the page cache anyway). The
     first reader of a range pays it, in the thread pool, for one response's bytes at a time.
     """
@@ -73,7 +74,8 @@ class VerifiedRanges:
 
     def __init__(self, trusted_from: int) -> None:
         self.trusted_from = trusted_from
-        """Bytes from here on were written, or checked by recovery, in this process."""
+        """Bytes from here on were written to the active segment, or checked by recovery or
+        compaction, in this process."""
         self._starts: list[int] = []
         self._ends: list[int] = []
 
@@ -101,6 +103,12 @@ class VerifiedRanges:
             others = (i for i in range(len(starts)) if i != low)
             smallest = min(others, key=lambda i: ends[i] - starts[i])
             del starts[smallest], ends[smallest]
+
+    def distrust(self, size_bytes: int) -> None:
+        """The segment of `size_bytes` is closed: what is read from now on may come from the disk,
+        and has to be checked unless it was.
+        """
+        self.trusted_from = size_bytes
 
     def truncate(self, size_bytes: int) -> None:
         """The file ends at `size_bytes` now; this process writes what follows."""
@@ -155,6 +163,11 @@ class LogSegment:
     transaction_index: TransactionIndex = field(init=False)
     verified: VerifiedRanges = field(init=False)
     is_active: bool = False
+    lowest_offset: int | None = None
+    """Its first batch may begin below `base_offset`, down to here: only a log's first segment has
+    such a batch, in which the log starts."""
+    end_offset: int = NO_END
+    """Where the next segment begins: no batch reaches it."""
     bytes_since_index_entry: int = 0
     hints: dict[int, int] = field(default_factory=dict)
     """Offset -> position of the batch that begins with it; bounded, oldest dropped."""
@@ -177,6 +190,11 @@ class LogSegment:
 
     def __repr__(self) -> str:
         return f"LogSegment({self.path!r}, size_bytes={self.size_bytes})"
+
+    def order(self, end_offset: int = NO_END) -> BatchOrder:
+        """What a pass over its batches must find, up to `end_offset` at most."""
+        end_offset = min(end_offset, self.end_offset, self.base_offset + MAX_RELATIVE_OFFSET + 1)
+        return BatchOrder(self.base_offset, end_offset, lowest_offset=self.lowest_offset)
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -353,7 +371,7 @@ class LogSegment:
         if self._rolling_base_timestamp_ms is None:
             if self.size_bytes == 0:
                 return -1
-            _, header = next(scan_headers(self.file(), 0, self.size_bytes))
+            _, header = next(scan_headers(self.file(), 0, self.size_bytes, self.order()))
             self._rolling_base_timestamp_ms = header.max_timestamp_ms
         return self._rolling_base_timestamp_ms
 
@@ -373,9 +391,20 @@ class LogSegment:
         Raises: OSError; InvalidBatch when the file or its index is damaged.
         """
         file = self.file()
-        _, start = self.offset_index.lookup(record_offset)
-        for position, header in scan_headers(file, start, self.size_bytes):
-            if header.last_offset >= record_offset:
+        indexed, start = self.offset_index.lookup(record_offset)
+        is_indexed = start > 0
+        for position, header in scan_headers(file, start, self.size_bytes, self.order()):
+            last_offset = header.base_offset + header.last_offset_delta
+            if is_indexed and last_offset >= indexed:
+                # Apache Kafka's entry may name the first of several batches and the last's offset.
+                if last_offset != indexed:
+                    raise InvalidBatch(
+                        InvalidBatchReason.BAD_OFFSET,
+                        f"no batch ends at offset {indexed}, which the index has",
+                        position=position,
+                    )
+                is_indexed = False
+            if last_offset >= record_offset:
                 return position, header
         return None
 
@@ -412,7 +441,7 @@ class LogSegment:
             _, below_max_offset = self.offset_index.lookup(max_offset - 1)
             start = max(position, min(start, below_max_offset))
         next_offset = end_offset
-        for at, header in scan_headers(file, start, size):
+        for at, header in scan_headers(file, start, size, self.order(end_offset)):
             end = at + header.size_bytes
             if header.last_offset >= max_offset or (
                 end > cut and not (at == position and min_one_message)
@@ -505,7 +534,7 @@ class LogSegment:
         """
         self.hints.clear()
         self.begin_indexes(config)
-        for position, header in scan_headers(self.file(), 0, self.size_bytes):
+        for position, header in scan_headers(self.file(), 0, self.size_bytes, self.order()):
             self.note_batch(position, header, config.index_interval_bytes)
         self.finish_indexes()
 
@@ -547,7 +576,7 @@ class LogSegment:
         # Batches behind the last time index entry may have a larger timestamp than it.
         timestamp_ms, last_offset = self.time_index.last_entry
         _, start = self.offset_index.lookup(last_offset)
-        for _, header in scan_headers(self.file(), start, position):
+        for _, header in scan_headers(self.file(), start, position, self.order()):
             if header.max_timestamp_ms > timestamp_ms:
                 timestamp_ms, last_offset = header.max_timestamp_ms, header.last_offset
         self._max_timestamp_ms, self._offset_of_max_timestamp = timestamp_ms, last_offset
@@ -562,17 +591,11 @@ class LogSegment:
     def check_end(self) -> BatchHeader | None:
         """The last batch's header; None for an empty segment.
 
-        Raises: InvalidBatch when the file does not end with a whole batch; OSError.
+        Raises: InvalidBatch when the file does not end with a whole batch, in its place; OSError.
         """
         file = self.file()
         start = self.offset_index.position_at_most(self.size_bytes)
         last = None
-        for position, header in scan_headers(file, start, self.size_bytes):
-            if last is not None and header.base_offset <= last.last_offset:
-                raise InvalidBatch(
-                    InvalidBatchReason.BAD_OFFSET,
-                    f"base offset {header.base_offset} after {last.last_offset}",
-                    position=position,
-                )
+        for _, header in scan_headers(file, start, self.size_bytes, self.order()):
             last = header
         return last

@@ -144,7 +144,9 @@ class TimestampSearch:
     def _search(self, region: FileRegion) -> TimestampedOffset | None:
         timestamp_ms, log_start_offset = self._timestamp_ms, self._log_start_offset
         end = region.position + region.length
-        for position, header in scan_headers(region.file, region.position, end):
+        assert self._segment is not None
+        order = self._segment.order()
+        for position, header in scan_headers(region.file, region.position, end, order):
             if header.max_timestamp_ms < timestamp_ms or header.last_offset < log_start_offset:
                 continue
             for record in _records(region, position, header):

@@ -22,19 +22,20 @@ from struct import Struct
 from moldau.protocol.records import (
     BatchHeader,
     InvalidBatch,
-    InvalidBatchReason,
     decode_records,
     validate_records,
 )
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
+from moldau.storage.batch_scan import NO_END, BatchOrder, require_crc
 from moldau.storage.checkpoints import (
     CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     OFFSET_CHECKPOINTS,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
+    EpochStartOffset,
     read_clean_shutdown_marker,
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
@@ -52,6 +53,7 @@ from moldau.storage.log_directory import (
 )
 from moldau.storage.meta_properties import META_PROPERTIES, read_meta_properties
 from moldau.storage.producer_state import SNAPSHOT_SUFFIX, decode_snapshot
+from moldau.storage.segment import MAX_RELATIVE_OFFSET, OFFSET_DIGITS
 
 
 class Severity(Enum):
@@ -92,7 +94,8 @@ class SegmentCheck:
     allows_gaps: bool
     deep: bool
     on_progress: Callable[[int], None] | None
-    base_offset: int
+    order: BatchOrder
+    base_offset: int = field(init=False)
     next_offset: int = field(init=False)
     end_position: int = 0
     """Where its good bytes end."""
@@ -100,10 +103,9 @@ class SegmentCheck:
     batch_count: int = 0
     record_count: int = 0
     max_timestamp_ms: int = -1
-    last_leader_epoch: int = -1
 
     def __post_init__(self) -> None:
-        self.next_offset = self.base_offset
+        self.base_offset = self.next_offset = self.order.next_offset
 
     def findings(self) -> Iterator[Finding]:
         """Raises: OSError of the log file itself."""
@@ -130,12 +132,13 @@ class SegmentCheck:
         yield from _txn_index_findings(self.filesystem, stem + ".txnindex", self)
 
     def _batches(self, file: File) -> Iterator[tuple[int, BatchHeader]]:
-        """Each batch whose frame, CRC and offsets are good. Raises: InvalidBatch, OSError."""
+        """Each batch whose frame, CRC and order are good. Raises: InvalidBatch, OSError."""
         position = 0
         end = file.size_bytes
         while position < end:
-            is_first = self.batch_count == 0
-            header = _framed(file, position, end, self.next_offset, is_first)
+            header = read_framed_header(file, position, end)
+            require_crc(batch_crc(file, position, header) == header.crc, position)
+            self.order.check(position, header)
             self.batch_count += 1
             self.record_count += header.record_count
             yield position, header
@@ -145,7 +148,6 @@ class SegmentCheck:
             self.end_position = position
             self.next_offset = header.next_offset
             self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
-            self.last_leader_epoch = header.partition_leader_epoch
 
     def _content_findings(
         self, file: File, position: int, header: BatchHeader
@@ -156,12 +158,6 @@ class SegmentCheck:
                 Severity.WARNING,
                 position,
                 f"offsets {self.next_offset} to {header.base_offset - 1} are missing",
-            )
-        if header.partition_leader_epoch < self.last_leader_epoch:
-            yield self._finding(
-                Severity.WARNING,
-                position,
-                f"leader epoch {header.partition_leader_epoch} after {self.last_leader_epoch}",
             )
         if self.deep and header.size_bytes <= MAX_DECODED_BYTES:
             try:
@@ -190,18 +186,6 @@ class SegmentCheck:
 
     def _finding(self, severity: Severity, position: int | None, reason: str) -> Finding:
         return Finding(severity, self.log_path, position, reason)
-
-
-def _framed(file: File, position: int, end: int, next_offset: int, is_first: bool) -> BatchHeader:
-    """The header of a batch whose frame, CRC and base offset are good. Raises: InvalidBatch."""
-    header = read_framed_header(file, position, end)
-    if batch_crc(file, position, header) != header.crc:
-        raise InvalidBatch(InvalidBatchReason.BAD_CRC, "the CRC does not match", position=position)
-    straddles = is_first and header.last_offset >= next_offset
-    if header.last_offset_delta < 0 or (header.base_offset < next_offset and not straddles):
-        text = f"base offset {header.base_offset} where {next_offset} is next"
-        raise InvalidBatch(InvalidBatchReason.BAD_OFFSET, text, position=position)
-    return header
 
 
 class _IndexWalk:
@@ -349,6 +333,7 @@ class Verification:
     record_count: int = 0
     checked_bytes: int = 0
     _compacted: Set[TopicPartition] = frozenset()
+    _is_clean: bool = False
     counts: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(Severity, 0))
 
     @property
@@ -425,7 +410,8 @@ class Verification:
         flushed).
         """
         try:
-            if read_clean_shutdown_marker(self.filesystem, path) is not None:
+            self._is_clean = read_clean_shutdown_marker(self.filesystem, path) is not None
+            if self._is_clean:
                 return None
             file = os.path.join(path, RECOVERY_POINT_CHECKPOINT)
             if not self.filesystem.exists(file):
@@ -461,12 +447,19 @@ class Verification:
         is_internal = topic_partition.topic in _COMPACTED_TOPICS
         allows_gaps = is_internal or topic_partition in self._compacted
         segments = [name for name in names if _SEGMENT.fullmatch(name)]
+        bases = [int(name[:OFFSET_DIGITS]) for name in segments]
+        epochs, epochs_end = self._known_epochs(path, topic_partition, recovery_point)
+        leader_epoch = -1
         next_offset: int | None = None
         for number, name in enumerate(segments):
-            base_offset = int(name[:20])
-            if next_offset is not None and base_offset < next_offset:
-                reason = f"begins at {base_offset}, the segment before it ends at {next_offset}"
-                yield Finding(Severity.DAMAGE, os.path.join(path, name), 0, reason)
+            order = BatchOrder(
+                bases[number],
+                min([*bases[number + 1 : number + 2], bases[number] + MAX_RELATIVE_OFFSET + 1]),
+                lowest_offset=None if number else 0,
+                leader_epoch=leader_epoch,
+                epochs=epochs,
+                epochs_end=epochs_end,
+            )
             is_last = number == len(segments) - 1
             segment = SegmentCheck(
                 self.filesystem,
@@ -476,7 +469,7 @@ class Verification:
                 allows_gaps,
                 self.deep,
                 self.on_progress,
-                base_offset,
+                order,
             )
             try:
                 yield from segment.findings()
@@ -487,7 +480,26 @@ class Verification:
             self.record_count += segment.record_count
             self.checked_bytes += segment.size_bytes
             next_offset = segment.next_offset
+            # Behind damage, a wrong epoch must not make all that follows look wrong.
+            is_whole = segment.end_position == segment.size_bytes
+            leader_epoch = order.leader_epoch if is_whole else -1
         yield from self._end(path, segments, next_offset, recovery_point)
+
+    def _known_epochs(
+        self, path: str, topic_partition: TopicPartition, recovery_point: int | None
+    ) -> tuple[list[EpochStartOffset], int]:
+        """Leader epochs by the checkpoint, and the offset from which on it may lag behind."""
+        try:
+            file = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
+            epochs = read_leader_epoch_checkpoint(self.filesystem, file)
+        except (CorruptFile, OSError):
+            return [], 0
+        if recovery_point is not None:
+            return epochs, recovery_point
+        if self._is_clean and topic_partition != METADATA_PARTITION:
+            return epochs, NO_END
+        # The newest epoch's entry may be missing.
+        return epochs, epochs[-1].start_offset if epochs else 0
 
     def _end(
         self,

@@ -480,3 +480,18 @@ def test_a_count_that_no_compression_can_hold_is_refused(codec: Codec) -> None:
     assert log.log_end_offset == 0
     dense = batch_of(*[b""] * 100_000, codec=codec)
     assert log.append_as_leader(dense, leader_epoch=0).error is ErrorCode.NONE
+
+
+def test_a_leader_appends_nothing_behind_records_of_a_newer_epoch() -> None:
+    """No leader's records are newer than its own epoch: that bit was never written."""
+    bench = LogBench()
+    log = bench.open()
+    append(log, "a", leader_epoch=3)
+    append(log, "b", leader_epoch=3)
+    log.abandon()
+    bench.overwrite(bench.path(0), log.segments.active.size_bytes // 2 + 12, bytes([64]))
+    log = bench.open()
+    assert log.leader_epoch_cache.latest_epoch == 64 << 24 | 3
+    result = log.append_as_leader(batch_of("c"), leader_epoch=4)
+    assert (result.error, log.offline) == (ErrorCode.KAFKA_STORAGE_ERROR, True)
+    assert "the leader has 4" in log.offline_reason

@@ -170,7 +170,7 @@ def test_truncation_leaves_the_records_below(offset: int, clean: bool) -> None:
     assert [e for e in log.leader_epoch_cache.entries] == [
         (e, e * 20) for e in range(3) if e * 20 < end
     ]
-    again = append(log, "new", producer_id=7, producer_epoch=0, base_sequence=end)
+    again = append(log, "new", leader_epoch=3, producer_id=7, producer_epoch=0, base_sequence=end)
     assert again.base_offset == end
     log = bench.reopen(log, clean=clean)
     assert [r.offset for r in read_all(log)] == list(range(end + 1))

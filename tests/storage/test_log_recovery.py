@@ -58,7 +58,7 @@ def test_everything_is_there_after_a_restart(clean: bool, flushed: bool) -> None
     assert read_all(log) == expected
     assert log.leader_epoch_cache.entries == epochs
     assert [s.base_offset for s in log.segments] == bases
-    assert append(log, "next").base_offset == 120
+    assert append(log, "next", leader_epoch=2).base_offset == 120
     assert log.read(120, max_bytes=100).next_offset == 121
 
 

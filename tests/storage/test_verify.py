@@ -185,8 +185,16 @@ def test_a_first_batch_may_begin_below_its_segment_but_not_end_there(
 def test_leader_epochs_never_go_down() -> None:
     log = batch(100, 1, 1, 3) + batch(101, 1, 1, 3) + batch(102, 1, 1, 2)
     position = len(log) // 3 * 2
-    expected = [(WARNING, f"{STEM}.log", position, "leader epoch 2 after 3")]
-    assert findings(one_segment(log, b"", b"")) == expected
+    ((severity, file, at, reason),) = findings(one_segment(log, b"", b""))
+    assert (severity, file, at) == (DAMAGE, f"{STEM}.log", position)
+    assert reason.startswith("leader epoch 2 after 3; ")
+
+
+def test_a_wrong_epoch_makes_one_segment_look_wrong_and_not_all_that_follow() -> None:
+    disk = one_segment(batch(100, 1, 1, 3) + batch(101, 5, 1, 9), b"", b"")
+    for base_offset in (106, 107, 108):
+        second_segment(disk, base_offset)
+    assert [each[:3] for each in findings(disk)] == [(DAMAGE, f"{106:020d}.log", 0)]
 
 
 def test_records_are_looked_at_only_on_request() -> None:
@@ -206,10 +214,10 @@ def test_records_are_looked_at_only_on_request() -> None:
 def test_a_segment_begins_where_the_one_before_it_ends_or_later(
     base_offset: int, found: bool
 ) -> None:
-    disk = one_segment()
+    disk = one_segment(index=b"")
     second_segment(disk, base_offset)
-    reason = f"begins at {base_offset}, the segment before it ends at 106"
-    expected = [(DAMAGE, f"{base_offset:020d}.log", 0, reason)] if found else []
+    reason = "offsets 103 to 105, the end is 105; 172 bytes from offset 103 on cannot be read"
+    expected = [(DAMAGE, f"{STEM}.log", THIRD, reason)] if found else []
     assert findings(disk) == expected
 
 

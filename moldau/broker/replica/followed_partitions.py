@@ -138,6 +138,11 @@ class FollowedPartition:
             log_end_offset=log.log_end_offset,
             is_blank=log.leader_epoch_cache.latest_epoch < 0,
         )
+        latest_epoch, leader_epoch = log.leader_epoch_cache.latest_epoch, requested.leader_epoch
+        if cut is None and latest_epoch > leader_epoch:
+            # The leader has answered under its epoch, so that none of its records has a newer one.
+            log.take_offline(f"leader epoch {latest_epoch} is in it, the leader has {leader_epoch}")
+            return FollowerStep.STOP
         if cut is None:
             # In range by now, or nonsense: either way not to be asked again without a pause.
             return FollowerStep.BACK_OFF

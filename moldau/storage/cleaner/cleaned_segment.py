@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from moldau.protocol.records import LOG_OVERHEAD, BatchHeader
+from moldau.protocol.records import LOG_OVERHEAD, BatchHeader, InvalidBatch, InvalidBatchReason
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.batch_scan import scan_headers
+from moldau.storage.batch_scan import BatchOrder, scan_headers
 from moldau.storage.cleaner.job import CleaningJob
 from moldau.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, encode_entries
 from moldau.storage.segment import (
@@ -183,20 +183,25 @@ def _finish_swap(filesystem: Filesystem, directory: str, digits: str, cleaned: s
     log_path = f"{directory}/{digits}{LOG_SUFFIX}"
     base_offset = int(digits)
     end_offset = _end_offset(filesystem, log_path + SWAP_SUFFIX, base_offset)
-    for name in filesystem.listdir(directory):
-        offset = name[:OFFSET_DIGITS]
-        is_segment = name.endswith(SEGMENT_SUFFIXES) and offset.isdigit()
-        if is_segment and base_offset <= int(offset) < max(end_offset, base_offset + 1):
+    found = [name for name in filesystem.listdir(directory) if name.endswith(SEGMENT_SUFFIXES)]
+    bases = {name: int(name[:OFFSET_DIGITS]) for name in found if name[:OFFSET_DIGITS].isdigit()}
+    if base_offset < max(bases.values(), default=0) < end_offset:
+        raise InvalidBatch(
+            InvalidBatchReason.BAD_OFFSET,
+            f"{log_path}{SWAP_SUFFIX} reaches to {end_offset}, beyond all closed segments",
+        )
+    for name, base in bases.items():
+        if base_offset <= base < max(end_offset, base_offset + 1):
             filesystem.unlink(f"{directory}/{name}")
     filesystem.rename(log_path + SWAP_SUFFIX, log_path)
 
 
 def _end_offset(filesystem: Filesystem, path: str, base_offset: int) -> int:
-    end_offset = base_offset
+    order = BatchOrder(base_offset, base_offset + MAX_RELATIVE_OFFSET + 1, lowest_offset=0)
     with closing(filesystem.open(path, write=False)) as file:
-        for _, header in scan_headers(file, 0, file.size_bytes):
-            end_offset = header.next_offset
-    return end_offset
+        for _ in scan_headers(file, 0, file.size_bytes, order):
+            pass
+    return order.next_offset
 
 
 def _finish_index(filesystem: Filesystem, directory: str, name: str) -> None:

@@ -9,7 +9,7 @@ Invariant: each event says that files are durable; a stop between two events cos
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 from moldau.protocol.records import (
@@ -21,7 +21,7 @@ from moldau.protocol.records import (
 )
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.batch_scan import scan_headers, scan_verified
+from moldau.storage.batch_scan import BatchOrder, scan_headers, scan_verified
 from moldau.storage.cleaner.batch_filter import BatchFate, BatchFilter, TransactionWalk
 from moldau.storage.cleaner.cleaned_segment import (
     CleanedSegment,
@@ -162,20 +162,32 @@ class _Cleaning:
         return found
 
     def _chunks(self, segment: SourceSegment) -> Iterator[list[Batch]]:
-        """The segment's batches, their CRCs checked, as many at a time as the buffer holds.
+        """The segment's batches, their CRCs and order checked, as many at a time as the buffer
+        holds.
 
-        Raises: InvalidBatch, OSError.
+        Raises: CleaningFailed, OSError.
         """
-        path = self._path(segment.base_offset, LOG_SUFFIX)
+        with self._source(segment) as (file, order):
+            for chunk in _gather(file, segment.size_bytes, self._job.io_bytes, order):
+                self._pause(sum(len(data) for _, data in chunk))
+                yield chunk
+
+    @contextmanager
+    def _source(self, segment: SourceSegment) -> Iterator[tuple[File, BatchOrder]]:
+        """The segment's file, and what its batches must follow. Raises: CleaningFailed, OSError."""
+        job, base_offset = self._job, segment.base_offset
+        order = BatchOrder(
+            base_offset,
+            min(segment.end_offset, base_offset + MAX_RELATIVE_OFFSET + 1),
+            lowest_offset=0 if segment is job.segments[0] else None,
+            epochs=job.epochs,
+        )
+        path = self._path(base_offset, LOG_SUFFIX)
         with closing(self._filesystem.open(path, write=False)) as file:
             try:
-                for chunk in _gather(file, segment.size_bytes, self._job.io_bytes):
-                    self._pause(sum(len(data) for _, data in chunk))
-                    yield chunk
+                yield file, order
             except InvalidBatch as error:
-                raise InvalidBatch(
-                    error.reason, f"{path}: {error.message}", position=error.position
-                ) from None
+                raise CleaningFailed(f"{path}: {error}", is_damage=True) from None
 
     def _build_map(self, aborted: Iterable[AbortedTransaction]) -> None:
         job = self._job
@@ -202,9 +214,8 @@ class _Cleaning:
         enough = self._job.map_bytes // SLOT_BYTES
         count = 0
         for segment in segments:
-            path = self._path(segment.base_offset, LOG_SUFFIX)
-            with closing(self._filesystem.open(path, write=False)) as file:
-                for _, header in scan_headers(file, 0, segment.size_bytes):
+            with self._source(segment) as (file, order):
+                for _, header in scan_headers(file, 0, segment.size_bytes, order):
                     count += header.record_count
             if count >= enough:
                 break
@@ -293,10 +304,12 @@ class _Cleaning:
                 row += header.record_count
 
 
-def _gather(file: File, size_bytes: int, chunk_bytes: int) -> Iterator[list[Batch]]:
+def _gather(
+    file: File, size_bytes: int, chunk_bytes: int, order: BatchOrder
+) -> Iterator[list[Batch]]:
     chunk: list[Batch] = []
     gathered_bytes = 0
-    for position, header, view in scan_verified(file, 0, size_bytes):
+    for position, header, view in scan_verified(file, 0, size_bytes, order):
         data = bytes(view) if view else file.pread(header.size_bytes, position)
         chunk.append((header, data))
         gathered_bytes += len(data)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import NamedTuple
 
+from moldau.storage.checkpoints import EpochStartOffset
+
 NO_OFFSET = -1
 NO_TIME = -1
 
@@ -43,6 +45,8 @@ class CleaningJob:
     first_dirty_offset: int
     index_bases: tuple[int, ...]
     """Base offsets of all segments whose transaction index may name aborted transactions."""
+    epochs: tuple[EpochStartOffset, ...]
+    """The log's leader epochs."""
     producers: tuple[ProducerTail, ...]
     now_ms: int
     delete_retention_ms: int
@@ -106,16 +110,22 @@ class CleaningFailed(Exception):
     """A log could not be cleaned; the text is one line saying why.
 
     `is_out_of_room`: it may succeed when there is room again. `is_worker_lost`: its process has
-    ended, which says nothing about the log.
+    ended, which alone says nothing about the log. `is_damage`: the log is not what was written.
     """
 
     def __init__(
-        self, reason: str, *, is_out_of_room: bool = False, is_worker_lost: bool = False
+        self,
+        reason: str,
+        *,
+        is_out_of_room: bool = False,
+        is_worker_lost: bool = False,
+        is_damage: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.is_out_of_room = is_out_of_room
         self.is_worker_lost = is_worker_lost
+        self.is_damage = is_damage
 
 
 class CleaningAborted(CleaningFailed):
@@ -130,6 +140,7 @@ def decode_job(line: bytes) -> CleaningJob:
     """Raises: ValueError, TypeError or KeyError on what `encode_job` did not write."""
     values = json.loads(line)
     values["segments"] = tuple(SourceSegment(*each) for each in values["segments"])
+    values["epochs"] = tuple(EpochStartOffset(*each) for each in values["epochs"])
     values["producers"] = tuple(ProducerTail(*each) for each in values["producers"])
     values["index_bases"] = tuple(values["index_bases"])
     return CleaningJob(**values)
@@ -140,14 +151,15 @@ def encode_event(event: CleaningEvent | CleaningFailed) -> bytes:
         return _line({"cleaned": event.source_bases, "size_bytes": event.size_bytes})
     if isinstance(event, CleaningDone):
         return _line({"end_offset": event.end_offset, "stats": asdict(event.stats)})
-    return _line({"failed": event.reason, "is_out_of_room": event.is_out_of_room})
+    flags = {"is_out_of_room": event.is_out_of_room, "is_damage": event.is_damage}
+    return _line({"failed": event.reason, **flags})
 
 
 def decode_event(line: bytes) -> CleaningEvent:
     """Raises: CleaningFailed when that is what it says; ValueError, TypeError or KeyError."""
     values = json.loads(line)
     if "failed" in values:
-        raise CleaningFailed(values["failed"], is_out_of_room=values["is_out_of_room"])
+        raise CleaningFailed(values.pop("failed"), **values)
     if "cleaned" in values:
         return SegmentCleaned(tuple(values["cleaned"]), values["size_bytes"])
     return CleaningDone(values["end_offset"], CleaningStats(**values["stats"]))

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("moldau.storage")
 
+MAX_LOST_WORKERS = 3
+"""So often in a row may a log's cleaning end its process (a fault of ours, or no memory left)."""
+
 MAX_LOGS_PER_VISIT = 256
 """Logs looked at before other callbacks of the loop get their turn."""
 
@@ -228,6 +231,8 @@ class LogCleaner:
         """Logs that could not be cleaned, and why: left alone until the node restarts."""
         self._horizons: dict[TopicPartition, int] = {}
         """When the newest tombstone of a cleaned log may go."""
+        self._lost_workers: dict[TopicPartition, int] = {}
+        """How often in a row the cleaning of a log has ended its process."""
         self.figures = CleanerFigures(manager.clock)
         self._is_running = False
 
@@ -286,9 +291,10 @@ class LogCleaner:
         return log.topic_partition in self._under_way
 
     def abort(self, topic_partition: TopicPartition) -> None:
-        """The partition is removed: abort its cleaning and forget its results."""
+        """The partition's log is removed: abort its cleaning and forget its results."""
         self.uncleanable.pop(topic_partition, None)
         self._horizons.pop(topic_partition, None)
+        self._lost_workers.pop(topic_partition, None)
         cleaning = self._under_way.get(topic_partition)
         if cleaning is not None:
             cleaning.is_aborted = True
@@ -327,8 +333,11 @@ class LogCleaner:
                 plan = plan_cleaning(
                     log, now_ms, latest_horizon_ms=self._horizons.get(key, NO_TIME)
                 )
-            except (OSError, InvalidBatch) as error:
+            except OSError as error:
                 self._give_up(log, str(error))
+                continue
+            except InvalidBatch as error:
+                log.take_offline(f"damage found before its compaction: {error}")
                 continue
             highest_ratio = max(highest_ratio, plan.dirty_ratio)
             longest_excess_ms = max(longest_excess_ms, plan.max_lag_excess_ms)
@@ -362,6 +371,7 @@ class LogCleaner:
                 # The job restarts, and must not choose this log first every time.
                 self._give_up(log, "its compaction raised, see the log")
         elapsed_ms = self._manager.clock.monotonic_ms() - started_ms
+        self._lost_workers.pop(log.topic_partition, None)
         self._horizons[log.topic_partition] = done.stats.latest_horizon_ms
         self.figures.cleaned(done.stats, elapsed_ms)
         stats = done.stats
@@ -441,10 +451,23 @@ class LogCleaner:
         is_gone = cleaning.sources.keys() - {each.base_offset for each in log.segments}
         if cleaning.is_void or is_gone or isinstance(failure, CleaningAborted):
             logger.debug("%s: its compaction was given up", log.name)
+        elif failure.is_damage:
+            log.take_offline(f"damage found by its compaction: {failure}")
+        elif failure.is_worker_lost and cleaning.run is not None:
+            self._worker_lost(log, failure)
         elif failure.is_worker_lost or failure.is_out_of_room:
             logger.warning("%s: not compacted now: %s", log.name, failure)
         else:
             self._give_up(log, failure.reason)
+
+    def _worker_lost(self, log: Log, failure: CleaningFailed) -> None:
+        key = log.topic_partition
+        count = self._lost_workers[key] = self._lost_workers.get(key, 0) + 1
+        if count < MAX_LOST_WORKERS:
+            logger.warning("%s: not compacted now: %s", log.name, failure)
+        else:
+            del self._lost_workers[key]
+            self._give_up(log, f"{count} times in a row: {failure}")
 
     def _give_up(self, log: Log, reason: str) -> None:
         self.uncleanable[log.topic_partition] = reason
@@ -461,6 +484,7 @@ class LogCleaner:
             ),
             first_dirty_offset=plan.first_dirty_offset,
             index_bases=tuple(segment.base_offset for segment in log.segments),
+            epochs=tuple(log.leader_epoch_cache.entries),
             producers=tuple(
                 ProducerTail(producer_id, entry.last_offset, entry.producer_epoch)
                 for producer_id, entry in log.producer_state.producers.items()

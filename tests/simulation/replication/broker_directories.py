@@ -12,22 +12,44 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING
 
+from moldau.protocol.records import iter_batches
 from moldau.storage.checkpoints import RECOVERY_POINT_CHECKPOINT
 from moldau.storage.meta_properties import META_PROPERTIES
 from tests.kit.seeds import Violation
 from tests.simulation.cluster.disk import NodeDisk
 from tests.simulation.replication.mirror import Mirror
-from tests.storage.simulated_disk import DirectoryNode
+from tests.storage.simulated_disk import DirectoryNode, FileNode
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
 if TYPE_CHECKING:
     from tests.simulation.replication.data_broker import DataBroker
     from tests.simulation.replication.ledger import Key
 
+OFFSET_AND_EPOCH_AT = (*range(8), *range(12, 16))
+"""The bytes of a batch's header that are data and that no CRC covers."""
+
 GONE = ""
 """Where a log is whose disk was exchanged for another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A batch of which a bit was flipped."""
+
+    position: int
+    before: bytes
+    after: bytes
+
+    def is_in(self, data: bytes | bytearray) -> bool:
+        """Whether the file has it still: the log may have been cut there."""
+        return data[self.position : self.position + len(self.after)] == self.after
+
+    def undone(self, data: bytes) -> bytes:
+        return data[: self.position] + self.before + data[self.position + len(self.after) :]
 
 
 class BrokerDirectories:
@@ -43,6 +65,8 @@ class BrokerDirectories:
         self._scan_faults: list[Fault] = []
         self._places: dict[Key, str] = {}
         self._away: dict[Key, str] = {}
+        self._flips: dict[str, Flip] = {}
+        """By path."""
 
     @property
     def spare(self) -> list[str]:
@@ -109,6 +133,47 @@ class BrokerDirectories:
             self._away[key] = GONE
         self._broker.format_again()
 
+    def flip_header_bit(self, random: Random) -> str | None:
+        """A bit of a closed segment, all of which was flushed, changes. Returns where, None where
+        nothing is closed.
+        """
+        disk = SimulatedFilesystem(self._broker.root)
+        closed: list[str] = []
+        for directory in self._places.values():
+            if directory in self.dead or directory not in self.configured:
+                continue
+            for name in disk.listdir(directory) if disk.exists(directory) else ():
+                path = f"{directory}/{name}"
+                if disk.is_directory(path) and "." not in name and not name.startswith("__"):
+                    logs = [each for each in disk.listdir(path) if each.endswith(".log")]
+                    closed += [f"{path}/{each}" for each in logs[:-1]]
+        nodes = {path: disk.file_node(path) for path in sorted(set(closed) - self._flips.keys())}
+        flushed = [path for path, node in nodes.items() if node.data and node.data == node.durable]
+        if not flushed:
+            return None
+        path = random.choice(flushed)
+        position, header = random.choice(list(iter_batches(bytes(nodes[path].data))))
+        before = bytes(nodes[path].data[position : position + header.size_bytes])
+        at, bit = random.choice(OFFSET_AND_EPOCH_AT), random.randrange(8)
+        after = before[:at] + bytes([before[at] ^ 1 << bit]) + before[at + 1 :]
+        flip = self._flips[path] = Flip(position, before, after)
+        _put(nodes[path], flip.position, after)
+        return f"{path}: bit {bit} of byte {at} of the batch at {position}"
+
+    def undo_flips(self) -> None:
+        """What was not noticed is as it was."""
+        disk = self._broker.disk if self._broker.is_alive else None
+        filesystem = disk or SimulatedFilesystem(self._broker.root)
+        for path, flip in self._flips.items():
+            if filesystem.exists(path) and flip.is_in(filesystem.file_node(path).data):
+                _put(filesystem.file_node(path), flip.position, flip.before)
+        self._flips.clear()
+
+    def as_written(self, path: str, data: bytes) -> bytes:
+        """A segment file's contents without the bit that flipped: it must never be served."""
+        flip = self._flips.get(path)
+        return data if flip is None or not flip.is_in(data) else flip.undone(data)
+
     def replaced(self) -> None:
         """All disks of the machine were exchanged for empty ones."""
         self.configured = list(self._broker.world.log_directories)
@@ -169,3 +234,9 @@ class BrokerDirectories:
                     "unclean-told-clean",
                     f"{who} says so without {path}, where {data.truth(key).name} lies",
                 )
+
+
+def _put(node: FileNode, position: int, data: bytes) -> None:
+    """Change what is flushed."""
+    node.data[position : position + len(data)] = data
+    node.durable = bytes(node.data)

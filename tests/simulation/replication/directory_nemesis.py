@@ -38,7 +38,25 @@ class DirectoryNemesis(BaseNemesis):
             (1, self._exchange_directory),
         ]
 
+    def named_acts(self) -> list[Act]:
+        return [(2, self._flip_header_bit)]
+
     # -- the beginning ---------------------------------------------------------------------------
+
+    def _flip_header_bit(self) -> None:
+        """While no process runs, a bit that no CRC covers changes in a closed segment."""
+        brokers = [each for each in self.world.brokers if each.is_ready]
+        if self._broker_out is None and brokers and self.world.may_wipe:
+            broker = self._broker_out = self.random.choice(brokers)
+            self._path_out = ""
+            self.world.expected_disk_faults = True
+            self._restart(broker, partial(self._flip, broker))
+
+    def _flip(self, broker: DataBroker) -> None:
+        self._broker_out = None
+        flipped = broker.directories.flip_header_bit(self.random)
+        if flipped is not None:
+            self.world.fault_injected("header bit flipped", f"{broker.host} {flipped}")
 
     def _take_out(self, what: str) -> DataBroker | None:
         """Choose a directory to be out next, if none is."""
@@ -174,8 +192,14 @@ class DirectoryNemesis(BaseNemesis):
         """What is out is put back before the brokers are started for good, or after the cluster
         has recovered without it.
         """
+        for each in self.world.brokers:
+            each.directories.undo_flips()
         broker = self._broker_out
         if broker is None:
+            return
+        if not self._path_out:
+            self._changes.clear()
+            self._broker_out = None
             return
         if self._path_out in broker.directories.dead and self.random.random() < 0.7:
             self.world.late_repair = partial(self._put_back_at_last, broker)

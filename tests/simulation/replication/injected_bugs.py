@@ -27,6 +27,7 @@ from moldau.metadata.image import NO_LEADER
 from moldau.metadata.image.values import LOST_DIRECTORY
 from moldau.protocol.errors import ErrorCode
 from moldau.storage import log_directory
+from moldau.storage.batch_scan import BatchOrder
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from moldau.storage.found_partitions import FoundPartitions
 from moldau.storage.producer_entry import ProducerUpdate
@@ -191,6 +192,15 @@ def follower_believes_high_watermark(patch: Patch) -> None:
         return original(self, log_end_offset, log_end_offset)
 
     patch.setattr(PartitionCore, "follow_high_watermark", follow)
+
+
+def header_bits_believed(patch: Patch) -> None:
+    """Base offsets and leader epochs of batches are taken as they are, wherever a log is read."""
+
+    def check(self: Any, _position: int, header: Any) -> None:
+        self.next_offset = header.next_offset
+
+    patch.setattr(BatchOrder, "check", check)
 
 
 # -- producers -------------------------------------------------------------------------------------
@@ -449,6 +459,7 @@ BUGS = table(
         any_leader_epoch_served, faults=("isolate_broker", "stop_broker", "cut_replication")
     ),
     InjectedBug(follower_believes_high_watermark, faults=("cut_replication",)),
+    InjectedBug(header_bits_believed, faults=("flip_header_bit", "wipe_disk")),
     InjectedBug(retries_are_appended, 2, ("reset", "cut_replication")),
     InjectedBug(unclean_start_keeps_isr, 2, ("lose_power", "kill_broker")),
     InjectedBug(unclean_start_stays_eligible, 2, ("lose_power", "kill_broker")),

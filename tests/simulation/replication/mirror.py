@@ -106,7 +106,7 @@ def read_mirror(log: Any, *, check: bool = False) -> Mirror:
     """What really is in a log's files now."""
     batches: list[Batch] = []
     for segment in log.segments:
-        data = bytes(log.filesystem.file_node(segment.path).data[: segment.size_bytes])
+        data = _contents(log, segment)
         batches.extend(batches_in(data, check=check))
     return Mirror(batches, log.log_start_offset)
 
@@ -115,9 +115,16 @@ def read_bytes(log: Any, offset: int) -> bytes:
     """The batches from the one that begins at `offset` on."""
     found = b""
     for segment in log.segments:
-        data = bytes(log.filesystem.file_node(segment.path).data[: segment.size_bytes])
+        data = _contents(log, segment)
         for position, header in iter_batches(data):
             if header.base_offset >= offset:
                 found += data[position:]
                 break
     return found
+
+
+def _contents(log: Any, segment: Any) -> bytes:
+    """What was written to a segment."""
+    data = bytes(log.filesystem.file_node(segment.path).data[: segment.size_bytes])
+    directories = getattr(getattr(log.filesystem, "owner", None), "directories", None)
+    return data if directories is None else bytes(directories.as_written(segment.path, data))

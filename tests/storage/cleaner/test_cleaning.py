@@ -9,17 +9,22 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import (
+    BATCH_HEADER_SIZE,
     Codec,
     InvalidBatch,
     InvalidBatchReason,
     Record,
     decode_columns,
     encode_batch,
+    read_batch_header,
 )
+from moldau.protocol.records.header import write_crc
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.restarts import FIRST_PAUSE_MS
 from moldau.storage.append import AppendOrigin
 from moldau.storage.cleaner import cleaning
+from moldau.storage.cleaner.job import CleaningEvent, CleaningFailed, CleaningJob
+from moldau.storage.cleaner.log_cleaner import MAX_LOST_WORKERS
 from moldau.storage.log_config import MIN_MAP_BYTES, CleanerSettings
 from tests.storage.cleaner.cleaner_bench import (
     ABORT,
@@ -472,16 +477,77 @@ async def test_delete_records_and_retention_go_on() -> None:
     assert bench.log.log_start_offset >= start + 5
 
 
-async def test_a_damaged_batch_makes_the_log_uncleanable() -> None:
+FAR, NEAR, EPOCH, CONTENTS = (1, 16), (7, 4), (12, 1), (60, 255)
+
+
+@pytest.mark.parametrize(("byte", "flip"), [FAR, NEAR, EPOCH, CONTENTS])
+async def test_a_damaged_batch_takes_the_log_offline_and_is_not_compacted(
+    byte: int, flip: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The way of a damaged replica (ADR 11), whether or not a CRC covers what is wrong."""
     bench = await CleanerBench().start()
     for number in range(40):
         bench.append((f"k{number % 4}", "v" * 40))
-    path = bench.log.segments[1].path
-    node = bench.filesystem.file_node(path)
-    node.data[len(node.data) // 2] ^= 0xFF
+    node = bench.filesystem.file_node(bench.log.segments[1].path)
+    third = read_batch_header(node.data).size_bytes * 2
+    node.data[third + byte] ^= flip
+    before = bench.filesystem.files()
+    for _ in range(3):
+        await bench.clean()
+    assert bench.log.offline
+    assert "damage found by its compaction" in bench.log.offline_reason
+    logs = {name: data for name, data in bench.filesystem.files().items() if ".log" in name}
+    assert logs == {name: data for name, data in before.items() if ".log" in name}
+    told = [each for each in caplog.records if "compact" in each.getMessage()]
+    assert len(told) == 1, "once, however often the cleaner looks"
+    assert bench.manager.cleaner.figures.cleaned_count == 0
+
+
+class LostWorker:
+    """Its process ends in the middle of each job, as by a fault of ours or for want of memory."""
+
+    def __init__(self) -> None:
+        self.job_count = 0
+
+    async def start(self, job: CleaningJob) -> LostWorker:
+        self.job_count += 1
+        return self
+
+    async def next_event(self) -> CleaningEvent:
+        raise CleaningFailed("its process has ended", is_worker_lost=True)
+
+    def abort(self) -> None:
+        pass
+
+    async def rest(self) -> None:
+        pass
+
+
+async def test_a_log_that_ends_the_process_each_time_is_given_up() -> None:
+    bench = CleanerBench()
+    worker = bench.worker = LostWorker()  # type: ignore[assignment]
+    await bench.start()
+    for number in range(40):
+        bench.append((f"k{number % 4}", "v" * 40))
+    for _ in range(10):
+        await bench.clean()
+    assert worker.job_count == MAX_LOST_WORKERS
+    assert "3 times in a row" in bench.manager.cleaner.uncleanable[bench.log.topic_partition]
+    assert not bench.log.offline
+
+
+async def test_records_that_cannot_be_decoded_make_the_log_uncleanable() -> None:
+    """Their CRC matches: a producer sent them so, and they are served so."""
+    bench = await CleanerBench().start()
+    for number in range(40):
+        bench.append((f"k{number % 4}", "v" * 40))
+    node = bench.filesystem.file_node(bench.log.segments[1].path)
+    node.data[BATCH_HEADER_SIZE] ^= 0xFF
+    write_crc(node.data, 0, read_batch_header(node.data).size_bytes)
     before = bench.filesystem.files()
     await bench.clean()
-    assert "CRC" in bench.manager.cleaner.uncleanable[bench.log.topic_partition]
+    assert not bench.log.offline
+    assert "record" in bench.manager.cleaner.uncleanable[bench.log.topic_partition]
     assert bench.manager.cleaner.uncleanable_by_directory() == {"/data": (1, bench.log.size_bytes)}
     logs = {name: data for name, data in bench.filesystem.files().items() if ".log" in name}
     assert logs == {name: data for name, data in before.items() if ".log" in name}

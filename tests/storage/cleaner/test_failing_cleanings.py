@@ -66,6 +66,7 @@ def dirty_log(filesystem: OneFailure) -> CleaningJob:
         segments=tuple(segments),
         first_dirty_offset=0,
         index_bases=bases,
+        epochs=(),
         producers=(),
         now_ms=START_MS,
         delete_retention_ms=1000,

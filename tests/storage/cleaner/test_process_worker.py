@@ -79,6 +79,7 @@ def job_for(log: Log, **changes: object) -> CleaningJob:
         ),
         "first_dirty_offset": 0,
         "index_bases": (),
+        "epochs": (),
         "producers": (),
         "now_ms": START_MS,
         "delete_retention_ms": 1000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from moldau.protocol.records import InvalidBatch
 from moldau.storage.cleaner.cleaned_segment import finish_swaps
 from tests.storage.log_fixtures import batch_of
 from tests.storage.simulated_filesystem import SimulatedFilesystem
@@ -111,6 +112,21 @@ def test_an_index_of_a_log_that_is_not_there_goes() -> None:
     names.segment(10, 20, parts=(".log", ".index"))
     names.segment(50, 60, ".swap", parts=(".index",))
     assert sorted(names.finish()) == ["10.index", "10.log"]
+
+
+@pytest.mark.parametrize(("byte", "bit"), [(1, 4), (6, 0), (4, 7)])
+def test_a_swap_whose_offsets_cannot_be_removes_no_segment(byte: int, bit: int) -> None:
+    """One bit that no CRC covers: the new segment seems to replace all that follow it."""
+    names = Names()
+    for base in (10, 20, 30, 40):
+        names.segment(base, base + 10, parts=ALL)
+    names.segment(10, 30, ".swap", parts=ALL)
+    path = f"/p/{digits(10)}.log.swap"
+    names.filesystem.file_node(path).data[byte] ^= 1 << bit
+    before = names.filesystem.files()
+    with pytest.raises(InvalidBatch):
+        names.finish()
+    assert names.filesystem.files() == before
 
 
 def test_an_unfinished_split_of_kafkas_is_undone() -> None:

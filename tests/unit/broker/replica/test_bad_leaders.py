@@ -256,6 +256,27 @@ async def test_out_of_range_for_ever_is_asked_about_with_pauses(tmp_path: Path) 
         assert not followers.log("topic").offline
 
 
+async def test_a_follower_whose_log_has_a_newer_epoch_than_its_leader_is_damaged(
+    tmp_path: Path,
+) -> None:
+    """The leader does not know the epoch, and says so for ever: there is nothing to cut."""
+    out_of_range = PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+    async with (
+        AnsweringLeader(
+            lambda number: out_of_range if number == 1 else None,
+            lambda timestamp: 9 if timestamp == -1 else 0,
+        ) as leader,
+        Followers(tmp_path / "follower") as followers,
+    ):
+        followers.become("topic", leader_epoch=7, leader=OTHER_BROKER_ID)
+        followers.partition("topic").append(batch(1), 1)
+        ours = followers.log("topic")
+        followers.partition("topic").core.leader_epoch = 2
+        followers.follow("topic", port=leader.port, leader_epoch=3)
+        await until_async(lambda: ours.offline)
+        assert "leader epoch 7 is in it, the leader has 3" in ours.offline_reason
+
+
 async def test_a_follower_ahead_of_an_unclean_leader_is_cut_to_its_end(tmp_path: Path) -> None:
     def answer(number: int) -> PartitionData | None:
         if number == 1:

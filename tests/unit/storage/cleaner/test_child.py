@@ -62,6 +62,7 @@ JOB = CleaningJob(
     segments=(SourceSegment(0, 10, 100),),
     first_dirty_offset=0,
     index_bases=(),
+    epochs=(),
     producers=(),
     now_ms=1,
     delete_retention_ms=1,

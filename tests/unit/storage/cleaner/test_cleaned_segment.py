@@ -24,6 +24,7 @@ def new_segment(filesystem: SimulatedFilesystem, max_entries: int = 100) -> Clea
             segments=(),
             first_dirty_offset=0,
             index_bases=(),
+            epochs=(),
             producers=(),
             now_ms=0,
             delete_retention_ms=0,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from moldau.storage.checkpoints import EpochStartOffset
 from moldau.storage.cleaner.cleaning import MAX_GROUP_SEGMENTS, group_segments
 from moldau.storage.cleaner.job import (
     CleaningDone,
@@ -167,6 +168,7 @@ def test_jobs_and_events_survive_their_encoding() -> None:
         segments=(source(0, 5), source(5, 2**40, 7)),
         first_dirty_offset=3,
         index_bases=(0, 5, 2**40),
+        epochs=(EpochStartOffset(2, 0), EpochStartOffset(3, 7)),
         producers=(ProducerTail(2**62, -1, 3),),
         now_ms=NOW_MS,
         delete_retention_ms=1,
@@ -188,7 +190,10 @@ def test_jobs_and_events_survive_their_encoding() -> None:
         assert decode_event(encode_event(event)) == event
     with pytest.raises(CleaningFailed, match="no\nroom") as caught:
         decode_event(encode_event(CleaningFailed("no\nroom", is_out_of_room=True)))
-    assert caught.value.is_out_of_room
+    assert (caught.value.is_out_of_room, caught.value.is_damage) == (True, False)
+    with pytest.raises(CleaningFailed) as caught:
+        decode_event(encode_event(CleaningFailed("bits", is_damage=True)))
+    assert caught.value.is_damage
 
 
 def test_budgets_are_shared_among_the_cleaners() -> None:
