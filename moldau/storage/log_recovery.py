@@ -1,6 +1,8 @@
-"""LogRecovery: opening a log. After a clean stop the files are believed, else their end is checked.
+"""LogRecovery: opening a log. After a clean stop its batches are believed, else the end is checked.
 
-Owns: which segments are checked, where the log ends, the rebuild of indexes and epochs.
+Owns: which segments are checked, where the log ends, the rebuild of indexes and epochs. A file
+beside the log is believed when it agrees with the segment's seal, or, where there is none, with the
+batches at its ends; a transaction index without a seal is proved when it is first needed.
 Must not: serve, or repair what was flushed: damage below the recovery point is reported, the files
 stay as they are for `moldau log verify`.
 Invariant: after an unclean stop every batch at or above the recovery point's segment start passed
@@ -11,14 +13,16 @@ whatever follows it (after a power loss holes are ordinary).
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
-from moldau.protocol.records import InvalidBatch, InvalidBatchReason
+from moldau.protocol.records import BatchHeader, InvalidBatch, InvalidBatchReason
 from moldau.storage.batch_scan import scan_headers, scan_verified
 from moldau.storage.cleaner.cleaned_segment import finish_swaps
 from moldau.storage.faults import CorruptFile, LogDamaged
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_segments import LogSegments
+from moldau.storage.producer_state import NO_CRC
 from moldau.storage.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -79,9 +83,13 @@ class LogRecovery:
         self._segments.replace(segments)
         self.log_start_offset = max(log_start_offset, segments[0].base_offset)
         self._producer_state.list_snapshots()
-        first_checked = self._first_to_check(clean_shutdown)
-        self._load_epochs(first_checked)
+        self._load_seals()
+        first_checked = len(segments)
+        if not clean_shutdown:
+            # From here on all batches are checked, and the indexes are rebuilt.
+            first_checked = self._segments.index_for(recovery_point)
         end_offset = self._check_flushed(first_checked)
+        self._load_epochs(first_checked, end_offset)
         is_replayed = first_checked < len(segments)
         if is_replayed:
             base_offset = segments[first_checked].base_offset
@@ -142,30 +150,28 @@ class LogRecovery:
                 segments.append(self._segments.make(base_offset, filesystem.size_bytes(path)))
         return segments
 
-    def _first_to_check(self, clean_shutdown: bool) -> int:
-        """The first segment whose batches are all checked and whose indexes are rebuilt."""
-        limit = len(self._segments)
-        if not clean_shutdown:
-            limit = self._segments.index_for(self.recovery_point)
-        for index, segment in enumerate(self._segments[:limit]):
-            if not segment.indexes_are_sane():
-                logger.warning("%s: missing or damaged indexes, rebuilding them", segment.path)
-                return index
-        return limit
+    def _load_seals(self) -> None:
+        try:
+            self._segments.seals.load()
+        except CorruptFile as error:
+            logger.warning("%s: no file beside the log is believed", error)
 
-    def _load_epochs(self, first_checked: int) -> None:
-        """Read the epoch file; if it is missing or damaged, take the epochs from the batches.
+    def _load_epochs(self, first_checked: int, end_offset: int) -> None:
+        """Read the epoch file; if it is not what the batches say, take the epochs from them.
 
         Only segments that recovery does not read anyway are scanned for it.
         """
         cache = self._leader_epoch_cache
         try:
             cache.load()
-            if not cache.is_dirty:
+            if not cache.is_dirty and self._epochs_fit(first_checked, end_offset):
                 return
+            if any(each.size_bytes for each in self._segments[:first_checked]):
+                directory = self._segments.directory
+                logger.warning("%s: taking the leader epochs from the batches", directory)
         except CorruptFile as error:
             logger.warning("%s: taking the leader epochs from the batches", error)
-            cache.clear()
+        cache.clear()
         for segment in self._segments[:first_checked]:
             try:
                 for _, header in scan_headers(segment.file(), 0, segment.size_bytes):
@@ -173,23 +179,87 @@ class LogRecovery:
             except InvalidBatch as error:
                 raise LogDamaged(segment.path, error.position, error.message) from None
 
+    def _epochs_fit(self, count: int, end_offset: int) -> bool:
+        """Whether the batches at both ends of each epoch have it: then, as epochs never descend in
+        a log, all between them do. Raises: OSError, LogDamaged.
+        """
+        if not count:
+            return True
+        cache = self._leader_epoch_cache
+        first = self._segments[0].base_offset
+        end_offset = self._segments.end_offset_of(count - 1, end_offset)
+        starts = [each.start_offset for each in cache.entries]
+        for offset in sorted({first, *starts, *[each - 1 for each in starts], end_offset - 1}):
+            if not first <= offset < end_offset:
+                continue
+            segment = self._segments[self._segments.index_for(offset)]
+            try:
+                found = segment.find(offset)
+            except InvalidBatch as error:
+                raise LogDamaged(segment.path, error.position, error.message) from None
+            if found is not None:
+                known = cache.epoch_for_offset(found[1].base_offset)
+                is_unknown = known < 0 and found[1].base_offset < self.log_start_offset
+                if known != found[1].partition_leader_epoch and not is_unknown:
+                    return False
+        return True
+
+    def _check_files(self, segment: LogSegment) -> BatchHeader | None:
+        """Check the segment's indexes, and rebuild what is not believed; returns the last batch's
+        header. Raises: InvalidBatch, OSError.
+        """
+        last, are_true = None, False
+        with suppress(InvalidBatch):  # Of the log file, if it is there without the indexes, too.
+            if segment.indexes_are_sane():
+                last = segment.check_end()
+                are_true = segment.indexes_are_true(self._segments.seal_of(segment))
+        if not are_true:
+            logger.warning("%s: missing or damaged indexes, rebuilding them", segment.path)
+            segment.rebuild_indexes(self._config)
+            last = segment.check_end()
+        index, seal = segment.transaction_index, self._segments.seal_of(segment)
+        if not segment.size_bytes:
+            index.begin_rebuild()
+            index.finish_rebuild()
+        elif seal is None:
+            self._distrust(segment)
+        elif not index.is_sane() or seal.transaction_index_crc != index.checksum():
+            logger.warning(
+                "%s: missing or damaged, it will be rebuilt from the log before it is used",
+                index.path,
+            )
+            self._distrust(segment)
+        elif not are_true:
+            seals = self._segments.seals
+            seals.put([segment.seal(seal.snapshot_crc)], seals.entries.keys())
+        return last
+
+    def _distrust(self, segment: LogSegment) -> None:
+        segment.transaction_index.distrust()
+        self._segments.has_unproved = True
+
     def _check_flushed(self, count: int) -> int:
-        """Check that the first `count` segments end where the next begins; returns the last end.
+        """Check that the first `count` segments end where the next begins, and what lies beside
+        them; returns the last end.
 
         Only the ends are read: bytes inside are checked before they are first served.
         Raises: LogDamaged, OSError.
         """
+        snapshot_crcs = self._producer_state.snapshot_crcs
         segments = self._segments
         end_offset = max(segments.active.base_offset, self.log_start_offset)
         for index, segment in enumerate(segments[:count]):
             try:
-                last = segment.check_end()
+                last = self._check_files(segment)
             except InvalidBatch as error:
                 raise LogDamaged(segment.path, error.position, error.message) from None
             end_offset = last.next_offset if last is not None else segment.base_offset
+            next_base = segments.end_offset_of(index, end_offset)
+            seal = segments.seal_of(segment)
+            if seal is not None and seal.snapshot_crc != NO_CRC:
+                snapshot_crcs[next_base] = seal.snapshot_crc
             if index + 1 == len(segments):
                 break
-            next_base = segments[index + 1].base_offset
             if end_offset > next_base or (end_offset < next_base and not self._may_have_holes):
                 raise LogDamaged(
                     segment.path,
@@ -231,6 +301,8 @@ class LogRecovery:
                 )
                 segment.cut_damaged_end(position)
             segment.transaction_index.finish_rebuild()
+            if not self._producer_state.is_proved:
+                self._distrust(segment)
             segment.verified.trusted_from = 0
             if failure is not None:
                 self._end_at(index + 1, next_offset, "an invalid batch before it")

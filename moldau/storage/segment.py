@@ -22,6 +22,7 @@ from moldau.protocol.records import LOG_OVERHEAD, BatchHeader, InvalidBatch, Inv
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.batch_scan import scan_headers
+from moldau.storage.checkpoints import SegmentSeal
 from moldau.storage.faults import is_out_of_room
 from moldau.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
 from moldau.storage.log_config import LogConfig
@@ -38,6 +39,9 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 
 POSITION_HINT_COUNT = 128
 """Batch starts remembered per segment: those of the last appends and of the readers' next reads."""
+
+TIME_INDEX_LOOK_BYTES = 1024 * 1024
+"""How far behind its last entry a time index without a seal is compared with the batches."""
 
 MAX_VERIFIED_RANGES = 256
 """Separate ranges remembered per segment; a random reader beyond that pays again."""
@@ -162,6 +166,8 @@ class LogSegment:
     _max_timestamp_ms: int | None = None
     _offset_of_max_timestamp: int = field(init=False)
     _rolling_base_timestamp_ms: int | None = None
+    _last_crc: int | None = None
+    """The CRC of the last batch, once it was seen."""
 
     def __post_init__(self, directory: str) -> None:
         base_offset, filesystem = self.base_offset, self._filesystem
@@ -315,6 +321,7 @@ class LogSegment:
     def note_batch(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
         """Index and timestamp bookkeeping for one batch at `position` (append and recovery)."""
         last_offset = header.base_offset + header.last_offset_delta
+        self._last_crc = header.crc
         timestamp_ms = header.max_timestamp_ms
         known = self._max_timestamp_ms
         if known is None:
@@ -376,6 +383,12 @@ class LogSegment:
         _, start = self.offset_index.lookup(record_offset)
         for position, header in scan_headers(file, start, self.size_bytes):
             if header.last_offset >= record_offset:
+                if position == start > 0 and header.base_offset > record_offset:
+                    raise InvalidBatch(
+                        InvalidBatchReason.BAD_OFFSET,
+                        f"the index names offset {header.base_offset} as one before it",
+                        position=position,
+                    )
                 return position, header
         return None
 
@@ -477,8 +490,56 @@ class LogSegment:
             and self.offset_index.is_sane(self.size_bytes)
             and self.time_index.is_sane()
             and (self.time_index.entry_count > 0 or self.rolling_base_timestamp_ms() < 0)
-            and self.transaction_index.is_sane()
         )
+
+    def indexes_are_true(self, seal: SegmentSeal | None) -> bool:
+        """Whether offset and time index are those that were sealed.
+
+        Without a seal: whether the last entry of the time index is what the batches from there on
+        say; an offset index is compared with the batch at every use. Raises: OSError, InvalidBatch.
+        """
+        if seal is not None:
+            checksums = self.offset_index.checksum(), self.time_index.checksum()
+            return checksums == (seal.offset_index_crc, seal.time_index_crc)
+        timestamp_ms, last_offset = self.time_index.last_entry
+        if timestamp_ms < 0:
+            return True
+        found = self.find(last_offset)
+        if found is None or found[1].max_timestamp_ms != timestamp_ms:
+            return False
+        end = self.size_bytes
+        for position, header in scan_headers(self.file(), found[0], end):
+            if header.max_timestamp_ms > timestamp_ms:
+                return False
+            if position - found[0] > TIME_INDEX_LOOK_BYTES:
+                break
+        return True
+
+    def seal(self, snapshot_crc: int) -> SegmentSeal:
+        """What a closed segment and the files beside it hold; see `SegmentSeal` for the argument.
+
+        Raises: OSError; InvalidBatch when one of them is damaged.
+        """
+        if self._last_crc is None:
+            self.check_end()
+        try:
+            transaction_index_crc = self.transaction_index.checksum()
+        except ValueError as error:
+            raise InvalidBatch(InvalidBatchReason.BAD_OFFSET, str(error)) from None
+        assert self._last_crc is not None
+        return SegmentSeal(
+            self.base_offset,
+            self.size_bytes,
+            self._last_crc,
+            self.offset_index.checksum(),
+            self.time_index.checksum(),
+            transaction_index_crc,
+            snapshot_crc,
+        )
+
+    def is_sealed_by(self, seal: SegmentSeal) -> bool:
+        """Whether the seal speaks of these very batches (whose end was checked)."""
+        return (seal.size_bytes, seal.last_crc) == (self.size_bytes, self._last_crc)
 
     def begin_indexes(self, config: LogConfig) -> None:
         """Empty offset and time index, open for appending; no timestamps known. Raises: OSError."""
@@ -536,6 +597,7 @@ class LogSegment:
         self.file().truncate(position)
         self.size_bytes = position
         self.hints.clear()
+        self._last_crc = None
         self.verified.truncate(position)
         self.bytes_since_index_entry = position - self.offset_index.position_at_most(position)
         self._max_timestamp_ms = None
@@ -558,6 +620,7 @@ class LogSegment:
         with closing(self._filesystem.open(self.path)) as file:
             file.truncate(position)
         self.size_bytes = position
+        self._last_crc = None
 
     def check_end(self) -> BatchHeader | None:
         """The last batch's header; None for an empty segment.
@@ -575,4 +638,5 @@ class LogSegment:
                     position=position,
                 )
             last = header
+        self._last_crc = 0 if last is None else last.crc
         return last

@@ -28,6 +28,7 @@ from tests.storage.log_fixtures import (
     values_of,
 )
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.storage.transaction_reader import aborted_transactions
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200, segment_index_bytes=4096)
 GOLDEN = Path(__file__).parent / "golden"
@@ -259,6 +260,7 @@ def test_leftovers_of_a_stop_are_removed() -> None:
         "00000000000000000000.timeindex",
         "00000000000000000001.snapshot",
         "leader-epoch-checkpoint",
+        "segment-seals",
     ]
 
 
@@ -461,12 +463,12 @@ def test_rebuilt_indexes_are_kafkas_bytes(name: str) -> None:
 def test_transactions_of_kafka_are_understood() -> None:
     log = open_golden("kafka-4.3.0-clean/log-2/transactions-0", clean=True)
     assert log.last_stable_offset < log.log_end_offset, "one was open at the stop"
-    aborted = log.aborted_transactions(0, log.log_end_offset)
+    aborted = aborted_transactions(log, 0, log.log_end_offset)
     assert len(aborted) == 5
     assert log.producer_state.producers
     again = open_golden("kafka-4.3.0-clean/log-2/transactions-0", clean=False)
     assert again.last_stable_offset == log.last_stable_offset
-    assert again.aborted_transactions(0, again.log_end_offset) == aborted
+    assert aborted_transactions(again, 0, again.log_end_offset) == aborted
 
 
 @pytest.mark.parametrize("left", [b"", bytes(12)], ids=["empty", "zeros"])

@@ -34,6 +34,7 @@ from moldau.storage.append import (
 )
 from moldau.storage.faults import AppendRejected, LogOffline
 from moldau.storage.producer_entry import FIRST_VERSION_WITH_EPOCH_BUMP, MAX_PRODUCER_EPOCH
+from moldau.storage.transaction_proof import prove
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -184,6 +185,7 @@ class Partition:
     is_deleted: bool = False
     is_opening: bool = False
     is_verifying: bool = False
+    is_proving: bool = False
     follower_problem: str = ""
     fetch_watchers: dict[FetchPartition, None] = field(default_factory=dict)
     produce_waits: dict[ProduceWait, None] = field(default_factory=dict)
@@ -728,10 +730,7 @@ class Partition:
         min_one_batch: bool,
     ) -> None:
         result = log.read(
-            fetch_offset,
-            max_bytes=max_bytes,
-            max_offset=upper,
-            min_one_message=min_one_batch,
+            fetch_offset, max_bytes=max_bytes, max_offset=upper, min_one_message=min_one_batch
         )
         if result.verification is not None:
             read.pending = True
@@ -742,19 +741,34 @@ class Partition:
         if result.error is not ErrorCode.NONE:
             read.error = result.error
             return
-        read.records = result.records
-        read.size_bytes = len(result.records)
+        read.records, read.size_bytes = result.records, len(result.records)
         read.is_starved = not read.size_bytes
-        if read.aborted_transactions is not None and read.size_bytes:
-            try:
+        if read.aborted_transactions is None or not read.size_bytes:
+            return
+        try:
+            wanted = fetch_offset, result.next_offset
+            if log.segments.first_unproved(*wanted) is None:
                 read.aborted_transactions = [
                     (aborted.producer_id, aborted.first_offset)
-                    for aborted in log.aborted_transactions(fetch_offset, result.next_offset)
+                    for aborted in log.aborted_transactions(*wanted)
                 ]
-            except LogOffline as offline:
-                read.error = offline.error
-                read.records = EMPTY_RECORDS
-                read.size_bytes = 0
+                return
+            read.pending = True
+            if not self.is_proving:
+                self.is_proving = True
+                self.start_work(self._prove(log, *wanted))
+        except LogOffline as offline:
+            read.error = offline.error
+        if not isinstance(result.records, bytes):
+            result.records.release()
+        read.records, read.size_bytes = EMPTY_RECORDS, 0
+
+    async def _prove(self, log: Log, start_offset: int, upper_bound_offset: int) -> None:
+        """Read transaction indexes from the log's markers, then let the fetches look again."""
+        is_proved = await prove(log, start_offset, upper_bound_offset)
+        self.is_proving = False
+        if is_proved:
+            self.changed()
 
     async def _verify(self, log: Log, result: ReadResult) -> None:
         """Check bytes that this process has not read before, then let the fetches look again."""
