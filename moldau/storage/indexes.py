@@ -27,6 +27,11 @@ MIN_ENTRY_COUNT = 2
 """Entries an index has room for however small `segment.index.bytes` is."""
 
 
+def ends_checksum(entry: Struct, entry_count: int, ends: Iterable[tuple[int, int]]) -> int:
+    """A CRC-32C over the entry count and the first and last entry of an index."""
+    return crc32c(entry_count.to_bytes(4, "big") + b"".join(entry.pack(*each) for each in ends))
+
+
 @dataclass(slots=True, eq=False)
 class SparseIndex:
     """A file of fixed-width sorted entries, mapped on demand.
@@ -119,10 +124,9 @@ class SparseIndex:
         return self.entry(self.entry_count - 1) if self.entry_count else None
 
     def checksum(self) -> int:
-        """A CRC-32C over the entry count and the first and last entry: a look, not a read."""
+        """See `ends_checksum`: a look, not a read. Raises: OSError."""
         last = self.last_raw()
-        ends = b"" if last is None else self.ENTRY.pack(*self.entry(0)) + self.ENTRY.pack(*last)
-        return crc32c(self.entry_count.to_bytes(4, "big") + ends)
+        return ends_checksum(self.ENTRY, self.entry_count, [self.entry(0), last] if last else [])
 
     def count_at_most(self, target: int, column: int = 0) -> int:
         """How many entries have `column` <= target (entries are sorted by every column)."""
@@ -376,13 +380,15 @@ class TransactionIndex:
         """A CRC-32C over all entries. Raises: OSError; ValueError when the file is damaged."""
         return crc32c(encode_entries(self.entries()))
 
-    def distrust(self) -> None:
-        """The entries must be proved before they count; an unreadable file becomes an empty one.
+    def distrust(self, end_offset: int) -> None:
+        """The entries must be proved before they count; those that cannot be true go at once.
 
-        Raises: OSError.
+        `end_offset`: where the segment ends. Raises: OSError.
         """
         self.is_proved = False
-        if not self.is_sane():
+        if self.is_sane():
+            self.truncate_to(end_offset)
+        else:
             self._filesystem.unlink(self.path)
             self._entries = []
 

@@ -192,11 +192,7 @@ class LogRecovery:
         for offset in sorted({first, *starts, *[each - 1 for each in starts], end_offset - 1}):
             if not first <= offset < end_offset:
                 continue
-            segment = self._segments[self._segments.index_for(offset)]
-            try:
-                found = segment.find(offset)
-            except InvalidBatch as error:
-                raise LogDamaged(segment.path, error.position, error.message) from None
+            found = self._find(self._segments[self._segments.index_for(offset)], offset)
             if found is not None:
                 known = cache.epoch_for_offset(found[1].base_offset)
                 is_unknown = known < 0 and found[1].base_offset < self.log_start_offset
@@ -204,38 +200,58 @@ class LogRecovery:
                     return False
         return True
 
+    def _find(self, segment: LogSegment, offset: int) -> tuple[int, BatchHeader] | None:
+        """As `LogSegment.find`, rebuilding indexes that turn out to be wrong. Raises: OSError,
+        LogDamaged.
+        """
+        try:
+            try:
+                return segment.find(offset)
+            except InvalidBatch:
+                self._rebuild_indexes(segment)
+                return segment.find(offset)
+        except InvalidBatch as error:
+            raise LogDamaged(segment.path, error.position, error.message) from None
+
+    def _rebuild_indexes(self, segment: LogSegment) -> None:
+        """Raises: OSError; InvalidBatch of a damaged log file, with its indexes as they were."""
+        for _ in scan_headers(segment.file(), 0, segment.size_bytes):
+            pass
+        logger.warning("%s: missing or damaged indexes, rebuilding them", segment.path)
+        segment.rebuild_indexes(self._config)
+
     def _check_files(self, segment: LogSegment) -> BatchHeader | None:
         """Check the segment's indexes, and rebuild what is not believed; returns the last batch's
         header. Raises: InvalidBatch, OSError.
         """
         last, are_true = None, False
-        with suppress(InvalidBatch):  # Of the log file, if it is there without the indexes, too.
+        with suppress(InvalidBatch):
             if segment.indexes_are_sane():
                 last = segment.check_end()
                 are_true = segment.indexes_are_true(self._segments.seal_of(segment))
         if not are_true:
-            logger.warning("%s: missing or damaged indexes, rebuilding them", segment.path)
-            segment.rebuild_indexes(self._config)
+            self._rebuild_indexes(segment)
             last = segment.check_end()
         index, seal = segment.transaction_index, self._segments.seal_of(segment)
+        end_offset = segment.base_offset if last is None else last.next_offset
         if not segment.size_bytes:
             index.begin_rebuild()
             index.finish_rebuild()
         elif seal is None:
-            self._distrust(segment)
+            self._distrust(segment, end_offset)
         elif not index.is_sane() or seal.transaction_index_crc != index.checksum():
             logger.warning(
                 "%s: missing or damaged, it will be rebuilt from the log before it is used",
                 index.path,
             )
-            self._distrust(segment)
+            self._distrust(segment, end_offset)
         elif not are_true:
             seals = self._segments.seals
             seals.put([segment.seal(seal.snapshot_crc)], seals.entries.keys())
         return last
 
-    def _distrust(self, segment: LogSegment) -> None:
-        segment.transaction_index.distrust()
+    def _distrust(self, segment: LogSegment, end_offset: int) -> None:
+        segment.transaction_index.distrust(end_offset)
         self._segments.has_unproved = True
 
     def _check_flushed(self, count: int) -> int:
@@ -302,7 +318,7 @@ class LogRecovery:
                 segment.cut_damaged_end(position)
             segment.transaction_index.finish_rebuild()
             if not self._producer_state.is_proved:
-                self._distrust(segment)
+                self._distrust(segment, next_offset)
             segment.verified.trusted_from = 0
             if failure is not None:
                 self._end_at(index + 1, next_offset, "an invalid batch before it")

@@ -468,7 +468,7 @@ class FlushJob:
     paths: list[str] = field(default_factory=list)
     failure: OSError | None = None
     no_room: OSError | None = None
-    """Set instead if no fsync failed, but there was no room for epochs or seals, or no descriptor
+    """Set instead if no fsync failed, but there was no room for the leader epochs or no descriptor
     for a file: the disk's state is known, and another flush may succeed."""
 
     def add(self, segment: LogSegment) -> None:
@@ -501,13 +501,12 @@ class FlushJob:
                 self._sync_path(path)
             try:
                 self.leader_epoch_cache.write()
-                if self.seals is not None:
-                    self.seals.write()
             except OSError as error:
                 if not is_out_of_room(error):
                     raise
                 self.no_room = error
             else:
+                self._write_seals()
                 self.filesystem.fsync_directory(self.directory)
         except OSError as error:
             if is_out_of_descriptors(error):
@@ -516,6 +515,15 @@ class FlushJob:
                 self.failure = error
         finally:
             self._release()
+
+    def _write_seals(self) -> None:
+        """Without room there are none: what they would say is proved again. Raises: OSError."""
+        try:
+            if self.seals is not None:
+                self.seals.write()
+        except OSError as error:
+            if not is_out_of_room(error):
+                raise
 
     def _sync_path(self, path: str) -> None:
         # Through a descriptor of its own: fsync covers mapped pages too, and the loop may trim,

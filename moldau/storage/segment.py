@@ -495,20 +495,25 @@ class LogSegment:
     def indexes_are_true(self, seal: SegmentSeal | None) -> bool:
         """Whether offset and time index are those that were sealed.
 
-        Without a seal: whether the last entry of the time index is what the batches from there on
-        say; an offset index is compared with the batch at every use. Raises: OSError, InvalidBatch.
+        Without a seal: whether some entries of the offset index, and the last one of the time
+        index, are what the batches there say. Raises: OSError, InvalidBatch.
         """
         if seal is not None:
             checksums = self.offset_index.checksum(), self.time_index.checksum()
             return checksums == (seal.offset_index_crc, seal.time_index_crc)
+        count = self.offset_index.entry_count
+        for number in {0, count // 2, count - 1} if count else ():
+            relative_offset, position = self.offset_index.entry(number)
+            _, header = next(scan_headers(self.file(), position, self.size_bytes))
+            if header.base_offset > self.base_offset + relative_offset:
+                return False
         timestamp_ms, last_offset = self.time_index.last_entry
         if timestamp_ms < 0:
             return True
         found = self.find(last_offset)
         if found is None or found[1].max_timestamp_ms != timestamp_ms:
             return False
-        end = self.size_bytes
-        for position, header in scan_headers(self.file(), found[0], end):
+        for position, header in scan_headers(self.file(), found[0], self.size_bytes):
             if header.max_timestamp_ms > timestamp_ms:
                 return False
             if position - found[0] > TIME_INDEX_LOOK_BYTES:

@@ -12,7 +12,7 @@ import logging
 
 from moldau.protocol.records import InvalidBatch, verify_crc
 from moldau.runtime.files import FileRegion
-from moldau.storage.batch_scan import require_crc, scan_headers
+from moldau.storage.batch_scan import VERIFY_SCAN_BYTES, require_crc, scan_headers
 from moldau.storage.faults import LogOffline, is_out_of_room
 from moldau.storage.indexes import AbortedTransaction
 from moldau.storage.log import Log
@@ -62,6 +62,7 @@ class TransactionProof:
         segments = log.segments
         needed = segments.first_unproved(*self._range)
         if needed is None:
+            segments.has_unproved = any(not each.transaction_index.is_proved for each in segments)
             return False
         if self._state is None:
             number = self._restore(needed)
@@ -102,7 +103,7 @@ class TransactionProof:
                 if header.producer_id < 0:
                     continue
                 batch = b""
-                if header.is_control:
+                if header.is_control and header.size_bytes <= VERIFY_SCAN_BYTES:
                     batch = region.file.pread(header.size_bytes, position)
                     require_crc(verify_crc(batch, 0, header), position)
                 state.replay(header, batch, self._now_ms, index=self._entries)

@@ -8,14 +8,21 @@ before; what a segment's seal covers is on the disk again as it was.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 import pytest
 
 from moldau.protocol.records import ControlRecordType
+from moldau.storage.checkpoints import (
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    SEGMENT_SEALS,
+)
 from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
+from moldau.storage.verify import Verification
 from tests.storage.log_fixtures import (
     START_MS,
     LogBench,
@@ -37,9 +44,8 @@ CONFIG = LogConfig(
 ENTRY_BYTES = {
     ".index": OffsetIndex.ENTRY.size,
     ".timeindex": TimeIndex.ENTRY.size,
-    ".txnindex": 34,
+    ".txnindex": TXN_ENTRY.size,
 }
-assert TXN_ENTRY.size == 34
 SNAPSHOT_HEAD_BYTES, SNAPSHOT_ENTRY_BYTES = 10, 42
 Files = dict[str, bytes]
 
@@ -52,17 +58,17 @@ def write_history(log: Log) -> None:
         for producer_id in (20, 21, 22)[: 1 + number]:
             sent = 3 * number
             for sequence in (sent, sent + 1, sent + 2):
-                send(log, sequence, producer_id=producer_id, transactional=True)
+                send(log, sequence, producer_id=producer_id, transactional=True, leader_epoch=epoch)
             aborts = (producer_id + number) % 2 == 0
             kind = ControlRecordType.ABORT if aborts else ControlRecordType.COMMIT
             if (producer_id, number) != (21, 1):
-                end(log, kind, producer_id=producer_id)
-        send(log, number, producer_id=30)
+                end(log, kind, producer_id=producer_id, leader_epoch=epoch)
+        send(log, number, producer_id=30, leader_epoch=epoch)
         append(log, "late", leader_epoch=epoch, timestamp_ms=at_ms + 500)
         if number < 3:
             log.roll()
             log.flush()
-    send(log, 0, producer_id=40, transactional=True)
+    send(log, 0, producer_id=40, transactional=True, leader_epoch=1)
 
 
 class Seen(NamedTuple):
@@ -74,7 +80,6 @@ class Seen(NamedTuple):
     epochs: list[tuple[int, int]]
     last_stable_offset: int
     duplicates: list[bool]
-    retained: int
 
 
 def look(log: Log) -> Seen:
@@ -82,7 +87,7 @@ def look(log: Log) -> Seen:
     log.update_high_watermark(log.log_end_offset)
     stamps = range(START_MS - 500, START_MS + 4000, 250)
     committed = as_records(read_committed(log))
-    for start in range(log.log_start_offset, log.log_end_offset, 3):
+    for start in range(log.log_start_offset, log.log_end_offset, 9):
         assert as_records(read_committed(log, start, max_bytes=300)) == [
             each for each in committed if each[0] >= start
         ]
@@ -95,8 +100,12 @@ def look(log: Log) -> Seen:
         [log.end_offset_for_epoch(epoch) for epoch in range(4)],
         log.last_stable_offset,
         [log.append_as_leader(each, leader_epoch=1).is_duplicate for each in last],
-        log.apply_retention(START_MS + 2000),
     )
+
+
+def read(bench: LogBench) -> Files:
+    disk, directory = bench.filesystem, bench.directory
+    return {name: disk.read_bytes(f"{directory}/{name}") for name in disk.listdir(directory)}
 
 
 class Stopped:
@@ -114,14 +123,12 @@ class Stopped:
         else:
             log.abandon()
         self.directory = bench.directory
-        self.files = self.read(bench)
-        self.seen = look(self.open(self.files)[1])
-
-    def read(self, bench: LogBench) -> Files:
-        return {
-            name: bench.filesystem.read_bytes(f"{bench.directory}/{name}")
-            for name in bench.filesystem.listdir(bench.directory)
-        }
+        self.files = read(bench)
+        bench, log = self.open(self.files)
+        self.seen = look(log)
+        log.close()
+        self.rebuilt = read(bench)
+        """What the files hold after a start and a stop without damage."""
 
     def bench(self, files: Files) -> LogBench:
         disk = SimulatedFilesystem()
@@ -157,26 +164,18 @@ def damages(files: Files, other: Files) -> Iterator[tuple[str, Files]]:
         rest = {each: files[each] for each in files if each != name}
         yield f"{name} missing", rest
         contents = {f"cut to {at}": data[:at] for at in {0, *cuts(name, data)}}
-        suffix = name[name.rfind(".") :]
-        for source in (files, other):
-            for each in source:
-                if each.endswith(suffix):
-                    contents[f"is {each} of {'another' if source is other else 'this'}"] = source[
-                        each
-                    ]
+        for which, source in (("this", files), ("another", other)):
+            alike = [each for each in source if each.endswith(name[name.rfind(".") :])]
+            after = [each for each in alike if each > name and source[each] != data] + alike
+            contents[f"is {after[0]} of {which}"] = source[after[0]]
         for what, found in contents.items():
             if found != data:
                 yield f"{name} {what}", rest | {name: found}
-    without = [
-        name for name in files if name.endswith(".log") and name[:-4] + ".txnindex" not in files
-    ]
-    for name in without:  # Where nothing was aborted there is no file, and may be one of another.
-        for each in files:
-            if each.endswith(".txnindex"):
-                yield (
-                    f"{name[:-4]}.txnindex is {each}",
-                    files | {name[:-4] + ".txnindex": files[each]},
-                )
+    spare = next(data for name, data in files.items() if name.endswith(".txnindex"))
+    for name in files:  # Where nothing was aborted there is no file, and may be one of another.
+        index = name.removesuffix(".log") + ".txnindex"
+        if name.endswith(".log") and index not in files:
+            yield f"{index} is of another", files | {index: spare}
 
 
 def other_partition() -> Files:
@@ -184,24 +183,78 @@ def other_partition() -> Files:
     log = bench.open()
     for number in range(3):
         fill(log, 6 + number, value_bytes=70, leader_epoch=number * 2, timestamp_ms=START_MS - 9000)
-        send(log, number, producer_id=20, transactional=True)
-        end(log, ControlRecordType.ABORT, producer_id=20)
+        send(log, number, producer_id=20, transactional=True, leader_epoch=number * 2)
+        end(log, ControlRecordType.ABORT, producer_id=20, leader_epoch=number * 2)
         log.roll()
         log.flush()
     log.close()
-    return Stopped.read(None, bench)  # type: ignore[arg-type]
+    return read(bench)
 
 
-STOPPED = {"clean": Stopped(clean=True), "killed": Stopped(clean=False)}
-OTHER = other_partition()
+@cache
+def written(stop: str) -> tuple[Stopped, Files]:
+    return Stopped(clean=stop == "clean"), other_partition()
 
 
-@pytest.mark.parametrize("stop", STOPPED)
-def test_no_file_beside_the_log_is_believed(stop: str) -> None:
-    stopped = STOPPED[stop]
-    for what, files in damages(stopped.files, OTHER):
-        log = stopped.open(files)[1]
+STOPS = ["clean", "killed"]
+
+
+def rebuilt(files: Files, *, is_sealed: bool) -> Files:
+    """The files that have to lie there again as they were written.
+
+    An offset index that nothing speaks for is compared with the batch at each use.
+    """
+    suffixes = (".timeindex", ".txnindex", LEADER_EPOCH_CHECKPOINT)
+    return {
+        name: data
+        for name, data in files.items()
+        if name.endswith(suffixes) or (is_sealed and name.endswith(".index"))
+    }
+
+
+def named_by_verify(bench: LogBench) -> set[str]:
+    verification = Verification(bench.filesystem, deep=True)
+    found = [*verification.findings(bench.directory)]
+    assert not verification.is_damaged
+    return {each.file.rsplit("/", 1)[1] for each in found} - {PARTITION_METADATA}
+
+
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "by others"])
+@pytest.mark.parametrize("stop", STOPS)
+def test_no_file_beside_the_log_is_believed(stop: str, is_sealed: bool) -> None:
+    """Also without seals: what Apache Kafka or an older release has written."""
+    stopped, others = written(stop)
+    files, other = (
+        {name: data for name, data in each.items() if is_sealed or name != SEGMENT_SEALS}
+        for each in (stopped.files, others)
+    )
+    for what, damaged in [("nothing", files), *damages(files, other)]:
+        bench, log = stopped.open(damaged)
         try:
             assert look(log) == stopped.seen
+            log.close()
+            found = rebuilt(read(bench), is_sealed=is_sealed)
+            assert found == rebuilt(stopped.rebuilt, is_sealed=is_sealed)
+            left = (".snapshot",) if is_sealed else (".snapshot", ".index")
+            assert all(each.endswith(left) for each in named_by_verify(bench)), "compared at use"
+            log = bench.open(clean=True, recovery_point=log.log_end_offset)
+            log.update_high_watermark(log.log_end_offset)
+            assert log.apply_retention(START_MS + 2700) == 2, "by the times of the records"
         except AssertionError as error:
             raise AssertionError(f"{stop}, {what}: {error}") from error
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_verify_names_each_file_that_is_not_believed(stop: str) -> None:
+    """Except snapshots and epochs that are not there, which say nothing false, and fewer entries
+    of a segment that was not closed.
+    """
+    stopped, others = written(stop)
+    last = max(name for name in stopped.files if name.endswith(".log")).removesuffix(".log")
+    assert named_by_verify(stopped.bench(stopped.files)) == set()
+    for what, damaged in damages(stopped.files, others):
+        name = what.split()[0]
+        is_gone = what.endswith("missing") and not name.endswith("index")
+        is_open = stop == "killed" and name in (f"{last}.index", f"{last}.timeindex")
+        if not (is_gone or is_open) and name != SEGMENT_SEALS:
+            assert name in named_by_verify(stopped.bench(damaged)), f"{stop}, {what}"
