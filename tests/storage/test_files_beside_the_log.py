@@ -7,6 +7,7 @@ before; what a segment's seal covers is on the disk again as it was.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
@@ -34,7 +35,7 @@ from tests.storage.log_fixtures import (
     offset_of_max_timestamp,
     read_all,
 )
-from tests.storage.simulated_filesystem import SimulatedFilesystem
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.storage.test_log_producers import end, send
 from tests.storage.transaction_reader import read_committed
 
@@ -258,3 +259,40 @@ def test_verify_names_each_file_that_is_not_believed(stop: str) -> None:
         is_open = stop == "killed" and name in (f"{last}.index", f"{last}.timeindex")
         if not (is_gone or is_open) and name != SEGMENT_SEALS:
             assert name in named_by_verify(stopped.bench(damaged)), f"{stop}, {what}"
+
+
+def test_a_start_reads_only_the_ends_of_sealed_segments() -> None:
+    bench = LogBench()
+    log = bench.open()
+    for number in range(3):
+        for at_ms in range(50):
+            append(log, bytes(20_000), timestamp_ms=START_MS + 100 * number + at_ms)
+        log.roll()
+    log.close()
+    disk = SimulatedFilesystem()
+    for name, data in read(bench).items():
+        disk.put(f"{bench.directory}/{name}", data)
+    disk.record_reads = True
+    bench = LogBench(disk, bench.directory)
+    bench.open(clean=True, recovery_point=log.log_end_offset)
+    read_bytes = sum(each.size for each in disk.operations if each.path.endswith(".log"))
+    assert 0 < read_bytes < 3 * 32_768, "of three megabytes"
+
+
+def test_without_room_for_seals_a_stop_is_clean_and_indexes_are_proved_when_needed() -> None:
+    stopped, _ = written("clean")
+    bench = LogBench(config=CONFIG)
+    log = bench.open()
+    assert isinstance(bench.filesystem, SimulatedFilesystem)
+    bench.filesystem.faults.append(Fault("append", SEGMENT_SEALS, errno.ENOSPC, count=None))
+    write_history(log)
+    log.close()
+    assert log.recovery_point == log.log_end_offset == stopped.recovery_point
+    assert SEGMENT_SEALS not in bench.names()
+    bench.filesystem.faults.clear()
+    bench.filesystem.unlink(bench.path(0, ".txnindex"))
+    log = bench.open(clean=True, recovery_point=log.recovery_point)
+    assert look(log) == stopped.seen
+    assert SEGMENT_SEALS not in bench.names()
+    log.close()
+    assert SEGMENT_SEALS in bench.names()

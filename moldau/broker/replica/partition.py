@@ -767,7 +767,7 @@ class Partition:
         """Read transaction indexes from the log's markers, then let the fetches look again."""
         is_proved = await prove(log, start_offset, upper_bound_offset)
         self.is_proving = False
-        if is_proved:
+        if is_proved or log.offline:
             self.changed()
 
     async def _verify(self, log: Log, result: ReadResult) -> None:
