@@ -574,7 +574,7 @@ class Verification:
             LeaderEpochCache(self.filesystem, path),
             SegmentSeals(self.filesystem, path),
             int(segments[0][:20]) if segments else 0,
-            recovery_point,
+            self._flushed_end(path, recovery_point),
         )
         has_epochs = False
         with suppress(CorruptFile, OSError):  # A finding of its own.
@@ -617,6 +617,16 @@ class Verification:
         if walk.has_wrong_epoch and has_epochs:
             epochs = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
             yield Finding(Severity.WARNING, epochs, None, "batches have other leader epochs")
+
+    def _flushed_end(self, path: str, recovery_point: int | None) -> int | None:
+        """Up to where files beside the log cannot lag behind it; None: everywhere."""
+        if recovery_point is not None:
+            return recovery_point
+        parent = os.path.dirname(os.path.abspath(path))
+        with suppress(OSError):
+            if read_clean_shutdown_marker(self.filesystem, parent) is not None:
+                return None
+        return 0
 
     def _snapshot_of(self, path: str, names: list[str], segment: SegmentCheck) -> Iterator[Finding]:
         """Compare the producer snapshot at the segment's end with its batches. Raises: OSError."""

@@ -18,7 +18,9 @@ from moldau.protocol.records import ControlRecordType
 from moldau.storage.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
     SEGMENT_SEALS,
+    write_offset_checkpoint,
 )
 from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
 from moldau.storage.log import Log
@@ -26,6 +28,7 @@ from moldau.storage.log_config import LogConfig
 from moldau.storage.verify import Verification
 from tests.storage.log_fixtures import (
     START_MS,
+    TOPIC_PARTITION,
     LogBench,
     append,
     as_records,
@@ -213,7 +216,9 @@ def rebuilt(files: Files, *, is_sealed: bool) -> Files:
     }
 
 
-def named_by_verify(bench: LogBench) -> set[str]:
+def named_by_verify(bench: LogBench, recovery_point: int) -> set[str]:
+    checkpoint = f"/data/{RECOVERY_POINT_CHECKPOINT}"
+    write_offset_checkpoint(bench.filesystem, checkpoint, {TOPIC_PARTITION: recovery_point})
     verification = Verification(bench.filesystem, deep=True)
     found = [*verification.findings(bench.directory)]
     assert not verification.is_damaged
@@ -237,7 +242,9 @@ def test_no_file_beside_the_log_is_believed(stop: str, is_sealed: bool) -> None:
             found = rebuilt(read(bench), is_sealed=is_sealed)
             assert found == rebuilt(stopped.rebuilt, is_sealed=is_sealed)
             left = (".snapshot",) if is_sealed else (".snapshot", ".index")
-            assert all(each.endswith(left) for each in named_by_verify(bench)), "compared at use"
+            assert all(
+                each.endswith(left) for each in named_by_verify(bench, stopped.recovery_point)
+            ), "compared at use"
             log = bench.open(clean=True, recovery_point=log.log_end_offset)
             log.update_high_watermark(log.log_end_offset)
             assert log.apply_retention(START_MS + 2700) == 2, "by the times of the records"
@@ -252,13 +259,14 @@ def test_verify_names_each_file_that_is_not_believed(stop: str) -> None:
     """
     stopped, others = written(stop)
     last = max(name for name in stopped.files if name.endswith(".log")).removesuffix(".log")
-    assert named_by_verify(stopped.bench(stopped.files)) == set()
+    assert named_by_verify(stopped.bench(stopped.files), stopped.recovery_point) == set()
     for what, damaged in damages(stopped.files, others):
         name = what.split()[0]
         is_gone = what.endswith("missing") and not name.endswith("index")
         is_open = stop == "killed" and name in (f"{last}.index", f"{last}.timeindex")
         if not (is_gone or is_open) and name != SEGMENT_SEALS:
-            assert name in named_by_verify(stopped.bench(damaged)), f"{stop}, {what}"
+            named = named_by_verify(stopped.bench(damaged), stopped.recovery_point)
+            assert name in named, f"{stop}, {what}"
 
 
 def test_a_start_reads_only_the_ends_of_sealed_segments() -> None:
