@@ -145,7 +145,7 @@ class TransactionProof:
 
 
 def _crc_of_snapshot(state: ProducerState) -> int:
-    """That of the snapshot where `state` stands, if the same transactions are open in both."""
+    """The CRC of the snapshot where `state` stands, if the same transactions are open in both."""
     try:
         entries, crc = state.read_snapshot(state.map_end_offset)
     except (OSError, ValueError):

@@ -43,7 +43,7 @@ def read_committed(
 def aborted_transactions(
     log: Log, start_offset: int, upper_bound_offset: int
 ) -> list[AbortedTransaction]:
-    """Those of the range, proved first where they have to be, as by a broker."""
+    """The aborted transactions of a range, proved first where they have to be, as by a broker."""
     proof = TransactionProof(log, start_offset, upper_bound_offset)
     while proof.locate():
         proof.run()
