@@ -59,8 +59,6 @@ class BatchOrder:
     """Of the batch before."""
     epochs: Sequence[EpochStartOffset] = ()
     """The log's leader epochs, as far as they are known; -1 in a batch means unknown."""
-    epochs_end: int = NO_END
-    """Batches that begin at or after it are not compared with `epochs`."""
     _known_epoch: int = field(default=-1, init=False)
     _known_to: int = field(default=-1, init=False)
     """Batches that begin below it have `_known_epoch`."""
@@ -89,13 +87,10 @@ class BatchOrder:
         self.next_offset, self.leader_epoch, self.lowest_offset = next_offset, leader_epoch, None
 
     def _find_epoch(self, offset: int) -> None:
-        if offset >= self.epochs_end:
-            self._known_epoch, self._known_to = -1, NO_END + 1
-            return
         index = bisect_right(self.epochs, offset, key=lambda each: each.start_offset)
         self._known_epoch = self.epochs[index - 1].leader_epoch if index else -1
-        following = self.epochs[index].start_offset if index < len(self.epochs) else NO_END + 1
-        self._known_to = min(following, self.epochs_end)
+        following = self.epochs[index : index + 1]
+        self._known_to = following[0].start_offset if following else NO_END + 1
 
 
 def _bad_offset(position: int, reason: str) -> InvalidBatch:

@@ -2,8 +2,9 @@
 
 Owns: the text format shared by `recovery-point-offset-checkpoint`, `replication-offset-checkpoint`,
 `log-start-offset-checkpoint` (lines of topic, partition, offset) and `leader-epoch-checkpoint`
-(lines of leader epoch, start offset), `partition.metadata`, the JSON of `.kafka_cleanshutdown`, and
-which contents of an offset file are the newest, across the loop and the disk threads.
+(lines of leader epoch, start offset), `segment-seals` (docs/adr/0019), `partition.metadata`, the
+JSON of `.kafka_cleanshutdown`, and which contents of an offset file are the newest, across the loop
+and the disk threads.
 Must not: decide which offsets belong into a file, or what they are used for.
 Invariant: a file is replaced as a whole (temporary file, fsync, rename, fsync of the directory); a
 reader sees the old contents or the new ones. Anything that is not exactly the format is reported as
@@ -38,6 +39,7 @@ HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
 CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
+SEGMENT_SEALS: Final = "segment-seals"
 CLEAN_SHUTDOWN_MARKER: Final = ".kafka_cleanshutdown"
 PARTITION_METADATA: Final = "partition.metadata"
 
@@ -56,6 +58,7 @@ DIRECTORY_IDS: Final = "directoryIds"
 _VERSION = 0
 _MAX_OFFSET = (1 << 63) - 1
 _MAX_INT = (1 << 31) - 1
+_MAX_CRC = (1 << 32) - 1
 
 
 class EpochStartOffset(NamedTuple):
@@ -63,6 +66,24 @@ class EpochStartOffset(NamedTuple):
 
     leader_epoch: int
     start_offset: int
+
+
+class SegmentSeal(NamedTuple):
+    """One line of `segment-seals`: a closed segment and what the files beside it hold.
+
+    `last_crc` is that of its last batch. The checksums of offset and time index cover their entry
+    count and their first and last entry; that of the transaction index covers all entries, whether
+    there are any or not. `snapshot_crc` is the one in the producer snapshot at the offset where the
+    segment ends, 0 when that is not known.
+    """
+
+    base_offset: int
+    size_bytes: int
+    last_crc: int
+    offset_index_crc: int
+    time_index_crc: int
+    transaction_index_crc: int
+    snapshot_crc: int
 
 
 def read_offset_checkpoint(filesystem: Filesystem, path: str) -> Offsets:
@@ -113,6 +134,27 @@ def write_leader_epoch_checkpoint(
 ) -> None:
     """Replace `leader-epoch-checkpoint` atomically and durably. Raises OSError."""
     lines = [f"{leader_epoch} {start_offset}\n" for leader_epoch, start_offset in entries]
+    filesystem.write_atomically(path, _text(lines))
+
+
+def read_segment_seals(filesystem: Filesystem, path: str) -> dict[int, SegmentSeal]:
+    """The seals of a partition's segments by base offset; empty when there is no such file.
+
+    Raises: OSError; CorruptFile when it is not in the format.
+    """
+    seals: dict[int, SegmentSeal] = {}
+    names = SegmentSeal._fields
+    maxima = (_MAX_OFFSET, _MAX_OFFSET, *[_MAX_CRC] * (len(names) - 2))
+    for number, fields in _read_lines(filesystem, path, field_count=len(names)):
+        columns = zip(names, fields, maxima, strict=True)
+        seal = SegmentSeal(*[_number(path, number, *each) for each in columns])
+        seals[seal.base_offset] = seal
+    return seals
+
+
+def write_segment_seals(filesystem: Filesystem, path: str, seals: Iterable[SegmentSeal]) -> None:
+    """Replace `segment-seals` atomically and durably. Raises OSError."""
+    lines = [" ".join(map(str, seal)) + "\n" for seal in seals]
     filesystem.write_atomically(path, _text(lines))
 
 
@@ -217,7 +259,8 @@ def _read_lines(
 
 def _number(path: str, line: int, what: str, text: str, most: int) -> int:
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and int(digits) <= most):
+    fits = digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) <= most
+    if not fits:
         raise CorruptFile(path, f"line {line}: {what} {text[:40]!r} is not a number that fits")
     return int(digits)
 

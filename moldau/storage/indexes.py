@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar, NamedTuple
 
+from moldau.protocol.records.header import crc32c
 from moldau.runtime.files import MappedFile
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import is_out_of_room
@@ -24,6 +25,11 @@ POPULATE_BYTES = 64 * 1024
 
 MIN_ENTRY_COUNT = 2
 """Entries an index has room for however small `segment.index.bytes` is."""
+
+
+def ends_checksum(entry: Struct, entry_count: int, ends: Iterable[tuple[int, int]]) -> int:
+    """A CRC-32C over the entry count and the first and last entry of an index."""
+    return crc32c(entry_count.to_bytes(4, "big") + b"".join(entry.pack(*each) for each in ends))
 
 
 @dataclass(slots=True, eq=False)
@@ -116,6 +122,11 @@ class SparseIndex:
     def last_raw(self) -> tuple[int, int] | None:
         self.load()
         return self.entry(self.entry_count - 1) if self.entry_count else None
+
+    def checksum(self) -> int:
+        """See `ends_checksum`: a look, not a read. Raises: OSError."""
+        last = self.last_raw()
+        return ends_checksum(self.ENTRY, self.entry_count, [self.entry(0), last] if last else [])
 
     def count_at_most(self, target: int, column: int = 0) -> int:
         """How many entries have `column` <= target (entries are sorted by every column)."""
@@ -315,15 +326,22 @@ class TransactionIndex:
     """The aborted transactions of one segment, cached; no descriptor is kept between uses.
 
     Entries are in the order of their markers, so `last_offset` ascends. A segment in which nothing
-    was aborted has no file.
+    was aborted has no file. So a file that is lost or cut looks like one with fewer entries: what
+    was neither written by this process nor agrees with a seal has to be proved from the markers
+    (`transaction_proof`) before a reader is told of it.
     """
 
-    __slots__ = ("_entries", "_filesystem", "_rebuilding", "path")
+    __slots__ = ("_entries", "_filesystem", "_rebuilding", "is_proved", "path", "settled_below")
 
     def __init__(self, filesystem: Filesystem, path: str) -> None:
         self._filesystem = filesystem
         self._entries: list[AbortedTransaction] | None = None
         self._rebuilding = False
+        self.is_proved = True
+        """Whether the entries are those of the segment's markers."""
+        self.settled_below = 0
+        """Transactions that begin below it have ended by the end of the segment, as far as known:
+        no later segment names them."""
         self.path = path
 
     def entries(self) -> list[AbortedTransaction]:
@@ -358,6 +376,34 @@ class TransactionIndex:
             return False
         return True
 
+    def checksum(self) -> int:
+        """A CRC-32C over all entries. Raises: OSError; ValueError when the file is damaged."""
+        return crc32c(encode_entries(self.entries()))
+
+    def distrust(self, end_offset: int) -> None:
+        """The entries must be proved before they count; those that cannot be true go at once.
+
+        `end_offset`: where the segment ends. Raises: OSError.
+        """
+        self.is_proved = False
+        if self.is_sane():
+            self.truncate_to(end_offset)
+        else:
+            self._filesystem.unlink(self.path)
+            self._entries = []
+
+    def adopt(self, proved: list[AbortedTransaction], end_offset: int) -> bool:
+        """`proved` are the entries below `end_offset`; returns whether others were in the file.
+
+        Raises: OSError, with the entries right and the file as it was.
+        """
+        entries = self.entries()
+        whole = proved + [each for each in entries if each.last_offset >= end_offset]
+        self.is_proved, self._entries = True, whole
+        if whole != entries:
+            self._store()
+        return whole != entries
+
     def append(self, aborted: AbortedTransaction) -> None:
         """Add an entry at the end. Raises: OSError with the file as it was."""
         entries = self.entries()
@@ -370,6 +416,7 @@ class TransactionIndex:
 
     def truncate_to(self, offset: int) -> None:
         """Keep what ended below `offset`. Raises: OSError."""
+        self.settled_below = 0
         entries = self.entries()
         kept = [entry for entry in entries if entry.last_offset < offset]
         if len(kept) < len(entries):
@@ -388,6 +435,9 @@ class TransactionIndex:
         Raises: OSError.
         """
         self._rebuilding = False
+        self._store()
+
+    def _store(self) -> None:
         data = encode_entries(self.entries())
         exists = self.exists()
         if not data and exists:
@@ -407,4 +457,4 @@ class TransactionIndex:
                 found.append(entry)
             if entry.last_stable_offset >= upper_bound_offset:
                 return found, True
-        return found, False
+        return found, self.settled_below >= upper_bound_offset

@@ -1,6 +1,7 @@
 """LeaderEpochCache: which leader epoch wrote which offsets of one partition.
 
-Owns: the ascending list of (leader epoch, start offset) and its checkpoint file.
+Owns: the ascending list of (leader epoch, start offset) and its checkpoint file; which of both is
+wrong where the file and the batches differ (`EpochComparison`).
 Must not: read the log.
 Invariant: epochs strictly ascend and start offsets never descend. The file may lag behind memory
 only above the recovery point: recovery assigns those epochs again from the batches.
@@ -12,7 +13,11 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from moldau.protocol.records import BatchHeader
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
@@ -113,8 +118,7 @@ class LeaderEpochCache:
 
     def epoch_for_offset(self, offset: int) -> int:
         """The leader epoch `offset` was written under, -1 when that is not known."""
-        index = bisect_right(self.entries, offset, key=lambda e: e.start_offset) - 1
-        return self.entries[index].leader_epoch if index >= 0 else UNDEFINED_EPOCH
+        return _epoch_at(self.entries, offset)
 
     def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> tuple[int, int]:
         """`(epoch, end offset)`: the largest epoch <= `leader_epoch` and where it ends (exclusive).
@@ -135,3 +139,60 @@ class LeaderEpochCache:
     def _replace(self, entries: list[EpochStartOffset]) -> None:
         self.entries = entries
         self.latest_epoch = entries[-1].leader_epoch if entries else UNDEFINED_EPOCH
+
+
+def _epoch_at(entries: Sequence[EpochStartOffset], offset: int) -> int:
+    index = bisect_right(entries, offset, key=lambda e: e.start_offset) - 1
+    return entries[index].leader_epoch if index >= 0 else UNDEFINED_EPOCH
+
+
+class DamagedBatch(NamedTuple):
+    """A batch of a log file at byte `position`, and what is wrong with it."""
+
+    path: str
+    position: int
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class EpochComparison:
+    """Flushed batches beside the leader epochs in the checkpoint file, and which of both is wrong.
+
+    No CRC covers either. Batches that contradict each other are `BatchOrder`'s. Of the others one
+    is damaged when it alone differs from the file, and another batch has the epoch that the file
+    names for both. Else the file is not that of these batches.
+    """
+
+    entries: Sequence[EpochStartOffset] = ()
+    """What the file holds."""
+    start_offset: int = 0
+    """The file may say nothing of batches that begin below it."""
+    end_offset: int = 0
+    """Batches that begin at or above it are not compared: the file may lag behind them."""
+    differing_count: int = 0
+    _differing: DamagedBatch | None = None
+    _named_epoch: int = UNDEFINED_EPOCH
+    """Of the first that differs, by the file."""
+    _found_epochs: set[int] = field(default_factory=set)
+    """Of batches that agree."""
+
+    def take(self, path: str, position: int, header: BatchHeader) -> None:
+        """Compare the next batch, of the log file `path`."""
+        offset, found = header.base_offset, header.partition_leader_epoch
+        if offset >= self.end_offset:
+            return
+        named = _epoch_at(self.entries, offset)
+        if named == found:
+            self._found_epochs.add(named)
+        elif named != UNDEFINED_EPOCH or offset >= self.start_offset:
+            self.differing_count += 1
+            if self._differing is None:
+                reason = f"leader epoch {found} where the log has {named}"
+                self._differing = DamagedBatch(path, position, reason)
+                self._named_epoch = named
+
+    @property
+    def damaged(self) -> DamagedBatch | None:
+        """The damaged batch; None when there is none, or the file is wrong."""
+        is_alone = self.differing_count == 1 and self._named_epoch in self._found_epochs
+        return self._differing if is_alone else None

@@ -528,9 +528,14 @@ class Log:
         Offload `run` of the job, then call `finish_flush`. Raises: LogOffline, DiskFull.
         """
         self.require_online()
-        snapshots = self.producer_state.unsynced_snapshot_paths
-        is_flushed = self.recovery_point >= self.log_end_offset
-        if is_flushed and not snapshots and not self.leader_epoch_cache.is_dirty:
+        snapshots, segments = self.producer_state.unsynced_snapshot_paths, self.segments
+        # A segment that ends at the recovery point was flushed before it was rolled, the last
+        # entries of its indexes were not.
+        first = segments.index_for(max(self.recovery_point - 1, 0))
+        with self._using_disk("seal", no_room="cannot be flushed now"):
+            segments.seal_closed(range(first, len(segments)), self.log_end_offset)
+        is_dirty = self.leader_epoch_cache.is_dirty or segments.seals.is_dirty
+        if self.recovery_point >= self.log_end_offset and not snapshots and not is_dirty:
             return None
         job = FlushJob(
             self.filesystem,
@@ -538,13 +543,10 @@ class Log:
             self.log_end_offset,
             self.leader_epoch_cache,
             self.truncation_count,
+            segments.seals,
         )
         with self._using_disk("flush", no_room="cannot be flushed now"):
-            # A segment that ends at the recovery point was flushed before it was rolled, the last
-            # entries of its indexes were not.
-            for segment in self.segments[
-                self.segments.index_for(max(self.recovery_point - 1, 0)) :
-            ]:
+            for segment in segments[first:]:
                 job.add(segment)
         job.paths += snapshots
         self.producer_state.unsynced_snapshot_paths = []
@@ -751,6 +753,7 @@ class Log:
         self.offline = True
         self.offline_reason = self.offline_reason or "closed"
         self.leader_epoch_cache.close()
+        self.segments.seals.close()
         for segment in self.segments:
             segment.abandon()
 
@@ -761,7 +764,8 @@ class Log:
         self.offline = True
         self.offline_reason = reason
         logger.error("%s: taken offline: %s", self.name, reason)
-        self.leader_epoch_cache.is_closed = True  # without waiting: the disk may hang
+        # Without waiting: the disk may hang.
+        self.leader_epoch_cache.is_closed = self.segments.seals.is_closed = True
         for segment in self.segments:
             segment.abandon()
         if self.on_offline is not None:

@@ -1,6 +1,8 @@
-"""LogRecovery: opening a log. After a clean stop the files are believed, else their end is checked.
+"""LogRecovery: opening a log. After a clean stop its batches are believed, else the end is checked.
 
-Owns: which segments are checked, where the log ends, the rebuild of indexes and epochs.
+Owns: which segments are checked, where the log ends, the rebuild of indexes and epochs. A file
+beside the log is believed when it agrees with the segment's seal, or, where there is none, with the
+batches at its ends; a transaction index without a seal is proved when it is first needed.
 Must not: serve, or repair what was flushed: damage below the recovery point is reported, the files
 stay as they are for `moldau log verify`.
 Invariant: after an unclean stop every batch at or above the recovery point's segment start passed
@@ -11,15 +13,16 @@ ends the log whatever follows it (after a power loss holes are ordinary).
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
-from moldau.protocol.records import InvalidBatch, InvalidBatchReason
-from moldau.storage.batch_scan import scan_headers, scan_verified
-from moldau.storage.checkpoints import EpochStartOffset
+from moldau.protocol.records import BatchHeader, InvalidBatch, InvalidBatchReason
+from moldau.storage.batch_scan import NO_END, scan_headers, scan_verified
 from moldau.storage.cleaner.cleaned_segment import finish_swaps
 from moldau.storage.faults import CorruptFile, LogDamaged
-from moldau.storage.leader_epoch_cache import LeaderEpochCache
+from moldau.storage.leader_epoch_cache import EpochComparison, LeaderEpochCache
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_segments import LogSegments
+from moldau.storage.producer_state import NO_CRC
 from moldau.storage.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -50,8 +53,10 @@ class LogRecovery:
         self._config = config
         self._now_ms = segments.clock.now_ms()
         self._may_have_holes = may_have_holes
-        self._known_epochs: list[EpochStartOffset] = []
-        """As the file has them: right below the recovery point."""
+        self._compared = EpochComparison()
+        """What the epoch file had beside the batches that were read so far."""
+        self._flushed_end = 0
+        """Below it no file lags behind the batches."""
         self.log_start_offset = 0
         self.log_end_offset = 0
         """Below `log_start_offset` when the unflushed end was lost: the log must begin there."""
@@ -67,6 +72,7 @@ class LogRecovery:
             # while it was being removed leaves gaps that are no damage.
             recovery_point = 0
         self.recovery_point = recovery_point
+        self._flushed_end = NO_END if clean_shutdown else recovery_point
         filesystem, directory = self._segments.filesystem, self._segments.directory
         filesystem.mkdirs(directory)
         self._tidy()
@@ -81,9 +87,13 @@ class LogRecovery:
         self._segments.replace(segments)
         self.log_start_offset = max(log_start_offset, segments[0].base_offset)
         self._producer_state.list_snapshots()
-        first_checked = self._first_to_check(clean_shutdown)
-        self._load_epochs(first_checked)
+        self._load_seals()
+        first_checked = len(segments)
+        if not clean_shutdown:
+            # From here on all batches are checked, and the indexes are rebuilt.
+            first_checked = self._segments.index_for(recovery_point)
         end_offset = self._check_flushed(first_checked)
+        self._load_epochs(first_checked, end_offset)
         is_replayed = first_checked < len(segments)
         if is_replayed:
             base_offset = segments[first_checked].base_offset
@@ -91,6 +101,8 @@ class LogRecovery:
             self._producer_state.load(self._segments, base_offset, self._now_ms)
             self._leader_epoch_cache.truncate_from_end(base_offset)
             end_offset = self._recover(first_checked)
+        if self._compared.differing_count:
+            self._warn_of_epochs("the file has others")
         active = self._segments.active
         if end_offset < recovery_point:
             raise LogDamaged(
@@ -144,57 +156,151 @@ class LogRecovery:
                 segments.append(self._segments.make(base_offset, filesystem.size_bytes(path)))
         return segments
 
-    def _first_to_check(self, clean_shutdown: bool) -> int:
-        """The first segment whose batches are all checked and whose indexes are rebuilt."""
-        limit = len(self._segments)
-        if not clean_shutdown:
-            limit = self._segments.index_for(self.recovery_point)
-        for index, segment in enumerate(self._segments[:limit]):
-            if not segment.indexes_are_sane():
-                logger.warning("%s: missing or damaged indexes, rebuilding them", segment.path)
-                return index
-        return limit
+    def _load_seals(self) -> None:
+        try:
+            self._segments.seals.load()
+        except CorruptFile as error:
+            logger.warning("%s: no file beside the log is believed", error)
 
-    def _load_epochs(self, first_checked: int) -> None:
-        """Read the epoch file; if it is missing or damaged, take the epochs from the batches.
+    def _load_epochs(self, first_checked: int, end_offset: int) -> None:
+        """Read the epoch file; if it is not what the batches say, take the epochs from them.
 
-        Only segments that recovery does not read anyway are scanned for it.
+        Only segments that recovery does not read anyway are scanned for it. Raises: OSError;
+        LogDamaged when a batch is wrong and not the file.
         """
         cache = self._leader_epoch_cache
         try:
             cache.load()
             if not cache.is_dirty:
-                self._known_epochs = cache.entries
-                return
+                self._compare_ends(first_checked, end_offset)
+                if not self._compared.differing_count:
+                    if not first_checked and self._segments[0].size_bytes:
+                        cache.clear()  # Recovery reads every batch.
+                    return
+                self._compared = self._comparison()
+            elif any(each.size_bytes for each in self._segments[:first_checked]):
+                self._warn_of_epochs("no file has them")
         except CorruptFile as error:
-            logger.warning("%s: taking the leader epochs from the batches", error)
-            cache.clear()
+            self._warn_of_epochs(str(error))
+        cache.clear()
         for segment in self._segments[:first_checked]:
             order = segment.order()
             order.leader_epoch = cache.latest_epoch
             try:
-                for _, header in scan_headers(segment.file(), 0, segment.size_bytes, order):
+                for at, header in scan_headers(segment.file(), 0, segment.size_bytes, order):
                     cache.assign(header.partition_leader_epoch, header.base_offset)
+                    self._compared.take(segment.path, at, header)
             except InvalidBatch as error:
                 raise LogDamaged(segment.path, error.position, error.message) from None
+        self._require_epochs()
+
+    def _warn_of_epochs(self, why: str) -> None:
+        directory = self._segments.directory
+        logger.warning("%s: taking the leader epochs from the batches: %s", directory, why)
+
+    def _comparison(self) -> EpochComparison:
+        entries = self._leader_epoch_cache.entries
+        return EpochComparison(entries, self.log_start_offset, self._flushed_end)
+
+    def _compare_ends(self, count: int, end_offset: int) -> None:
+        """Compare the batches at both ends of each epoch with the file: as epochs never descend in
+        a log, all between them have theirs if those do. Raises: OSError, LogDamaged.
+        """
+        compared = self._compared = self._comparison()
+        if not count:
+            return
+        first = self._segments[0].base_offset
+        end_offset = self._segments.end_offset_of(count - 1, end_offset)
+        starts = [each.start_offset for each in compared.entries]
+        for offset in sorted({first, *starts, *[each - 1 for each in starts], end_offset - 1}):
+            if first <= offset < end_offset:
+                segment = self._segments[self._segments.index_for(offset)]
+                found = self._find(segment, offset)
+                if found is not None:
+                    compared.take(segment.path, *found)
+
+    def _require_epochs(self) -> None:
+        """Raises LogDamaged when a batch is wrong where it differs from the epoch file."""
+        damaged = self._compared.damaged
+        if damaged is not None:
+            raise LogDamaged(*damaged)
+
+    def _find(self, segment: LogSegment, offset: int) -> tuple[int, BatchHeader] | None:
+        """As `LogSegment.find`, rebuilding indexes that turn out to be wrong. Raises: OSError,
+        LogDamaged.
+        """
+        try:
+            try:
+                return segment.find(offset)
+            except InvalidBatch:
+                self._rebuild_indexes(segment)
+                return segment.find(offset)
+        except InvalidBatch as error:
+            raise LogDamaged(segment.path, error.position, error.message) from None
+
+    def _rebuild_indexes(self, segment: LogSegment) -> None:
+        """Raises: OSError; InvalidBatch of a damaged log file, with its indexes as they were."""
+        for _ in scan_headers(segment.file(), 0, segment.size_bytes, segment.order()):
+            pass
+        logger.warning("%s: missing or damaged indexes, rebuilding them", segment.path)
+        segment.rebuild_indexes(self._config)
+
+    def _check_files(self, segment: LogSegment) -> BatchHeader | None:
+        """Check the segment's indexes, and rebuild what is not believed; returns the last batch's
+        header. Raises: InvalidBatch, OSError.
+        """
+        last, are_true = None, False
+        with suppress(InvalidBatch):
+            if segment.indexes_are_sane():
+                last = segment.check_end()
+                are_true = segment.indexes_are_true(self._segments.seal_of(segment))
+        if not are_true:
+            self._rebuild_indexes(segment)
+            last = segment.check_end()
+        index, seal = segment.transaction_index, self._segments.seal_of(segment)
+        end_offset = segment.base_offset if last is None else last.next_offset
+        if not segment.size_bytes:
+            index.begin_rebuild()
+            index.finish_rebuild()
+        elif seal is None:
+            self._distrust(segment, end_offset)
+        elif not index.is_sane() or seal.transaction_index_crc != index.checksum():
+            logger.warning(
+                "%s: missing or damaged, it will be rebuilt from the log before it is used",
+                index.path,
+            )
+            self._distrust(segment, end_offset)
+        elif not are_true:
+            seals = self._segments.seals
+            seals.put([segment.seal(seal.snapshot_crc)], seals.entries.keys())
+        return last
+
+    def _distrust(self, segment: LogSegment, end_offset: int) -> None:
+        segment.transaction_index.distrust(end_offset)
+        self._segments.has_unproved = True
 
     def _check_flushed(self, count: int) -> int:
-        """Check that the first `count` segments end where the next begins; returns the last end.
+        """Check that the first `count` segments end where the next begins, and what lies beside
+        them; returns the last end.
 
         Only the ends are read: bytes inside are checked before they are first served.
         Raises: LogDamaged, OSError.
         """
+        snapshot_crcs = self._producer_state.snapshot_crcs
         segments = self._segments
         end_offset = max(segments.active.base_offset, self.log_start_offset)
         for index, segment in enumerate(segments[:count]):
             try:
-                last = segment.check_end()
+                last = self._check_files(segment)
             except InvalidBatch as error:
                 raise LogDamaged(segment.path, error.position, error.message) from None
             end_offset = last.next_offset if last is not None else segment.base_offset
+            next_base = segments.end_offset_of(index, end_offset)
+            seal = segments.seal_of(segment)
+            if seal is not None and seal.snapshot_crc != NO_CRC:
+                snapshot_crcs[next_base] = seal.snapshot_crc
             if index + 1 == len(segments):
                 break
-            next_base = segments[index + 1].base_offset
             if end_offset > next_base or (end_offset < next_base and not self._may_have_holes):
                 raise LogDamaged(
                     segment.path,
@@ -236,6 +342,8 @@ class LogRecovery:
                 )
                 segment.cut_damaged_end(position)
             segment.transaction_index.finish_rebuild()
+            if not self._producer_state.is_proved:
+                self._distrust(segment, next_offset)
             segment.verified.trusted_from = 0
             if failure is not None:
                 self._end_at(index + 1, next_offset, "an invalid batch before it")
@@ -254,10 +362,10 @@ class LogRecovery:
         order = segment.order()
         order.contiguous = not self._may_have_holes
         order.leader_epoch = self._leader_epoch_cache.latest_epoch
-        order.epochs, order.epochs_end = self._known_epochs, self.recovery_point
         file, size_bytes = segment.file(), segment.size_bytes
         try:
             for position, header, batch in scan_verified(file, 0, size_bytes, order):
+                self._compared.take(segment.path, position, header)
                 segment.note_batch(position, header, self._config.index_interval_bytes)
                 self._leader_epoch_cache.assign(header.partition_leader_epoch, header.base_offset)
                 self._producer_state.replay(
@@ -265,6 +373,7 @@ class LogRecovery:
                 )
                 before_last, next_offset = next_offset, header.next_offset
         except InvalidBatch as failure:
+            self._require_epochs()
             if (
                 failure.reason is InvalidBatchReason.BAD_OFFSET
                 and before_last < self.recovery_point < next_offset
@@ -272,6 +381,7 @@ class LogRecovery:
                 # Two batches contradict each other, and one of them was flushed.
                 raise LogDamaged(segment.path, failure.position, failure.message) from None
             return failure.position, next_offset, failure
+        self._require_epochs()
         return segment.size_bytes, next_offset, None
 
     def _end_at(self, index: int, end_offset: int, why: str) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import overload
@@ -26,12 +26,14 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.batch_scan import NO_END, BatchOrder, scan_verified
+from moldau.storage.checkpoints import SegmentSeal
 from moldau.storage.faults import is_out_of_descriptors, is_out_of_room
 from moldau.storage.indexes import AbortedTransaction
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
 from moldau.storage.log_config import LogConfig
-from moldau.storage.producer_state import ProducerState
+from moldau.storage.producer_state import NO_CRC, ProducerState
 from moldau.storage.segment import ByteRange, LogSegment, OpenSegments
+from moldau.storage.segment_seals import SegmentSeals
 
 logger = logging.getLogger("moldau.storage")
 
@@ -103,6 +105,12 @@ class LogSegments(Sequence[LogSegment]):
     """Grows when compaction put one segment in the place of others."""
     schedule_deletion: Callable[[int, list[str]], None] | None = None
     """Called with (delay_ms, paths) to unlink renamed files later; None unlinks at once."""
+    seals: SegmentSeals = field(init=False)
+    has_unproved: bool = False
+    """Whether the transaction index of some segment may have to be proved first."""
+
+    def __post_init__(self) -> None:
+        self.seals = SegmentSeals(self.filesystem, self.directory)
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -206,6 +214,40 @@ class LogSegments(Sequence[LogSegment]):
             raise
         self.replace([*self._segments, segment])
         return segment
+
+    def seal_closed(self, numbers: Iterable[int], log_end_offset: int) -> None:
+        """Seal those segments of these numbers that are closed and whose indexes are proved.
+
+        Raises: OSError; InvalidBatch when files are damaged.
+        """
+        seals = []
+        for index in numbers:
+            segment = self._segments[index]
+            if segment.is_active or not segment.transaction_index.is_proved:
+                continue
+            if segment.size_bytes:
+                end_offset = self.end_offset_of(index, log_end_offset)
+                snapshot_crc = self.producer_state.snapshot_crcs.get(end_offset, NO_CRC)
+                seals.append(segment.seal(snapshot_crc))
+                segment.close_descriptors()
+        self.seals.put(seals, self._base_offsets)
+
+    def seal_of(self, segment: LogSegment) -> SegmentSeal | None:
+        """The seal of a segment whose end was checked; None when there is none of these batches."""
+        seal = self.seals.entries.get(segment.base_offset)
+        return seal if seal is not None and segment.is_sealed_by(seal) else None
+
+    def first_unproved(self, start_offset: int, upper_bound_offset: int) -> int | None:
+        """Number of the first segment that has to be proved before `aborted_transactions`."""
+        if not self.has_unproved:
+            return None
+        for index in range(self.index_for(start_offset), len(self._segments)):
+            transaction_index = self._segments[index].transaction_index
+            if not transaction_index.is_proved:
+                return index
+            if transaction_index.collect(start_offset, upper_bound_offset)[1]:
+                return None
+        return None
 
     def delete(self, segments: Sequence[LogSegment], config: LogConfig) -> None:
         """Rename the files of `segments` in the given order and unlink them later. Raises: OSError.
@@ -358,8 +400,10 @@ class LogSegments(Sequence[LogSegment]):
     ) -> list[AbortedTransaction]:
         """The aborted transactions in [start_offset, upper_bound_offset), by first offset.
 
+        Only when `first_unproved` says None for that range.
         Raises: OSError; ValueError when an index is damaged.
         """
+        assert self.first_unproved(start_offset, upper_bound_offset) is None, "not proved"
         found: list[AbortedTransaction] = []
         for segment in self._segments[self.index_for(start_offset) :]:
             more, is_complete = segment.transaction_index.collect(start_offset, upper_bound_offset)
@@ -406,6 +450,7 @@ class FlushJob:
     """The log end offset when the job was made: the recovery point after it."""
     leader_epoch_cache: LeaderEpochCache
     truncation_count: int
+    seals: SegmentSeals | None = None
     files: list[File] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     failure: OSError | None = None
@@ -448,6 +493,7 @@ class FlushJob:
                     raise
                 self.no_room = error
             else:
+                self._write_seals()
                 self.filesystem.fsync_directory(self.directory)
         except OSError as error:
             if is_out_of_descriptors(error):
@@ -456,6 +502,15 @@ class FlushJob:
                 self.failure = error
         finally:
             self._release()
+
+    def _write_seals(self) -> None:
+        """Without room there are none: what they would say is proved again. Raises: OSError."""
+        try:
+            if self.seals is not None:
+                self.seals.write()
+        except OSError as error:
+            if not is_out_of_room(error):
+                raise
 
     def _sync_path(self, path: str) -> None:
         # Through a descriptor of its own: fsync covers mapped pages too, and the loop may trim,

@@ -45,6 +45,9 @@ MAX_PRODUCER_COUNT = 50_000
 """Producers remembered per partition; beyond it the ones idle longest are forgotten, as if expired
 (their next batch is accepted whatever its sequence). Producers with an open transaction stay."""
 
+DEFAULT_EXPIRATION_MS = 24 * 3600 * 1000
+"""Of producers in Apache Kafka: one that was idle for less is in a snapshot."""
+
 RESEED_BYTES = 8 * 1024**2
 """How far before a snapshot the producers' earlier batches are looked for: what may have been in
 flight when the node stopped. Only headers are read."""
@@ -60,6 +63,7 @@ _SNAPSHOT_HEAD = Struct(">hIi")
 _SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 _CRC_AT = 2
 _CRC_COVERED_FROM = 6
+NO_CRC = 0
 
 
 class SnapshotEntry(NamedTuple):
@@ -83,6 +87,11 @@ def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
     crc = crc32c(memoryview(data)[_CRC_COVERED_FROM:])
     data[_CRC_AT:_CRC_COVERED_FROM] = crc.to_bytes(4, "big")
     return bytes(data)
+
+
+def snapshot_crc(data: bytes) -> int:
+    """The CRC in a snapshot's head, by which one snapshot is told from another."""
+    return int.from_bytes(data[_CRC_AT:_CRC_COVERED_FROM], "big")
 
 
 def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
@@ -116,6 +125,10 @@ class ProducerState:
     """Ended transactions whose marker is not below the high watermark yet."""
     map_end_offset: int = 0
     snapshot_offsets: list[int] = field(default_factory=list)
+    snapshot_crcs: dict[int, int] = field(default_factory=dict)
+    """Offset -> CRC of the snapshot that belongs there, as far as that is known."""
+    is_proved: bool = True
+    """Whether what was loaded last began with such a snapshot, or with the log."""
     unsynced_snapshot_paths: list[str] = field(default_factory=list)
 
     # -- appends ---------------------------------------------------------------------------------
@@ -237,6 +250,10 @@ class ProducerState:
         self.on_high_watermark(log_start_offset)
         self.map_end_offset = max(self.map_end_offset, log_start_offset)
 
+    def open_transactions(self) -> dict[int, int]:
+        """First offset -> producer id of every transaction without an end, in log order."""
+        return self._ongoing
+
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of the transactions that are open, or not decided for readers yet."""
@@ -314,9 +331,11 @@ class ProducerState:
     def load_newest(self, first_offset: int, log_end_offset: int, now_ms: int) -> None:
         """Load the newest readable snapshot in [first_offset, log_end_offset].
 
-        `first_offset`: where the first segment begins. Snapshots past the end, and unreadable ones,
-        are removed. Without any the state is empty as of `first_offset`. Raises: OSError.
+        `first_offset`: where the first segment begins. Snapshots past the end, unreadable ones, and
+        those of another offset are removed. Without any the state is empty as of `first_offset`.
+        Raises: OSError.
         """
+        self.is_proved = True
         self.producers.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
@@ -328,14 +347,29 @@ class ProducerState:
             if offset < first_offset:
                 break
             try:
-                entries = decode_snapshot(self._filesystem.read_bytes(self.path_at(offset)))
+                entries, _ = self.read_snapshot(offset)
             except ValueError as error:
                 logger.warning("%s: %s: ignored and removed", self.path_at(offset), error)
                 self.remove_snapshot(offset)
                 continue
             self._restore(entries, now_ms)
             self.map_end_offset = offset
+            self.is_proved = offset in self.snapshot_crcs
             return
+
+    def read_snapshot(self, offset: int) -> tuple[list[SnapshotEntry], int]:
+        """The producers in the snapshot at `offset`, and its CRC.
+
+        Raises: OSError; ValueError when it is damaged, or is not the one of that offset.
+        """
+        data = self._filesystem.read_bytes(self.path_at(offset))
+        entries = decode_snapshot(data)
+        crc = snapshot_crc(data)
+        if self.snapshot_crcs.get(offset, crc) != crc:
+            raise ValueError("this is another producer snapshot than the one that was written")
+        if any(max(each.last_offset, each.current_txn_first_offset) >= offset for each in entries):
+            raise ValueError("the producer snapshot is of a larger offset")
+        return entries, crc
 
     def _restore(self, entries: Iterable[SnapshotEntry], now_ms: int) -> None:
         open_transactions = []
@@ -395,6 +429,7 @@ class ProducerState:
         finally:
             file.close()
         self.snapshot_offsets.append(offset)
+        self.snapshot_crcs[offset] = snapshot_crc(data)
         self.unsynced_snapshot_paths.append(path)
 
     def take_last_snapshot(self, log_end_offset: int, log_name: str) -> None:
@@ -415,6 +450,7 @@ class ProducerState:
         path = self.path_at(offset)
         if self._filesystem.exists(path):
             self._filesystem.unlink(path)
+        self.snapshot_crcs.pop(offset, None)
         if offset in self.snapshot_offsets:
             self.snapshot_offsets.remove(offset)
         if path in self.unsynced_snapshot_paths:
@@ -449,12 +485,12 @@ class ProducerState:
         batch: memoryview | bytes,
         now_ms: int,
         *,
-        index: TransactionIndex | None = None,
+        index: TransactionIndex | list[AbortedTransaction] | None = None,
     ) -> None:
         """Apply one batch of the log.
 
         `batch`: its bytes (read only for control batches). `index`: where aborted transactions are
-        written (while the segment's indexes are rebuilt). Raises: OSError.
+        written (while a segment's index is rebuilt or proved). Raises: OSError.
         """
         producer_id = header.producer_id
         if producer_id < 0 or (header.is_control and not header.record_count):
@@ -480,8 +516,15 @@ class ProducerState:
         # From the first segment, not the log start: a producer whose records were deleted by
         # request may still send its last batch again.
         self.load_newest(segments[0].base_offset, end_offset, now_ms)
+        while not self.is_proved and not self._agrees(segments):
+            logger.warning(
+                "%s: the log has other producers: ignored and removed",
+                self.path_at(self.map_end_offset),
+            )
+            self.remove_snapshot(self.map_end_offset)
+            self.load_newest(segments[0].base_offset, end_offset, now_ms)
         if self.producers:
-            self._reseed(segments, self.map_end_offset)
+            self._refill(self._headers_before(segments, self.map_end_offset))
         for segment in segments[_index_for(segments, self.map_end_offset) :]:
             if segment.base_offset >= end_offset or self.map_end_offset >= end_offset:
                 break
@@ -496,17 +539,34 @@ class ProducerState:
                 self.replay(header, batch, now_ms)
         self.map_end_offset = end_offset
 
-    def _reseed(self, segments: Sequence[LogSegment], offset: int) -> None:
-        """Find the batches before `offset` that the snapshot's producers may send again.
-
-        A snapshot holds one batch per producer, a producer may have five unacknowledged.
+    def _agrees(self, segments: Sequence[LogSegment]) -> bool:
+        """Whether a snapshot that nothing speaks for knows the producers of the batches before it,
+        those excepted that may have expired when it was written. Raises: OSError.
         """
-        newest = max(entry.last_offset for entry in self.producers.values())
+        written_ms = self._filesystem.modified_ms(self.path_at(self.map_end_offset))
+        for header in self._headers_before(segments, self.map_end_offset):
+            entry = self.producers.get(header.producer_id)
+            if header.producer_id < 0 or header.is_control:
+                continue
+            if entry is None:
+                if written_ms - header.max_timestamp_ms < DEFAULT_EXPIRATION_MS:
+                    return False
+            elif entry.last_offset < header.last_offset:
+                return False
+        return True
+
+    def _headers_before(self, segments: Sequence[LogSegment], offset: int) -> list[BatchHeader]:
+        """Headers of batches before `offset` that the snapshot's producers may send again.
+
+        A snapshot holds one batch per producer, a producer may have five unacknowledged. Raises:
+        OSError.
+        """
+        newest = max((entry.last_offset for entry in self.producers.values()), default=NO_OFFSET)
         index = _index_for(segments, offset)
         if segments[index].base_offset == offset:
             index -= 1
-        if index < 0 or newest < segments[index].base_offset:
-            return
+        if index < 0 or (self.is_proved and newest < segments[index].base_offset):
+            return []
         headers: list[BatchHeader] = []
         left_bytes = RESEED_BYTES
         for segment in reversed(segments[: index + 1]):
@@ -518,7 +578,7 @@ class ProducerState:
                 break  # Older damage: the first read there finds it.
             left_bytes -= sum(header.size_bytes for header in earlier)
             headers = earlier + headers
-        self._refill(headers)
+        return headers
 
     def _refill(self, headers: list[BatchHeader]) -> None:
         found: dict[int, list[ProducerBatch]] = {}

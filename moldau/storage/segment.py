@@ -13,7 +13,7 @@ import os
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from moldau.protocol.records import LOG_OVERHEAD, BatchHeader, InvalidBatch, Inv
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.batch_scan import NO_END, BatchOrder, scan_headers
+from moldau.storage.checkpoints import SegmentSeal
 from moldau.storage.faults import is_out_of_room
 from moldau.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
 from moldau.storage.log_config import LogConfig
@@ -38,6 +39,9 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 
 POSITION_HINT_COUNT = 128
 """Batch starts remembered per segment: those of the last appends and of the readers' next reads."""
+
+TIME_INDEX_LOOK_BYTES = 1024 * 1024
+"""How far behind its last entry a time index without a seal is compared with the batches."""
 
 MAX_VERIFIED_RANGES = 256
 """Separate ranges remembered per segment; a random reader beyond that pays again."""
@@ -175,6 +179,8 @@ class LogSegment:
     _max_timestamp_ms: int | None = None
     _offset_of_max_timestamp: int = field(init=False)
     _rolling_base_timestamp_ms: int | None = None
+    _last_crc: int | None = None
+    """The CRC of the last batch, once it was seen."""
 
     def __post_init__(self, directory: str) -> None:
         base_offset, filesystem = self.base_offset, self._filesystem
@@ -333,6 +339,7 @@ class LogSegment:
     def note_batch(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
         """Index and timestamp bookkeeping for one batch at `position` (append and recovery)."""
         last_offset = header.base_offset + header.last_offset_delta
+        self._last_crc = header.crc
         timestamp_ms = header.max_timestamp_ms
         known = self._max_timestamp_ms
         if known is None:
@@ -390,23 +397,32 @@ class LogSegment:
 
         Raises: OSError; InvalidBatch when the file or its index is damaged.
         """
-        file = self.file()
-        indexed, start = self.offset_index.lookup(record_offset)
-        is_indexed = start > 0
-        for position, header in scan_headers(file, start, self.size_bytes, self.order()):
-            last_offset = header.base_offset + header.last_offset_delta
-            if is_indexed and last_offset >= indexed:
+        for position, header in self._scan_from(*self.offset_index.lookup(record_offset)):
+            if header.last_offset >= record_offset:
+                return position, header
+        return None
+
+    def _scan_from(self, indexed: int, start: int) -> Iterator[tuple[int, BatchHeader]]:
+        """The batches from `start` on, where the offset index has a batch that ends at `indexed`.
+
+        Raises: OSError; InvalidBatch when the file is damaged or the index is wrong.
+        """
+        is_indexed = start != 0
+        if is_indexed and not 0 <= start < self.size_bytes:
+            reason = f"offset {indexed} is at byte {start} by the index"
+            raise InvalidBatch(InvalidBatchReason.BAD_OFFSET, reason, position=0)
+        for position, header in scan_headers(self.file(), start, self.size_bytes, self.order()):
+            if is_indexed:
+                last_offset = header.base_offset + header.last_offset_delta
                 # Apache Kafka's entry may name the first of several batches and the last's offset.
-                if last_offset != indexed:
+                if last_offset > indexed:
                     raise InvalidBatch(
                         InvalidBatchReason.BAD_OFFSET,
                         f"no batch ends at offset {indexed}, which the index has",
                         position=position,
                     )
-                is_indexed = False
-            if last_offset >= record_offset:
-                return position, header
-        return None
+                is_indexed = last_offset < indexed
+            yield position, header
 
     def locate(
         self,
@@ -506,8 +522,59 @@ class LogSegment:
             and self.offset_index.is_sane(self.size_bytes)
             and self.time_index.is_sane()
             and (self.time_index.entry_count > 0 or self.rolling_base_timestamp_ms() < 0)
-            and self.transaction_index.is_sane()
         )
+
+    def indexes_are_true(self, seal: SegmentSeal | None) -> bool:
+        """Whether offset and time index are those that were sealed.
+
+        Without a seal: whether some entries of the offset index, and the last one of the time
+        index, are what the batches there say. Raises: OSError, InvalidBatch.
+        """
+        if seal is not None:
+            checksums = self.offset_index.checksum(), self.time_index.checksum()
+            return checksums == (seal.offset_index_crc, seal.time_index_crc)
+        count = self.offset_index.entry_count
+        for number in {0, count // 2, count - 1} if count else ():
+            relative_offset, position = self.offset_index.entry(number)
+            next(self._scan_from(self.base_offset + relative_offset, position), None)
+        timestamp_ms, last_offset = self.time_index.last_entry
+        if timestamp_ms < 0:
+            return True
+        found = self.find(last_offset)
+        if found is None or found[1].max_timestamp_ms != timestamp_ms:
+            return False
+        for position, header in scan_headers(self.file(), found[0], self.size_bytes, self.order()):
+            if header.max_timestamp_ms > timestamp_ms:
+                return False
+            if position - found[0] > TIME_INDEX_LOOK_BYTES:
+                break
+        return True
+
+    def seal(self, snapshot_crc: int) -> SegmentSeal:
+        """What a closed segment and the files beside it hold; see `SegmentSeal` for the argument.
+
+        Raises: OSError; InvalidBatch when one of them is damaged.
+        """
+        if self._last_crc is None:
+            self.check_end()
+        try:
+            transaction_index_crc = self.transaction_index.checksum()
+        except ValueError as error:
+            raise InvalidBatch(InvalidBatchReason.BAD_OFFSET, str(error)) from None
+        assert self._last_crc is not None
+        return SegmentSeal(
+            self.base_offset,
+            self.size_bytes,
+            self._last_crc,
+            self.offset_index.checksum(),
+            self.time_index.checksum(),
+            transaction_index_crc,
+            snapshot_crc,
+        )
+
+    def is_sealed_by(self, seal: SegmentSeal) -> bool:
+        """Whether the seal speaks of these very batches (whose end was checked)."""
+        return (seal.size_bytes, seal.last_crc) == (self.size_bytes, self._last_crc)
 
     def begin_indexes(self, config: LogConfig) -> None:
         """Empty offset and time index, open for appending; no timestamps known. Raises: OSError."""
@@ -565,6 +632,7 @@ class LogSegment:
         self.file().truncate(position)
         self.size_bytes = position
         self.hints.clear()
+        self._last_crc = None
         self.verified.truncate(position)
         self.bytes_since_index_entry = position - self.offset_index.position_at_most(position)
         self._max_timestamp_ms = None
@@ -587,6 +655,7 @@ class LogSegment:
         with closing(self._filesystem.open(self.path)) as file:
             file.truncate(position)
         self.size_bytes = position
+        self._last_crc = None
 
     def check_end(self) -> BatchHeader | None:
         """The last batch's header; None for an empty segment.
@@ -598,4 +667,5 @@ class LogSegment:
         last = None
         for _, header in scan_headers(file, start, self.size_bytes, self.order()):
             last = header
+        self._last_crc = 0 if last is None else last.crc
         return last

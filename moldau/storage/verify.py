@@ -5,16 +5,17 @@ request the records inside), and what the files say about each other.
 Must not: change a file, take the lock, or need a running node (on a running node's directory the
 unflushed end may change under the check; what is below the recovery point may not).
 Invariant: every finding names a file, and a position where there is one. Memory is bounded by the
-index files and one batch. No damage stops the check of other segments or partitions; within a
-segment it ends at the first damage of the log file: what follows has no known frame.
+index files, the producers of a partition and one batch. No damage stops the check of other segments
+or partitions; within a segment it ends at the first damage of the log file: what follows has no
+known frame.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from struct import Struct
@@ -35,15 +36,23 @@ from moldau.storage.checkpoints import (
     OFFSET_CHECKPOINTS,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
-    EpochStartOffset,
+    SEGMENT_SEALS,
     read_clean_shutdown_marker,
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
     read_partition_metadata,
+    read_segment_seals,
 )
 from moldau.storage.dump import MAX_DECODED_BYTES, batch_crc, read_framed_header
 from moldau.storage.faults import CorruptFile, describe
-from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
+from moldau.storage.indexes import (
+    TXN_ENTRY,
+    AbortedTransaction,
+    OffsetIndex,
+    TimeIndex,
+    ends_checksum,
+)
+from moldau.storage.leader_epoch_cache import EpochComparison
 from moldau.storage.log_directory import (
     DELETE_SUFFIX,
     METADATA_PARTITION,
@@ -52,8 +61,15 @@ from moldau.storage.log_directory import (
     parse_partition_directory,
 )
 from moldau.storage.meta_properties import META_PROPERTIES, read_meta_properties
-from moldau.storage.producer_state import SNAPSHOT_SUFFIX, decode_snapshot
+from moldau.storage.producer_entry import NO_OFFSET
+from moldau.storage.producer_state import (
+    SNAPSHOT_SUFFIX,
+    ProducerState,
+    SnapshotEntry,
+    decode_snapshot,
+)
 from moldau.storage.segment import MAX_RELATIVE_OFFSET, OFFSET_DIGITS
+from moldau.storage.segment_seals import SegmentSeals
 
 
 class Severity(Enum):
@@ -83,6 +99,44 @@ class Finding:
 
 
 @dataclass(slots=True)
+class PartitionWalk:
+    """What the batches read so far say of the files beside them."""
+
+    producers: ProducerState
+    epochs: EpochComparison
+    seals: SegmentSeals
+    start_offset: int
+    """Where the first segment begins."""
+    is_certain: bool = True
+    """Whether every batch since the log's start was read."""
+
+    def batch(
+        self, file: File, position: int, header: BatchHeader, aborted: list[AbortedTransaction]
+    ) -> None:
+        """Take a batch in; transactions that it aborts go to `aborted`. Raises: OSError."""
+        self.epochs.take(file.name, position, header)
+        if header.producer_id >= 0:
+            batch = file.pread(header.size_bytes, position) if header.is_control else b""
+            self.producers.replay(header, batch, 0, index=aborted)
+            self.producers.on_high_watermark(header.next_offset)
+
+    def snapshot_reason(self, entries: Iterable[SnapshotEntry], offset: int) -> str:
+        """What contradicts these producers in the batches below `offset`, "" for nothing."""
+        found = {each.producer_id: each for each in entries}
+        for first_offset, producer_id in self.producers.open_transactions().items():
+            entry = found.get(producer_id)
+            if entry is None or not NO_OFFSET < entry.current_txn_first_offset <= first_offset:
+                return f"it lacks the transaction of producer {producer_id}"
+        for producer_id, entry in found.items():
+            known = self.producers.producers.get(producer_id)
+            if entry.last_offset >= offset:
+                return f"it has offset {entry.last_offset} of producer {producer_id}"
+            if known is not None and entry.last_offset < known.last_offset:
+                return f"it lacks offset {known.last_offset} of producer {producer_id}"
+        return ""
+
+
+@dataclass(slots=True)
 class SegmentCheck:
     """One pass over a segment; `findings` yields as it goes, the figures are complete after it."""
 
@@ -95,7 +149,10 @@ class SegmentCheck:
     deep: bool
     on_progress: Callable[[int], None] | None
     order: BatchOrder
+    walk: PartitionWalk
     base_offset: int = field(init=False)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+    """What its markers end."""
     next_offset: int = field(init=False)
     end_position: int = 0
     """Where its good bytes end."""
@@ -103,6 +160,7 @@ class SegmentCheck:
     batch_count: int = 0
     record_count: int = 0
     max_timestamp_ms: int = -1
+    last_crc: int = 0
 
     def __post_init__(self) -> None:
         self.base_offset = self.next_offset = self.order.next_offset
@@ -119,9 +177,11 @@ class SegmentCheck:
             self.size_bytes = file.size_bytes
             for position, header in self._batches(file):
                 yield from self._content_findings(file, position, header)
+                self.walk.batch(file, position, header, self.aborted)
                 yield from index.batch(position, header)
                 yield from times.batch(header)
         except InvalidBatch as error:
+            self.walk.is_certain = False
             yield self._log_damage(file, error)
             if self.on_progress is not None:
                 self.on_progress(file.size_bytes - self.end_position)
@@ -129,6 +189,13 @@ class SegmentCheck:
             file.close()
         yield from index.end(self.end_position)
         yield from times.end(self.next_offset)
+        seal = self.walk.seals.entries.get(self.base_offset)
+        if seal is not None and (seal.size_bytes, seal.last_crc) == (
+            self.end_position,
+            self.last_crc,
+        ):
+            yield from index.compare(seal.offset_index_crc)
+            yield from times.compare(seal.time_index_crc)
         yield from _txn_index_findings(self.filesystem, stem + ".txnindex", self)
 
     def _batches(self, file: File) -> Iterator[tuple[int, BatchHeader]]:
@@ -148,6 +215,7 @@ class SegmentCheck:
             self.end_position = position
             self.next_offset = header.next_offset
             self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
+            self.last_crc = header.crc
 
     def _content_findings(
         self, file: File, position: int, header: BatchHeader
@@ -216,6 +284,10 @@ class _IndexWalk:
             left = len(self._entries) - self._next
             yield self._wrong(f"{left} entries point behind the good bytes ({end_position})")
 
+    def compare(self, sealed_crc: int) -> Iterator[Finding]:
+        if _checksum(OffsetIndex.ENTRY, self._entries) != sealed_crc:
+            yield Finding(Severity.WARNING, self._path, None, NOT_AS_SEALED)
+
     def _wrong(self, reason: str) -> Finding:
         return Finding(Severity.WARNING, self._path, self._next * OffsetIndex.ENTRY.size, reason)
 
@@ -255,9 +327,24 @@ class _TimeIndexWalk:
             offset = self._segment.base_offset + self._entries[number][1]
             if offset >= next_offset and self._entries[number][0] > 0:
                 yield self._wrong(f"offset {offset} is not in the log", number)
+        last_ms = self._entries[-1][0] if self._entries else -1
+        if last_ms < self._segment.max_timestamp_ms and not self._segment.is_last:
+            reason = f"it ends with {last_ms}, the log has {self._segment.max_timestamp_ms}"
+            yield Finding(Severity.WARNING, self._path, None, reason)
+
+    def compare(self, sealed_crc: int) -> Iterator[Finding]:
+        if _checksum(TimeIndex.ENTRY, self._entries) != sealed_crc:
+            yield Finding(Severity.WARNING, self._path, None, NOT_AS_SEALED)
 
     def _wrong(self, reason: str, number: int) -> Finding:
         return Finding(Severity.WARNING, self._path, number * TimeIndex.ENTRY.size, reason)
+
+
+NOT_AS_SEALED = "it is not the file that was written with the segment"
+
+
+def _checksum(entry: Struct, entries: list[tuple[int, int]]) -> int:
+    return ends_checksum(entry, len(entries), [entries[0], entries[-1]] if entries else [])
 
 
 def _entries(
@@ -291,14 +378,17 @@ def _txn_index_findings(
     try:
         data = filesystem.read_bytes(path)
     except FileNotFoundError:
-        return
+        data = b""
     size = TXN_ENTRY.size
+    expected = {(each.producer_id, each.last_offset): each for each in segment.aborted}
+    is_complete = segment.walk.is_certain and not segment.allows_gaps
     if len(data) % size:
         position = len(data) // size * size
         yield Finding(Severity.WARNING, path, position, f"{len(data)} bytes are no whole entries")
     previous = -1
     for number in range(len(data) // size):
-        version, _, first, last, _ = TXN_ENTRY.unpack_from(data, number * size)
+        version, producer_id, first, last, _ = TXN_ENTRY.unpack_from(data, number * size)
+        marked = expected.pop((producer_id, last), None)
         reason = ""
         if version != 0:
             reason = f"entry of unknown version {version}"
@@ -306,9 +396,17 @@ def _txn_index_findings(
             reason = f"offsets {first} to {last} are not in order"
         elif not segment.base_offset <= last < segment.next_offset:
             reason = f"offset {last} is not in the segment"
+        elif marked is not None and first > marked.first_offset:
+            reason = f"the transaction that ends at {last} begins at {marked.first_offset}"
+        elif marked is None and is_complete and first >= segment.walk.start_offset:
+            reason = f"producer {producer_id} aborts nothing at offset {last}"
         if reason:
             yield Finding(Severity.WARNING, path, number * size, reason)
         previous = last
+    if segment.walk.is_certain:
+        for each in expected.values():
+            what = f"producer {each.producer_id} aborts at offset {each.last_offset}"
+            yield Finding(Severity.WARNING, path, None, f"it lacks what {what}")
 
 
 _SEGMENT = re.compile(r"\d{20}\.log")
@@ -448,7 +546,7 @@ class Verification:
         allows_gaps = is_internal or topic_partition in self._compacted
         segments = [name for name in names if _SEGMENT.fullmatch(name)]
         bases = [int(name[:OFFSET_DIGITS]) for name in segments]
-        epochs, epochs_end = self._known_epochs(path, topic_partition, recovery_point)
+        walk = self._walk(path, topic_partition, recovery_point, bases[0] if bases else 0)
         leader_epoch = -1
         next_offset: int | None = None
         for number, name in enumerate(segments):
@@ -457,9 +555,9 @@ class Verification:
                 min([*bases[number + 1 : number + 2], bases[number] + MAX_RELATIVE_OFFSET + 1]),
                 lowest_offset=None if number else 0,
                 leader_epoch=leader_epoch,
-                epochs=epochs,
-                epochs_end=epochs_end,
             )
+            if next_offset not in (None, bases[number]) and not allows_gaps:
+                walk.is_certain = False
             is_last = number == len(segments) - 1
             segment = SegmentCheck(
                 self.filesystem,
@@ -470,10 +568,13 @@ class Verification:
                 self.deep,
                 self.on_progress,
                 order,
+                walk,
             )
             try:
                 yield from segment.findings()
+                yield from self._snapshot_of(path, names, segment)
             except OSError as error:
+                walk.is_certain = False
                 yield _unreadable(os.path.join(path, name), error)
             self.segment_count += 1
             self.batch_count += segment.batch_count
@@ -484,22 +585,61 @@ class Verification:
             is_whole = segment.end_position == segment.size_bytes
             leader_epoch = order.leader_epoch if is_whole else -1
         yield from self._end(path, segments, next_offset, recovery_point)
+        damaged = walk.epochs.damaged
+        if damaged is not None:
+            yield Finding(Severity.DAMAGE, *damaged)
+        elif walk.epochs.differing_count:
+            epochs = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
+            yield Finding(Severity.WARNING, epochs, None, "batches have other leader epochs")
 
-    def _known_epochs(
+    def _walk(
+        self,
+        path: str,
+        topic_partition: TopicPartition,
+        recovery_point: int | None,
+        start_offset: int,
+    ) -> PartitionWalk:
+        walk = PartitionWalk(
+            ProducerState(self.filesystem, path, 2**62),
+            self._epochs(path, topic_partition, recovery_point),
+            SegmentSeals(self.filesystem, path),
+            start_offset,
+        )
+        with suppress(CorruptFile, OSError):  # A finding of its own.
+            walk.seals.load()
+        return walk
+
+    def _snapshot_of(self, path: str, names: list[str], segment: SegmentCheck) -> Iterator[Finding]:
+        """Compare the producer snapshot at the segment's end with its batches. Raises: OSError."""
+        file = segment.walk.producers.path_at(segment.next_offset)
+        if os.path.basename(file) in names and segment.walk.is_certain:
+            with suppress(ValueError):  # A finding of its own.
+                entries = decode_snapshot(self.filesystem.read_bytes(file))
+                reason = segment.walk.snapshot_reason(entries, segment.next_offset)
+                if reason:
+                    yield Finding(Severity.WARNING, file, None, reason)
+
+    def _epochs(
         self, path: str, topic_partition: TopicPartition, recovery_point: int | None
-    ) -> tuple[list[EpochStartOffset], int]:
-        """Leader epochs by the checkpoint, and the offset from which on it may lag behind."""
+    ) -> EpochComparison:
+        """The leader epochs by the checkpoint, up to where it may lag behind the batches."""
+        file = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
+        if not self.filesystem.exists(file):
+            return EpochComparison()  # It says nothing false.
         try:
-            file = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
             epochs = read_leader_epoch_checkpoint(self.filesystem, file)
         except (CorruptFile, OSError):
-            return [], 0
+            return EpochComparison()  # A finding of its own.
+        # The log may begin later than its first segment, and the epochs with it.
+        start_offset = epochs[0].start_offset if epochs else 0
+        end_offset = start_offset
         if recovery_point is not None:
-            return epochs, recovery_point
-        if self._is_clean and topic_partition != METADATA_PARTITION:
-            return epochs, NO_END
-        # The newest epoch's entry may be missing.
-        return epochs, epochs[-1].start_offset if epochs else 0
+            end_offset = recovery_point
+        elif self._is_clean and topic_partition != METADATA_PARTITION:
+            end_offset = NO_END
+        elif epochs:
+            end_offset = epochs[-1].start_offset  # The newest epoch's entry may be missing.
+        return EpochComparison(epochs, start_offset, end_offset)
 
     def _end(
         self,
@@ -529,6 +669,10 @@ class Verification:
                 file = os.path.join(path, PARTITION_METADATA)
                 reason = "missing: the topic id is not known"
                 found.append(Finding(Severity.WARNING, file, None, reason))
+        yield from found
+        seals = os.path.join(path, SEGMENT_SEALS)
+        with _faults(seals, Severity.WARNING) as found:
+            read_segment_seals(self.filesystem, seals)
         yield from found
         for name in names:
             file = os.path.join(path, name)

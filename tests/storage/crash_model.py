@@ -19,6 +19,7 @@ from moldau.protocol.records import (
 from moldau.storage.log import Log
 from moldau.storage.verify import Severity, Verification
 from tests.storage.simulated_filesystem import SimulatedFilesystem
+from tests.storage.transaction_reader import aborted_transactions
 
 
 class CheckFailed(AssertionError):
@@ -251,7 +252,7 @@ def _check_aborted(log: Log, found: tuple[Stored, ...]) -> None:
     }
     shown = {
         (each.producer_id, each.first_offset, each.last_offset)
-        for each in log.aborted_transactions(start, log.log_end_offset)
+        for each in aborted_transactions(log, start, log.log_end_offset)
     }
     missing = expected - shown
     # One whose begin was deleted is found by the walk with a later begin, if at all.

@@ -25,6 +25,7 @@ from moldau.storage.meta_properties import read_meta_properties
 from moldau.storage.verify import Severity, Verification
 from tests.kit.manual_clock import ManualClock
 from tests.storage.storage_fixtures import tp
+from tests.storage.transaction_reader import aborted_transactions
 
 GOLDEN = Path(__file__).parent / "golden"
 CLUSTER_ID = "5pWyLVwRSu6VrHfzM8kWrA"
@@ -102,7 +103,7 @@ async def test_our_loader_serves_what_kafka_wrote(directories: Path) -> None:
     assert (trimmed.log_start_offset, trimmed.log_end_offset) == (12, 20)
     transactions = manager.get(tp("transactions-0"))
     assert transactions is not None
-    aborted = transactions.aborted_transactions(0, transactions.log_end_offset)
+    aborted = aborted_transactions(transactions, 0, transactions.log_end_offset)
     first = [(5, 6, 11), (6, 18, 23), (6, 30, 35)]
     later = [(7, 36, 37), (7, 38, 39)] if is_clean else []
     assert [(e.producer_id, e.first_offset, e.last_offset) for e in aborted] == first + later

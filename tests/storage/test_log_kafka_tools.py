@@ -19,6 +19,7 @@ from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from tests.kit.manual_clock import ManualClock
 from tests.storage.log_fixtures import START_MS, TOPIC_PARTITION, append
+from tests.storage.transaction_reader import aborted_transactions
 
 pytestmark = [pytest.mark.real, pytest.mark.java]
 
@@ -183,7 +184,7 @@ def test_apache_kafka_takes_the_same_transactions_from_our_batches(tmp_path: Pat
     rows = [line.split() for line in done.stdout.splitlines()]
     end = log.log_end_offset
     aborted = [
-        (offset, *each) for offset in range(end) for each in log.aborted_transactions(offset, end)
+        (offset, *each) for offset in range(end) for each in aborted_transactions(log, offset, end)
     ]
     told = [tuple(map(int, row[1:])) for row in rows if row[0] == "aborted"]
     # Apache Kafka looks from the log's start within a segment, and tells more than is needed.

@@ -245,6 +245,7 @@ def test_a_closed_log_is_flushed_trimmed_and_snapshotted() -> None:
         "00000000000000000000.timeindex",
         "00000000000000000003.snapshot",
         "leader-epoch-checkpoint",
+        "segment-seals",
     ]
     assert filesystem.size_bytes(bench.path(0, ".index")) == 0
     assert filesystem.size_bytes(bench.path(0, ".timeindex")) == 12

@@ -35,6 +35,7 @@ def send(
     producer_epoch: int = 0,
     count: int = 1,
     transactional: bool = False,
+    leader_epoch: int = 0,
 ) -> AppendResult:
     sent = batch_of(
         *[f"{producer_id}/{producer_epoch}/{sequence}"] * count,
@@ -43,7 +44,7 @@ def send(
         base_sequence=sequence,
         is_transactional=transactional,
     )
-    return log.append_as_leader(sent, leader_epoch=0)
+    return log.append_as_leader(sent, leader_epoch=leader_epoch)
 
 
 def end(
@@ -54,6 +55,7 @@ def end(
     producer_epoch: int = 0,
     coordinator_epoch: int = 1,
     transaction_version: int = 0,
+    leader_epoch: int = 0,
 ) -> AppendResult:
     sent = encode_end_txn_batch(
         EndTxnMarker(kind, coordinator_epoch),
@@ -63,7 +65,7 @@ def end(
     )
     return log.append_as_leader(
         sent,
-        leader_epoch=0,
+        leader_epoch=leader_epoch,
         origin=AppendOrigin.COORDINATOR,
         transaction_version=transaction_version,
     )

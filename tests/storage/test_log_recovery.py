@@ -10,6 +10,10 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
+from moldau.storage.checkpoints import (
+    read_leader_epoch_checkpoint,
+    write_leader_epoch_checkpoint,
+)
 from moldau.storage.faults import DiskFull
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
@@ -28,6 +32,7 @@ from tests.storage.log_fixtures import (
     values_of,
 )
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.storage.transaction_reader import aborted_transactions
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200, segment_index_bytes=4096)
 GOLDEN = Path(__file__).parent / "golden"
@@ -259,7 +264,57 @@ def test_leftovers_of_a_stop_are_removed() -> None:
         "00000000000000000000.timeindex",
         "00000000000000000001.snapshot",
         "leader-epoch-checkpoint",
+        "segment-seals",
     ]
+
+
+def epochs_written(segment_bytes: int) -> LogBench:
+    """Batches of one record: fifteen of epoch 3, fifteen of epoch 4, all flushed."""
+    bench = LogBench(config=LogConfig(segment_bytes=segment_bytes, segment_index_bytes=4096))
+    log = bench.open()
+    for number in range(30):
+        append(log, "x" * 50, leader_epoch=3 + number // 15)
+    log.flush()
+    log.abandon()
+    return bench
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+@pytest.mark.parametrize("segment_bytes", [1000, 100_000], ids=["many segments", "one segment"])
+@pytest.mark.parametrize(
+    "entries", [[], [(7, 0)], [(3, 0)], [(3, 0), (4, 13)], [(3, 0), (4, 15), (5, 17)]]
+)
+def test_an_epoch_file_that_several_batches_contradict_is_the_wrong_one(
+    entries: list[tuple[int, int]], segment_bytes: int, clean: bool
+) -> None:
+    bench = epochs_written(segment_bytes)
+    path = f"{bench.directory}/leader-epoch-checkpoint"
+    write_leader_epoch_checkpoint(bench.filesystem, path, entries)
+    log = bench.open(clean=clean, recovery_point=30)
+    assert not log.offline, log.offline_reason
+    assert log.leader_epoch_cache.entries == [(3, 0), (4, 15)]
+    assert len(read_all(log)) == 30
+    log.close()
+    assert read_leader_epoch_checkpoint(bench.filesystem, path) == [(3, 0), (4, 15)]
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+@pytest.mark.parametrize("segment_bytes", [1000, 100_000], ids=["many segments", "one segment"])
+@pytest.mark.parametrize(("number", "epoch"), [(0, 1), (14, 4), (29, 5)])
+def test_one_batch_that_alone_contradicts_the_epoch_file_is_damaged(
+    number: int, epoch: int, segment_bytes: int, clean: bool
+) -> None:
+    """No batch beside it contradicts it: it is the log's first or last, or that of an epoch."""
+    bench = epochs_written(segment_bytes)
+    log = bench.open(clean=True, recovery_point=30)
+    segment = log.segments[log.segments.index_for(number)]
+    found = segment.find(number)
+    assert found is not None
+    log.abandon()
+    bench.overwrite(segment.path, found[0] + 12, epoch.to_bytes(4, "big"))
+    log = bench.open(clean=clean, recovery_point=30)
+    assert f"leader epoch {epoch} where the log has" in log.offline_reason
+    assert segment.path in log.offline_reason
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -461,12 +516,12 @@ def test_rebuilt_indexes_are_kafkas_bytes(name: str) -> None:
 def test_transactions_of_kafka_are_understood() -> None:
     log = open_golden("kafka-4.3.0-clean/log-2/transactions-0", clean=True)
     assert log.last_stable_offset < log.log_end_offset, "one was open at the stop"
-    aborted = log.aborted_transactions(0, log.log_end_offset)
+    aborted = aborted_transactions(log, 0, log.log_end_offset)
     assert len(aborted) == 5
     assert log.producer_state.producers
     again = open_golden("kafka-4.3.0-clean/log-2/transactions-0", clean=False)
     assert again.last_stable_offset == log.last_stable_offset
-    assert again.aborted_transactions(0, again.log_end_offset) == aborted
+    assert aborted_transactions(again, 0, again.log_end_offset) == aborted
 
 
 @pytest.mark.parametrize("left", [b"", bytes(12)], ids=["empty", "zeros"])

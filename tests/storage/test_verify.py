@@ -6,7 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from moldau.protocol.records import Record, encode_batch, iter_batches
+from moldau.protocol.records import (
+    ControlRecordType,
+    EndTxnMarker,
+    Record,
+    encode_batch,
+    encode_end_txn_batch,
+    iter_batches,
+)
 from moldau.protocol.types import TopicPartition
 from moldau.storage.checkpoints import (
     CLEANER_CHECKPOINT,
@@ -298,9 +305,10 @@ def test_room_kept_in_advance_is_no_damage_and_a_missing_index_is_told() -> None
 @pytest.mark.parametrize(
     ("entries", "reason"),
     [
-        ([(0, 1, 100, 100, 0)], ""),
-        ([(0, 1, 90, 105, 0)], ""),
-        ([(0, 1, 100, 102, 0), (0, 1, 100, 103, 0)], ""),
+        ([(0, 1, 100, 102, 103)], ""),
+        ([(0, 2, 90, 101, 102), (0, 1, 100, 102, 103)], ""),
+        ([(0, 1, 101, 102, 103)], "the transaction that ends at 102 begins at 100"),
+        ([(0, 1, 100, 102, 103), (0, 2, 103, 104, 0)], "producer 2 aborts nothing at offset 104"),
         ([(1, 1, 100, 100, 0)], "entry of unknown version 1"),
         ([(0, 1, 101, 100, 0)], "offsets 101 to 100 are not in order"),
         ([(0, 1, 100, 102, 0), (0, 1, 100, 102, 0)], "offsets 100 to 102 are not in order"),
@@ -309,14 +317,37 @@ def test_room_kept_in_advance_is_no_damage_and_a_missing_index_is_told() -> None
     ],
 )
 def test_aborted_transactions(entries: list[tuple[int, ...]], reason: str) -> None:
-    disk = one_segment()
+    disk = one_aborted_transaction()
     put(disk, ".txnindex", b"".join(TXN_ENTRY.pack(*each) for each in entries))
     at = (len(entries) - 1) * TXN_ENTRY.size
+    lacks = (WARNING, f"{STEM}.txnindex", None, "it lacks what producer 1 aborts at offset 102")
     expected = [(WARNING, f"{STEM}.txnindex", at, reason)] if reason else []
+    if not any(each[1:4:2] == (1, 102) for each in entries):
+        expected.append(lacks)
     assert findings(disk) == expected
-    put(disk, ".txnindex", TXN_ENTRY.pack(0, 1, 100, 100, 0) + b"x")
+    put(disk, ".txnindex", TXN_ENTRY.pack(0, 1, 100, 102, 103) + b"x")
     expected = [(WARNING, f"{STEM}.txnindex", 34, "35 bytes are no whole entries")]
     assert findings(disk) == expected
+    disk.unlink(f"/data/t-0/{STEM}.txnindex")
+    assert findings(disk) == [lacks]
+
+
+def one_aborted_transaction() -> SimulatedFilesystem:
+    """Offsets 100 and 101 of producer 1, its abort marker at 102, then three records outside."""
+    options = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    data = encode_batch(
+        [Record(n, 1000, None, b"v") for n in range(2)],
+        base_offset=100,
+        partition_leader_epoch=3,
+        **options,  # type: ignore[arg-type]
+    )
+    marker = encode_end_txn_batch(
+        EndTxnMarker(ControlRecordType.ABORT, 1), producer_id=1, producer_epoch=0, timestamp_ms=1001
+    )
+    marker[0:8] = (102).to_bytes(8, "big")
+    marker[12:16] = (3).to_bytes(4, "big")
+    log = bytes(data) + bytes(marker) + batch(103, 3, 1002)
+    return one_segment(log, b"", TimeIndex.ENTRY.pack(1002, 5))
 
 
 # -- the partition's other files -----------------------------------------------------------------

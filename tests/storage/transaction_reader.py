@@ -14,7 +14,9 @@ from moldau.protocol.records import (
     decode_records,
     iter_batches,
 )
+from moldau.storage.indexes import AbortedTransaction
 from moldau.storage.log import Log
+from moldau.storage.transaction_proof import TransactionProof
 
 
 def read_committed(
@@ -30,12 +32,22 @@ def read_committed(
         data, next_offset = _fetch(log, at, limit, max_bytes)
         waiting = [
             (each.first_offset, each.producer_id)
-            for each in log.aborted_transactions(at, next_offset)
+            for each in aborted_transactions(log, at, next_offset)
         ]
         found += [record for record in _visible(data, waiting) if at <= record.offset < limit]
         assert next_offset > at, "a read makes way"
         at = next_offset
     return found
+
+
+def aborted_transactions(
+    log: Log, start_offset: int, upper_bound_offset: int
+) -> list[AbortedTransaction]:
+    """The aborted transactions of a range, proved first where they have to be, as by a broker."""
+    proof = TransactionProof(log, start_offset, upper_bound_offset)
+    while proof.locate():
+        proof.run()
+    return log.aborted_transactions(start_offset, upper_bound_offset)
 
 
 def _fetch(log: Log, offset: int, limit: int, max_bytes: int) -> tuple[bytes, int]:

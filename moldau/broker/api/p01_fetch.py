@@ -32,6 +32,12 @@ from moldau.broker.replica.delayed_fetch import (
     is_news,
     total_bytes,
 )
+from moldau.broker.replica.fetch_partition import (
+    NO_REPLICA,
+    FetchPartition,
+    FetchRead,
+    PartitionKey,
+)
 from moldau.broker.replica.fetch_sessions import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
@@ -40,7 +46,6 @@ from moldau.broker.replica.fetch_sessions import (
     FetchSessionCache,
     request_partitions,
 )
-from moldau.broker.replica.partition import NO_REPLICA, FetchPartition, FetchRead, PartitionKey
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (

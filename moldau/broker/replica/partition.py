@@ -23,6 +23,12 @@ from moldau.broker.replica.core.partition_core import (
     ReplicaFigures,
 )
 from moldau.broker.replica.deferred_appends import DeferredAppends, Records, StartWork
+from moldau.broker.replica.fetch_partition import (
+    EMPTY_RECORDS,
+    NO_OFFSET,
+    FetchPartition,
+    FetchRead,
+)
 from moldau.broker.replica.verification_guards import (
     NOT_REQUIRED,
     VerificationGuard,
@@ -30,7 +36,6 @@ from moldau.broker.replica.verification_guards import (
 )
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import ControlRecordType, EndTxnMarker, encode_end_txn_batch
-from moldau.protocol.types import ZERO_UUID
 from moldau.storage.append import (
     AppendOrigin,
     AppendResult,
@@ -40,24 +45,20 @@ from moldau.storage.append import (
 )
 from moldau.storage.faults import AppendRejected, LogOffline
 from moldau.storage.producer_entry import FIRST_VERSION_WITH_EPOCH_BUMP, MAX_PRODUCER_EPOCH
+from moldau.storage.transaction_proof import prove
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.broker.replica.context import ReplicationContext
     from moldau.broker.replica.topic_stats import TopicStats
-    from moldau.protocol.types import RecordsSource, TopicPartition
+    from moldau.protocol.types import TopicPartition
     from moldau.storage.log import Log
     from moldau.storage.log_segments import ReadResult
 
 logger = logging.getLogger("moldau.broker.replica")
 
-NO_OFFSET: Final = -1
 ACKS_ALL: Final = -1
-EMPTY_RECORDS: Final = b""
-NO_REPLICA: Final = -1
-
-PartitionKey = tuple["str | UUID", int]
 
 
 class ProduceOwner(Protocol):
@@ -78,90 +79,6 @@ class ProduceWait:
     partition: Partition
     required_offset: int
     slot: Any
-
-
-class FetchOwner(Protocol):
-    """A session, or a fetch without one: it is told when a fetched partition has changed."""
-
-    def partition_changed(self, fetched: FetchPartition) -> None:
-        """New data, another leader, another log start offset, or the partition is gone."""
-
-    def high_watermark_moved(self, fetched: FetchPartition) -> None:
-        """Only the high watermark is new: data for a consumer, not for a follower."""
-
-
-@dataclass(slots=True, eq=False)
-class FetchPartition:
-    """One partition in a fetch: from where, how much, and what the client was told last.
-
-    `partition` is the local replica while it is known; a partition that changes tells `owner`.
-    `is_follower`: the client reads past the high watermark, to the end of the log; `replica_id` is
-    its broker, `log_start_offset` its own. `is_position_news`: the client has named the partition
-    in its latest request, and the leader has not noted that yet.
-    """
-
-    owner: FetchOwner
-    topic: str
-    topic_id: UUID
-    partition_index: int
-    current_leader_epoch: int = -1
-    fetch_offset: int = 0
-    last_fetched_epoch: int = -1
-    log_start_offset: int = -1
-    partition_max_bytes: int = 0
-    partition: Partition | None = None
-    is_follower: bool = False
-    is_position_news: bool = True
-    replica_id: int = NO_REPLICA
-    reported_high_watermark: int = -1
-    reported_log_start_offset: int = -1
-
-    @property
-    def key(self) -> PartitionKey:
-        """The topic id (from v13 on) or name, and the partition index."""
-        if self.topic_id is ZERO_UUID or self.topic:
-            return (self.topic, self.partition_index)
-        return (self.topic_id, self.partition_index)
-
-    def watch(self, partition: Partition) -> None:
-        if self.partition is not partition:
-            self.unwatch()
-            self.partition = partition
-            partition.fetch_watchers[self] = None
-
-    def unwatch(self) -> None:
-        if self.partition is not None:
-            self.partition.fetch_watchers.pop(self, None)
-            self.partition = None
-
-
-@dataclass(slots=True, eq=False)
-class FetchRead:
-    """What one partition has for one fetch.
-
-    `records` are whole batches, possibly none. `pending`: there are records that have to be
-    verified off the loop first; the partition reports a change when they are. `is_starved`: there
-    are records that the byte limits left out. `preferred_read_replica` is a nearer replica that the
-    consumer should read from instead, -1 without one.
-    """
-
-    error: ErrorCode = ErrorCode.NONE
-    high_watermark: int = NO_OFFSET
-    last_stable_offset: int = NO_OFFSET
-    log_start_offset: int = NO_OFFSET
-    records: bytes | RecordsSource = EMPTY_RECORDS
-    size_bytes: int = 0
-    aborted_transactions: list[tuple[int, int]] | None = None
-    diverging_epoch: int = -1
-    diverging_end_offset: int = NO_OFFSET
-    pending: bool = False
-    is_starved: bool = False
-    preferred_read_replica: int = -1
-
-    @property
-    def is_diverging(self) -> bool:
-        """Whether the client's log and this one part before its fetch offset (KIP-595)."""
-        return self.diverging_end_offset >= 0 or self.diverging_epoch >= 0
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -190,6 +107,7 @@ class Partition:
     is_deleted: bool = False
     is_opening: bool = False
     is_verifying: bool = False
+    is_proving: bool = False
     damaged_in_epoch: int = UNKNOWN_LEADER_EPOCH
     """The newest leader epoch in which other brokers may know how far the log reached that was
     damaged since this process began; -1 without one."""
@@ -747,10 +665,7 @@ class Partition:
         min_one_batch: bool,
     ) -> None:
         result = log.read(
-            fetch_offset,
-            max_bytes=max_bytes,
-            max_offset=upper,
-            min_one_message=min_one_batch,
+            fetch_offset, max_bytes=max_bytes, max_offset=upper, min_one_message=min_one_batch
         )
         if result.verification is not None:
             read.pending = True
@@ -761,19 +676,34 @@ class Partition:
         if result.error is not ErrorCode.NONE:
             read.error = result.error
             return
-        read.records = result.records
-        read.size_bytes = len(result.records)
+        read.records, read.size_bytes = result.records, len(result.records)
         read.is_starved = not read.size_bytes
-        if read.aborted_transactions is not None and read.size_bytes:
-            try:
+        if read.aborted_transactions is None or not read.size_bytes:
+            return
+        try:
+            wanted = fetch_offset, result.next_offset
+            if log.segments.first_unproved(*wanted) is None:
                 read.aborted_transactions = [
                     (aborted.producer_id, aborted.first_offset)
-                    for aborted in log.aborted_transactions(fetch_offset, result.next_offset)
+                    for aborted in log.aborted_transactions(*wanted)
                 ]
-            except LogOffline as offline:
-                read.error = offline.error
-                read.records = EMPTY_RECORDS
-                read.size_bytes = 0
+                return
+            read.pending = True
+            if not self.is_proving:
+                self.is_proving = True
+                self.start_work(self._prove(log, *wanted))
+        except LogOffline as offline:
+            read.error = offline.error
+        if not isinstance(result.records, bytes):
+            result.records.release()
+        read.records, read.size_bytes = EMPTY_RECORDS, 0
+
+    async def _prove(self, log: Log, start_offset: int, upper_bound_offset: int) -> None:
+        """Read transaction indexes from the log's markers, then let the fetches look again."""
+        is_proved = await prove(log, start_offset, upper_bound_offset)
+        self.is_proving = False
+        if is_proved or log.offline:
+            self.changed()
 
     async def _verify(self, log: Log, result: ReadResult) -> None:
         """Check bytes that this process has not read before, then let the fetches look again."""

@@ -39,6 +39,7 @@ from moldau.storage.log import Log
 from moldau.storage.log_config import MAX_INT64, NEVER_MS, CleanerSettings, LogConfig
 from moldau.storage.periodic import PeriodicJob
 from moldau.storage.segment import SEGMENT_SUFFIXES, LogSegment, segment_path
+from moldau.storage.transaction_proof import prove
 
 if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
@@ -396,7 +397,10 @@ class LogCleaner:
         # The newest record of a key may be in a later segment than the record that it replaces.
         if log.recovery_point < end_offset and not await self._manager.jobs.flush(log):
             raise CleaningFailed("it cannot be flushed now", is_out_of_room=True)
-        if cleaning.is_void or log.segments[: plan.segment_count] != [*cleaning.sources.values()]:
+        # What is not known to be aborted would be kept as if it were committed.
+        is_proved = await prove(log, log.segments[0].base_offset, log.log_end_offset)
+        are_same = log.segments[: plan.segment_count] == [*cleaning.sources.values()]
+        if not is_proved or cleaning.is_void or not are_same:
             raise CleaningAborted("aborted")
         job = self._job(cleaning)
         if log.first_dirty_offset is None:
@@ -433,7 +437,10 @@ class LogCleaner:
         try:
             removed = swap_in(log, sources, size_bytes)
             await filesystem.offload(filesystem.fsync_directory, log.directory)
-        except OSError as error:
+            if not log.offline:
+                number = log.segments.index_for(sources[0].base_offset)
+                log.segments.seal_closed([number], log.log_end_offset)
+        except (OSError, InvalidBatch) as error:
             log.take_offline(f"a compacted segment could not be put in place: {error}")
             raise CleaningFailed(log.offline_reason, is_worker_lost=True) from None
         if log.segments.schedule_deletion is not None:

@@ -1,4 +1,5 @@
-"""What log directories of brokers suffer: they fail, are taken out, exchanged and put back.
+"""What log directories of brokers suffer: they fail, are taken out, exchanged and put back, and
+files beside their logs go wrong at each death (`files_beside`).
 
 Owns: which directory is out, and what an operator does about it, from stop to stop. Must not: look
 at what was promised. Invariants: one directory of the cluster is out at a time; where a topic has
@@ -12,6 +13,7 @@ from functools import partial
 
 from tests.simulation.cluster.base_nemesis import Act, BaseNemesis
 from tests.simulation.replication.data_broker import DataBroker
+from tests.simulation.replication.files_beside import FilesBesideLogs
 from tests.simulation.replication.world import ReplicationWorld
 
 CLEAN_STOPS = 0.7
@@ -26,10 +28,12 @@ class DirectoryNemesis(BaseNemesis):
     _broker_out: DataBroker | None = None
     _path_out: str = ""
     _changes: list[Change]
+    _files: FilesBesideLogs
 
     def directory_acts(self) -> list[Act]:
         """What belongs into `acts`."""
         self._changes = []
+        self._files = FilesBesideLogs(self.world.seed)
         return [
             (2, self._fail_directory),
             (1, self._fail_scan),
@@ -181,6 +185,7 @@ class DirectoryNemesis(BaseNemesis):
 
     def change_directories(self, broker: DataBroker) -> None:
         """A broker has died, and has been buried."""
+        self._files.disturb(broker)
         if self._broker_out is broker:
             changes, self._changes = self._changes, []
             for change in changes:

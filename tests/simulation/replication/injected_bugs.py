@@ -30,6 +30,7 @@ from moldau.storage import log_directory
 from moldau.storage.batch_scan import BatchOrder
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from moldau.storage.found_partitions import FoundPartitions
+from moldau.storage.leader_epoch_cache import EpochComparison
 from moldau.storage.producer_entry import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
 from tests.kit.injected_bugs import InjectedBug, Patch, table
@@ -201,6 +202,7 @@ def header_bits_believed(patch: Patch) -> None:
         self.next_offset = header.next_offset
 
     patch.setattr(BatchOrder, "check", check)
+    patch.setattr(EpochComparison, "take", lambda *_a: None)
 
 
 # -- producers -------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from moldau.storage.cleaner import log_cleaner
 from moldau.storage.cleaner.batch_filter import TransactionWalk
 from moldau.storage.cleaner.offset_map import OffsetMap
 from moldau.storage.log import Log
+from moldau.storage.log_recovery import LogRecovery
 from moldau.storage.producer_entry import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
 from tests.kit.injected_bugs import InjectedBug, Patch, table
@@ -90,6 +91,11 @@ def fenced_producer_writes(patch: Patch) -> None:
 def aborted_index_dropped(patch: Patch) -> None:
     """Readers of committed records are not told what was aborted."""
     patch.setattr(Log, "aborted_transactions", lambda self, start, upper: [])
+
+
+def files_beside_the_log_believed(patch: Patch) -> None:
+    """A transaction index is taken as it lies there, also when no seal speaks for it."""
+    patch.setattr(LogRecovery, "_distrust", lambda self, segment, end_offset: None)
 
 
 def aborted_in_order_of_end(patch: Patch) -> None:
@@ -321,6 +327,7 @@ BUGS = table(
     InjectedBug(producer_epoch_not_checked),
     InjectedBug(fenced_producer_writes, 4),
     InjectedBug(aborted_index_dropped, 1),
+    InjectedBug(files_beside_the_log_believed, 1, ("coordinator_leaves",)),
     InjectedBug(aborted_in_order_of_end, 3),
     InjectedBug(stable_offset_is_high_watermark, 1),
     InjectedBug(offsets_wait_for_transactions, 2, ("kill_coordinator", "stop_broker")),

@@ -29,6 +29,7 @@ from moldau.storage.log_manager import LogManager
 from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 from tests.storage.storage_fixtures import START_MS, format_directory, make_manager, topic_id
+from tests.storage.transaction_reader import aborted_transactions
 
 PARTITION = TopicPartition("compacted", 0)
 DIRECTORY = f"/data/{PARTITION}"
@@ -261,7 +262,7 @@ def committed(log: Log, start_offset: int = 0) -> list[Told]:
         assert result.error is ErrorCode.NONE, result
         if result.next_offset == at:
             break
-        waiting = log.aborted_transactions(at, result.next_offset)
+        waiting = aborted_transactions(log, at, result.next_offset)
         data = bytes(result.records)
         if not isinstance(result.records, bytes):
             result.records.release()

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import ControlRecordType
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.storage.test_log_producers import end, send
 from tests.unit.broker.harness import DataPath
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
@@ -75,3 +77,60 @@ async def test_a_damaged_transaction_index_ends_its_partition_only(broker: DataP
     assert damaged.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert not damaged.records
     assert fetched_values(good) == [b"value"] * 2
+
+
+async def one_lost_index(broker: DataPath) -> tuple[str, bytes]:
+    """A transaction is aborted, its index is lost, and nothing speaks for what is left; returns the
+    file and what it held.
+    """
+    log = broker.log("t")
+    for sequence in (0, 1):
+        send(log, sequence, transactional=True)
+    end(log, ControlRecordType.ABORT)
+    log.roll()
+    log.flush()
+    broker.partition("t").core.local_log_grew(log.log_end_offset, 1)
+    log.update_high_watermark(log.log_end_offset)
+    index = log.segments[0].transaction_index
+    held = broker.filesystem.read_bytes(index.path)
+    broker.filesystem.unlink(index.path)
+    index._entries = None
+    index.distrust(log.log_end_offset)
+    log.segments.has_unproved = True
+    return index.path, held
+
+
+async def test_a_lost_transaction_index_is_rebuilt_before_committed_data_is_read(
+    broker: DataPath,
+) -> None:
+    path, held = await one_lost_index(broker)
+    read = fetch({("t", 0): 0}, isolation_level=1, max_wait_ms=9_999)
+    found = only(await broker.ask(read, 12))
+    assert [(each.producer_id, each.first_offset) for each in found.aborted_transactions] == [
+        (7, 0)
+    ]
+    assert len(found.records) > 0
+    assert broker.filesystem.read_bytes(path) == held
+    assert broker.log("t").segments.seals.entries.keys() == {0}
+
+
+async def test_a_read_of_all_data_does_not_wait_for_a_lost_transaction_index(
+    broker: DataPath,
+) -> None:
+    path, _ = await one_lost_index(broker)
+    found = only(await broker.ask(fetch({("t", 0): 0}, isolation_level=0), 12))
+    assert len(fetched_values(found)) > 0
+    assert not broker.filesystem.exists(path)
+
+
+async def test_damage_that_is_found_instead_of_a_marker_ends_its_partition(
+    broker: DataPath,
+) -> None:
+    await one_lost_index(broker)
+    segment = broker.log("t").segments[0]
+    data = bytearray(broker.filesystem.read_bytes(segment.path))
+    data[-1] ^= 1
+    broker.filesystem.put(segment.path, bytes(data))
+    segment.close_descriptors()
+    read = fetch({("t", 0): 0}, isolation_level=1, max_wait_ms=9_999)
+    assert only(await broker.ask(read, 12)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
