@@ -210,7 +210,7 @@ async def _in_background(send: object) -> None:
 
 class Witness:
     """A producer whose calls all succeed, and in time, since the cluster is whole: although its
-    coordinator moves.
+    coordinator moves. One end may be refused, by a leader that has not heard of its successor.
     """
 
     def __init__(self, world: TransactionWorld, random: Random) -> None:
@@ -258,8 +258,8 @@ class Witness:
 
     async def _check_deposed(self, began: float, error: Deposed) -> None:
         """A leader that has not heard yet that it leads no more knows nothing of a transaction that
-        its successor has begun, and refuses its end, as Apache Kafka's does (ADR 15: leaders that
-        are replaced without a silence). It hears soon. Raises Violation.
+        its successor has begun, and refuses its end (ADR 15: leaders that are replaced without a
+        silence; we believe that Apache Kafka's do, too). It hears soon. Raises Violation.
         """
         world = self.world
         await world.loop.elapse(DEPOSED_HEARS_MS)
