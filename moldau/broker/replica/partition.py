@@ -14,9 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from moldau.broker.replica.core.in_sync_set import RECOVERING, IsrAnswer, IsrChange, PartitionState
+from moldau.broker.replica.core.in_sync_set import IsrAnswer, IsrChange, PartitionState
 from moldau.broker.replica.core.partition_core import (
-    NO_LEADER,
     UNKNOWN_LEADER_EPOCH,
     FollowerFetch,
     PartitionCore,
@@ -29,6 +28,7 @@ from moldau.broker.replica.fetch_partition import (
     FetchPartition,
     FetchRead,
 )
+from moldau.broker.replica.unclean_election_notice import UncleanElectionNotice
 from moldau.broker.replica.verification_guards import (
     NOT_REQUIRED,
     VerificationGuard,
@@ -116,7 +116,7 @@ class Partition:
     produce_waits: dict[ProduceWait, None] = field(default_factory=dict)
     low_watermark_waits: dict[Callable[[Partition], None], None] = field(default_factory=dict)
     guards: VerificationGuards = field(default_factory=VerificationGuards)
-    _is_unclean_election_told: bool = False
+    _unclean_election: UncleanElectionNotice = field(default_factory=UncleanElectionNotice)
 
     def __post_init__(self, local_broker_id: int) -> None:
         self.core = PartitionCore(local_broker_id, self.context)
@@ -188,34 +188,11 @@ class Partition:
         if log is not None and not log.offline:
             if begins_leading:
                 log.leader_epoch_cache.assign(self.core.leader_epoch, log_end_offset)
-            self._log_unclean_election(log)
+            self._unclean_election.look(self.topic_partition, self.core, log)
             self.core.advance_high_watermark(self.min_insync_replicas)
             log.update_high_watermark(self.core.high_watermark)
             self._submit(self.core.propose())
         self.changed()
-
-    def _log_unclean_election(self, log: Log) -> None:
-        """Acknowledged records may be gone: the operator must not find that out by accident. None
-        is where the last leader is elected again. Once, until the controller knows it recovered.
-        """
-        core = self.core
-        if core.leader_recovery_state != RECOVERING:
-            self._is_unclean_election_told = False
-        elif not core.is_leader:
-            # While there is no leader, this broker may be on its way back as the one it was.
-            self._is_unclean_election_told &= core.leader_id == NO_LEADER
-        elif not self._is_unclean_election_told:
-            self._is_unclean_election_told = True
-            logger.error(
-                "%s: UNCLEAN LEADER ELECTION: broker %d, leader in epoch %d, may lack records; its "
-                "log ends at %d (high watermark known here: %d), and what earlier leaders "
-                "acknowledged from there on, if anything, is LOST",
-                self.topic_partition,
-                core.local_broker_id,
-                core.leader_epoch,
-                log.log_end_offset,
-                core.high_watermark,
-            )
 
     def log_opened(self) -> None:
         """The log was opened late: apply the controller's decision again, now to a log."""

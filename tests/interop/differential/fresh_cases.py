@@ -31,6 +31,11 @@ STRANGER: Final = (1_000_000, 0)
 
 INIT_VERSION: Final = 3
 TIMEOUT_MS: Final = 60_000
+LEFT_OUT: Final = frozenset({"instance", "same instance", "pattern"})
+"""In two stages with groups a static member joins a second time, which Apache Kafka 4.3 refuses to
+it (apache/kafka#23542); and when a pattern's topics are found is a matter of time, on both sides.
+"""
+
 ADDED: Final = (ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.ADD_PARTITIONS_TO_TXN)
 
 
@@ -73,7 +78,7 @@ def use_an_id(node: Node) -> None:
 def cases(stage: str) -> Iterator[Case]:
     """What is asked in every stage: nothing of it makes a topic."""
     for case in group_cases.cases():
-        if case.api_key is not ApiKey.FIND_COORDINATOR:
+        if case.api_key is not ApiKey.FIND_COORDINATOR and case.name not in LEFT_OUT:
             yield case
     yield from _classic_members()
     yield from _of_a_stranger()

@@ -513,7 +513,7 @@ class DataLedger:
             is_forgotten = truth.name.rpartition("-")[0] in self.metadata.deletions_asked
         else:
             # A replica that begins where records were deleted to has not seen this producer, so
-            # that as leader it takes any sequence for the first one, as Kafka's does.
+            # that as leader it takes any sequence for the first one. We believe Kafka's does, too.
             is_forgotten = known.last_offset < truth.deleted_to
         if is_forgotten:
             expected = batch.base_sequence

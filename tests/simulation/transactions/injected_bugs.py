@@ -332,7 +332,7 @@ BUGS = table(
     InjectedBug(stable_offset_is_high_watermark, 1),
     InjectedBug(offsets_wait_for_transactions, 2, ("kill_coordinator", "stop_broker")),
     InjectedBug(offsets_named_too_early, 12, ("unheard_leader_dies",)),
-    InjectedBug(former_coordinator_refuses, 32665225),
+    InjectedBug(former_coordinator_refuses),
     InjectedBug(group_answers_before_commit, 1, ("kill_coordinator", "cut_replication")),
     InjectedBug(markers_before_commit, 1, ("kill_coordinator", "cut_replication")),
     InjectedBug(loading_skips_tail, 1, ("kill_coordinator", "coordinator_leaves")),

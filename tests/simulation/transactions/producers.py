@@ -206,7 +206,7 @@ async def _in_background(send: object) -> None:
 
 class Witness:
     """A producer whose calls all succeed, and in time, since the cluster is whole: although its
-    coordinator moves.
+    coordinator moves. One end may be refused, by a leader that has not heard of its successor.
     """
 
     def __init__(self, world: TransactionWorld, random: Random) -> None:

@@ -279,7 +279,7 @@ async def test_no_controller_no_ids(broker: DataPath) -> None:
 
 @pytest.mark.parametrize(
     ("transactional_id", "error"),
-    [("mine", ErrorCode.COORDINATOR_NOT_AVAILABLE), ("", ErrorCode.INVALID_REQUEST)],
+    [("mine", ErrorCode.NOT_COORDINATOR), ("", ErrorCode.INVALID_REQUEST)],
 )
 async def test_transactional_ids(broker: DataPath, transactional_id: str, error: ErrorCode) -> None:
     request = InitProducerIdRequest(transactional_id=transactional_id)
