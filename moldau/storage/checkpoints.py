@@ -85,6 +85,10 @@ class SegmentSeal(NamedTuple):
     transaction_index_crc: int
     snapshot_crc: int
 
+    def speaks_of(self, size_bytes: int, last_crc: int | None) -> bool:
+        """Whether these are its segment's batches: their size and the CRC of the last one."""
+        return (self.size_bytes, self.last_crc) == (size_bytes, last_crc)
+
 
 def read_offset_checkpoint(filesystem: Filesystem, path: str) -> Offsets:
     """The offsets in a checkpoint file; empty when there is no such file.

@@ -97,6 +97,7 @@ class LogRecovery:
         is_replayed = first_checked < len(segments)
         if is_replayed:
             base_offset = segments[first_checked].base_offset
+            self._segments.seals.forget_from(base_offset)
             self._producer_state.drop_snapshots_above(base_offset)
             self._producer_state.load(self._segments, base_offset, self._now_ms)
             self._leader_epoch_cache.truncate_from_end(base_offset)

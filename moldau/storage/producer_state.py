@@ -357,17 +357,19 @@ class ProducerState:
             self.is_proved = offset in self.snapshot_crcs
             return
 
-    def read_snapshot(self, offset: int) -> tuple[list[SnapshotEntry], int]:
-        """The producers in the snapshot at `offset`, and its CRC.
+    def read_snapshot(self, end_offset: int) -> tuple[list[SnapshotEntry], int]:
+        """The producers in the snapshot at `end_offset`, and its CRC.
 
         Raises: OSError; ValueError when it is damaged, or is not the one of that offset.
         """
-        data = self._filesystem.read_bytes(self.path_at(offset))
+        data = self._filesystem.read_bytes(self.path_at(end_offset))
         entries = decode_snapshot(data)
         crc = snapshot_crc(data)
-        if self.snapshot_crcs.get(offset, crc) != crc:
+        if self.snapshot_crcs.get(end_offset, crc) != crc:
             raise ValueError("this is another producer snapshot than the one that was written")
-        if any(max(each.last_offset, each.current_txn_first_offset) >= offset for each in entries):
+        if any(
+            max(each.last_offset, each.current_txn_first_offset) >= end_offset for each in entries
+        ):
             raise ValueError("the producer snapshot is of a larger offset")
         return entries, crc
 

@@ -574,7 +574,7 @@ class LogSegment:
 
     def is_sealed_by(self, seal: SegmentSeal) -> bool:
         """Whether the seal speaks of these very batches (whose end was checked)."""
-        return (seal.size_bytes, seal.last_crc) == (self.size_bytes, self._last_crc)
+        return seal.speaks_of(self.size_bytes, self._last_crc)
 
     def begin_indexes(self, config: LogConfig) -> None:
         """Empty offset and time index, open for appending; no timestamps known. Raises: OSError."""

@@ -48,6 +48,14 @@ class SegmentSeals:
             self.entries = {base: entries[base] for base in base_offsets if base in entries}
             self.is_dirty = True
 
+    def forget_from(self, base_offset: int) -> None:
+        """Forget the seals of the segment with this base offset and of those behind it: the files
+        beside them are made again, and may hold other entries, as good as those before.
+        """
+        kept = {base: seal for base, seal in self.entries.items() if base < base_offset}
+        self.is_dirty |= len(kept) < len(self.entries)
+        self.entries = kept
+
     def write(self) -> None:
         """Bring the file up to date, durably. Raises: OSError.
 

@@ -37,6 +37,7 @@ from moldau.storage.checkpoints import (
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     SEGMENT_SEALS,
+    SegmentSeal,
     read_clean_shutdown_marker,
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
@@ -120,8 +121,8 @@ class PartitionWalk:
             self.producers.replay(header, batch, 0, index=aborted)
             self.producers.on_high_watermark(header.next_offset)
 
-    def snapshot_reason(self, entries: Iterable[SnapshotEntry], offset: int) -> str:
-        """What contradicts these producers in the batches below `offset`, "" for nothing."""
+    def snapshot_reason(self, entries: Iterable[SnapshotEntry], end_offset: int) -> str:
+        """What contradicts these producers in the batches below `end_offset`, "" for nothing."""
         found = {each.producer_id: each for each in entries}
         for first_offset, producer_id in self.producers.open_transactions().items():
             entry = found.get(producer_id)
@@ -129,7 +130,7 @@ class PartitionWalk:
                 return f"it lacks the transaction of producer {producer_id}"
         for producer_id, entry in found.items():
             known = self.producers.producers.get(producer_id)
-            if entry.last_offset >= offset:
+            if entry.last_offset >= end_offset:
                 return f"it has offset {entry.last_offset} of producer {producer_id}"
             if known is not None and entry.last_offset < known.last_offset:
                 return f"it lacks offset {known.last_offset} of producer {producer_id}"
@@ -189,14 +190,22 @@ class SegmentCheck:
             file.close()
         yield from index.end(self.end_position)
         yield from times.end(self.next_offset)
-        seal = self.walk.seals.entries.get(self.base_offset)
-        if seal is not None and (seal.size_bytes, seal.last_crc) == (
-            self.end_position,
-            self.last_crc,
-        ):
+        seal = self._seal()
+        if seal is not None:
             yield from index.compare(seal.offset_index_crc)
             yield from times.compare(seal.time_index_crc)
         yield from _txn_index_findings(self.filesystem, stem + ".txnindex", self)
+
+    def _seal(self) -> SegmentSeal | None:
+        """The seal of these batches. None counts without a clean stop for the last segment and for
+        those that were not flushed: recovery makes the files beside them again.
+        """
+        flushed_end = self.recovery_point
+        if flushed_end is not None and (self.is_last or self.next_offset > flushed_end):
+            return None
+        seal = self.walk.seals.entries.get(self.base_offset)
+        fits = seal is not None and seal.speaks_of(self.end_position, self.last_crc)
+        return seal if fits else None
 
     def _batches(self, file: File) -> Iterator[tuple[int, BatchHeader]]:
         """Each batch whose frame, CRC and order are good. Raises: InvalidBatch, OSError."""
@@ -263,6 +272,7 @@ class _IndexWalk:
         self._path = path
         self.problems: list[Finding] = []
         self._entries = list(_entries(filesystem, path, OffsetIndex.ENTRY, self.problems))
+        self._is_wrong = bool(self.problems)
         self._base_offset = base_offset
         self._next = 0
 
@@ -285,10 +295,11 @@ class _IndexWalk:
             yield self._wrong(f"{left} entries point behind the good bytes ({end_position})")
 
     def compare(self, sealed_crc: int) -> Iterator[Finding]:
-        if _checksum(OffsetIndex.ENTRY, self._entries) != sealed_crc:
+        if not self._is_wrong and _checksum(OffsetIndex.ENTRY, self._entries) != sealed_crc:
             yield Finding(Severity.WARNING, self._path, None, NOT_AS_SEALED)
 
     def _wrong(self, reason: str) -> Finding:
+        self._is_wrong = True
         return Finding(Severity.WARNING, self._path, self._next * OffsetIndex.ENTRY.size, reason)
 
 
@@ -299,6 +310,7 @@ class _TimeIndexWalk:
         self._path = path
         self.problems: list[Finding] = []
         self._entries = list(_entries(filesystem, path, TimeIndex.ENTRY, self.problems))
+        self._is_wrong = bool(self.problems)
         self._segment = segment
         self._next = 0
         previous = (-1, -1)
@@ -329,14 +341,16 @@ class _TimeIndexWalk:
                 yield self._wrong(f"offset {offset} is not in the log", number)
         last_ms = self._entries[-1][0] if self._entries else -1
         if last_ms < self._segment.max_timestamp_ms and not self._segment.is_last:
+            self._is_wrong = True
             reason = f"it ends with {last_ms}, the log has {self._segment.max_timestamp_ms}"
             yield Finding(Severity.WARNING, self._path, None, reason)
 
     def compare(self, sealed_crc: int) -> Iterator[Finding]:
-        if _checksum(TimeIndex.ENTRY, self._entries) != sealed_crc:
+        if not self._is_wrong and _checksum(TimeIndex.ENTRY, self._entries) != sealed_crc:
             yield Finding(Severity.WARNING, self._path, None, NOT_AS_SEALED)
 
     def _wrong(self, reason: str, number: int) -> Finding:
+        self._is_wrong = True
         return Finding(Severity.WARNING, self._path, number * TimeIndex.ENTRY.size, reason)
 
 

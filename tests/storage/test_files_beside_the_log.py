@@ -20,6 +20,8 @@ from moldau.storage.checkpoints import (
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     SEGMENT_SEALS,
+    CleanShutdown,
+    write_clean_shutdown_marker,
     write_offset_checkpoint,
 )
 from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
@@ -216,9 +218,11 @@ def rebuilt(files: Files, *, is_sealed: bool) -> Files:
     }
 
 
-def named_by_verify(bench: LogBench, recovery_point: int) -> set[str]:
+def named_by_verify(bench: LogBench, stopped: Stopped) -> set[str]:
     checkpoint = f"/data/{RECOVERY_POINT_CHECKPOINT}"
-    write_offset_checkpoint(bench.filesystem, checkpoint, {TOPIC_PARTITION: recovery_point})
+    write_offset_checkpoint(bench.filesystem, checkpoint, {TOPIC_PARTITION: stopped.recovery_point})
+    if stopped.clean:
+        write_clean_shutdown_marker(bench.filesystem, "/data", CleanShutdown(1))
     verification = Verification(bench.filesystem, deep=True)
     found = [*verification.findings(bench.directory)]
     assert not verification.is_damaged
@@ -242,9 +246,8 @@ def test_no_file_beside_the_log_is_believed(stop: str, is_sealed: bool) -> None:
             found = rebuilt(read(bench), is_sealed=is_sealed)
             assert found == rebuilt(stopped.rebuilt, is_sealed=is_sealed)
             left = (".snapshot",) if is_sealed else (".snapshot", ".index")
-            assert all(
-                each.endswith(left) for each in named_by_verify(bench, stopped.recovery_point)
-            ), "compared at use"
+            named = named_by_verify(bench, stopped)
+            assert all(each.endswith(left) for each in named), "compared at use"
             log = bench.open(clean=True, recovery_point=log.log_end_offset)
             log.update_high_watermark(log.log_end_offset)
             assert log.apply_retention(START_MS + 2700) == 2, "by the times of the records"
@@ -259,13 +262,13 @@ def test_verify_names_each_file_that_is_not_believed(stop: str) -> None:
     """
     stopped, others = written(stop)
     last = max(name for name in stopped.files if name.endswith(".log")).removesuffix(".log")
-    assert named_by_verify(stopped.bench(stopped.files), stopped.recovery_point) == set()
+    assert named_by_verify(stopped.bench(stopped.files), stopped) == set()
     for what, damaged in damages(stopped.files, others):
         name = what.split()[0]
         is_gone = what.endswith("missing") and not name.endswith("index")
         is_open = stop == "killed" and name in (f"{last}.index", f"{last}.timeindex")
         if not (is_gone or is_open) and name != SEGMENT_SEALS:
-            named = named_by_verify(stopped.bench(damaged), stopped.recovery_point)
+            named = named_by_verify(stopped.bench(damaged), stopped)
             assert name in named, f"{stop}, {what}"
 
 

@@ -201,7 +201,8 @@ def test_a_wrong_epoch_makes_one_segment_look_wrong_and_not_all_that_follow() ->
     disk = one_segment(batch(100, 1, 1, 3) + batch(101, 5, 1, 9), b"", b"")
     for base_offset in (106, 107, 108):
         second_segment(disk, base_offset)
-    assert [each[:3] for each in findings(disk)] == [(DAMAGE, f"{106:020d}.log", 0)]
+    damages = [each[:3] for each in findings(disk) if each[0] is DAMAGE]
+    assert damages == [(DAMAGE, f"{106:020d}.log", 0)]
 
 
 def test_records_are_looked_at_only_on_request() -> None:
