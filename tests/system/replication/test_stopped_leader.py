@@ -14,6 +14,7 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.headers import decode_response
 from moldau.testing import Cluster
+from tests.kit.waiting import until
 from tests.system.replication.three_brokers import QUICK, Trio
 
 pytestmark = pytest.mark.timeout(300)
@@ -37,8 +38,15 @@ def fetch_error(connection: socket.socket) -> ErrorCode:
 
 
 def write(trio: Trio, topic: str, leader: int) -> None:
-    """To whoever is in sync."""
-    for _ in range(WRITTEN):
+    """Through a leader, which may apply its election a moment after another broker shows it."""
+
+    def is_written() -> bool:
+        error = trio.put(topic, acks=-1, broker_id=leader).error_code
+        assert error in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return bool(error == ErrorCode.NONE)
+
+    until(is_written, what=f"broker {leader} leads {topic}")
+    for _ in range(WRITTEN - 1):
         assert trio.put(topic, acks=-1, broker_id=leader).error_code == ErrorCode.NONE
 
 
