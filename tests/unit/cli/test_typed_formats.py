@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.cli.record_formats import InputProblem
-from moldau.cli.typed_formats import NUMBERS, TypedFormat, typed_formats
+from moldau.cli.typed_formats import (
+    BASE64,
+    ENTRIES,
+    EXTENSION,
+    NUMBERS,
+    TypedFormat,
+    typed_formats,
+)
 from moldau.schema_registry import Schema, SchemaRegistry, SchemaRegistryError
 from tests.unit.schema_registry.registry_server import registry_server
 
@@ -28,10 +35,13 @@ def of(name: str, **settings: str) -> TypedFormat:
     return found
 
 
+MARKS = (BASE64, EXTENSION, ENTRIES)
+"""Maps that have one of these keys are written in another way: see PACKED."""
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text()
     | st.floats(allow_nan=False, allow_infinity=False),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner)
+    | st.dictionaries(st.text().filter(lambda each: each not in MARKS), inner),
     max_leaves=20,
 )  # fmt: skip
 PACKED = st.recursive(
@@ -39,7 +49,7 @@ PACKED = st.recursive(
     | st.builds(msgpack.ExtType, st.integers(0, 127), st.binary())
     | st.builds(msgpack.Timestamp, st.integers(0, 2**34), st.integers(0, 10**9 - 1)),
     lambda inner: st.lists(inner)
-    | st.dictionaries(st.text() | st.sampled_from(["$base64", "$entries"]), inner)
+    | st.dictionaries(st.text() | st.sampled_from(MARKS), inner)
     | st.dictionaries(st.integers(0, 99) | st.binary(), inner),
     max_leaves=20,
 )  # fmt: skip
