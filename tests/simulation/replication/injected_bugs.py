@@ -461,7 +461,7 @@ BUGS = table(
         any_leader_epoch_served, faults=("isolate_broker", "stop_broker", "cut_replication")
     ),
     InjectedBug(follower_believes_high_watermark, faults=("cut_replication",)),
-    InjectedBug(header_bits_believed, faults=("flip_header_bit", "wipe_disk")),
+    InjectedBug(header_bits_believed, 29, ("flip_header_bit", "wipe_disk")),
     InjectedBug(retries_are_appended, 2, ("reset", "cut_replication")),
     InjectedBug(unclean_start_keeps_isr, 2, ("lose_power", "kill_broker")),
     InjectedBug(unclean_start_stays_eligible, 2, ("lose_power", "kill_broker")),
