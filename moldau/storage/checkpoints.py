@@ -74,7 +74,7 @@ class SegmentSeal(NamedTuple):
     `last_crc` is that of its last batch. The checksums of offset and time index cover their entry
     count and their first and last entry; that of the transaction index covers all entries, whether
     there are any or not. `snapshot_crc` is the one in the producer snapshot at the offset where the
-    segment ends, 0 when that is not known.
+    segment ends, 0 when that is not known. `epochs_crc` covers the leader epochs of its offsets.
     """
 
     base_offset: int
@@ -84,6 +84,7 @@ class SegmentSeal(NamedTuple):
     time_index_crc: int
     transaction_index_crc: int
     snapshot_crc: int
+    epochs_crc: int
 
     def speaks_of(self, size_bytes: int, last_crc: int | None) -> bool:
         """Whether these are its segment's batches: their size and the CRC of the last one."""

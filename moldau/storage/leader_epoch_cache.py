@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import os
 import threading
+import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from moldau.protocol.records import BatchHeader
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
     EpochStartOffset,
+    SegmentSeal,
     read_leader_epoch_checkpoint,
     write_leader_epoch_checkpoint,
 )
@@ -146,21 +147,23 @@ def _epoch_at(entries: Sequence[EpochStartOffset], offset: int) -> int:
     return entries[index].leader_epoch if index >= 0 else UNDEFINED_EPOCH
 
 
-class DamagedBatch(NamedTuple):
-    """A batch of a log file at byte `position`, and what is wrong with it."""
-
-    path: str
-    position: int
-    reason: str
+def epochs_checksum(entries: Sequence[EpochStartOffset], start_offset: int, end_offset: int) -> int:
+    """CRC-32 of the leader epochs of the offsets [start_offset, end_offset)."""
+    index = bisect_right(entries, start_offset, key=lambda e: e.start_offset) - 1
+    lines = [
+        f"{each.leader_epoch} {max(each.start_offset, start_offset)}"
+        for each in entries[max(index, 0) :]
+        if each.start_offset < end_offset
+    ]
+    return zlib.crc32("\n".join(lines).encode())
 
 
 @dataclass(slots=True, eq=False)
 class EpochComparison:
-    """Flushed batches beside the leader epochs in the checkpoint file, and which of both is wrong.
+    """The leader epochs that the checkpoint file had, beside those of flushed batches.
 
-    No CRC covers either. Batches that contradict each other are `BatchOrder`'s. Of the others one
-    is damaged when it alone differs from the file, and another batch has the epoch that the file
-    names for both. Else the file is not that of these batches.
+    No CRC covers either. Where they differ, and a segment's seal has the file's epochs of that
+    segment, the batch is damaged; without such a seal the file is not that of these batches.
     """
 
     entries: Sequence[EpochStartOffset] = ()
@@ -169,30 +172,23 @@ class EpochComparison:
     """The file may say nothing of batches that begin below it."""
     end_offset: int = 0
     """Batches that begin at or above it are not compared: the file may lag behind them."""
-    differing_count: int = 0
-    _differing: DamagedBatch | None = None
-    _named_epoch: int = UNDEFINED_EPOCH
-    """Of the first that differs, by the file."""
-    _found_epochs: set[int] = field(default_factory=set)
-    """Of batches that agree."""
+    is_wrong: bool = False
+    """Whether the file was found to be wrong."""
 
-    def take(self, path: str, position: int, header: BatchHeader) -> None:
-        """Compare the next batch, of the log file `path`."""
+    def difference(self, header: BatchHeader) -> str:
+        """In which epoch the file has a batch that is under another one; "" where they agree."""
         offset, found = header.base_offset, header.partition_leader_epoch
         if offset >= self.end_offset:
-            return
+            return ""
         named = _epoch_at(self.entries, offset)
-        if named == found:
-            self._found_epochs.add(named)
-        elif named != UNDEFINED_EPOCH or offset >= self.start_offset:
-            self.differing_count += 1
-            if self._differing is None:
-                reason = f"leader epoch {found} where the log has {named}"
-                self._differing = DamagedBatch(path, position, reason)
-                self._named_epoch = named
+        if named == found or (named == UNDEFINED_EPOCH and offset < self.start_offset):
+            return ""
+        return f"leader epoch {found} where the log has {named}"
 
-    @property
-    def damaged(self) -> DamagedBatch | None:
-        """The damaged batch; None when there is none, or the file is wrong."""
-        is_alone = self.differing_count == 1 and self._named_epoch in self._found_epochs
-        return self._differing if is_alone else None
+    def is_as_sealed(self, seal: SegmentSeal | None, end_offset: int) -> bool:
+        """Whether the file has the epochs of the sealed segment, which ends at `end_offset`, from
+        its first offset on: when the log's start moves, older ones go.
+        """
+        if seal is None or _epoch_at(self.entries, seal.base_offset) == UNDEFINED_EPOCH:
+            return False
+        return seal.epochs_crc == epochs_checksum(self.entries, seal.base_offset, end_offset)

@@ -533,7 +533,8 @@ class Log:
         # entries of its indexes were not.
         first = segments.index_for(max(self.recovery_point - 1, 0))
         with self._using_disk("seal", no_room="cannot be flushed now"):
-            segments.seal_closed(range(first, len(segments)), self.log_end_offset)
+            epochs = self.leader_epoch_cache.entries
+            segments.seal_closed(range(first, len(segments)), self.log_end_offset, epochs)
         is_dirty = self.leader_epoch_cache.is_dirty or segments.seals.is_dirty
         if self.recovery_point >= self.log_end_offset and not snapshots and not is_dirty:
             return None

@@ -97,12 +97,12 @@ class LogRecovery:
         is_replayed = first_checked < len(segments)
         if is_replayed:
             base_offset = segments[first_checked].base_offset
-            self._segments.seals.forget_from(base_offset)
             self._producer_state.drop_snapshots_above(base_offset)
             self._producer_state.load(self._segments, base_offset, self._now_ms)
             self._leader_epoch_cache.truncate_from_end(base_offset)
             end_offset = self._recover(first_checked)
-        if self._compared.differing_count:
+            self._segments.seals.forget_from(base_offset)
+        if self._compared.is_wrong:
             self._warn_of_epochs("the file has others")
         active = self._segments.active
         if end_offset < recovery_point:
@@ -174,11 +174,10 @@ class LogRecovery:
             cache.load()
             if not cache.is_dirty:
                 self._compare_ends(first_checked, end_offset)
-                if not self._compared.differing_count:
+                if not self._compared.is_wrong:
                     if not first_checked and self._segments[0].size_bytes:
                         cache.clear()  # Recovery reads every batch.
                     return
-                self._compared = self._comparison()
             elif any(each.size_bytes for each in self._segments[:first_checked]):
                 self._warn_of_epochs("no file has them")
         except CorruptFile as error:
@@ -188,26 +187,22 @@ class LogRecovery:
             order = segment.order()
             order.leader_epoch = cache.latest_epoch
             try:
-                for at, header in scan_headers(segment.file(), 0, segment.size_bytes, order):
+                for _, header in scan_headers(segment.file(), 0, segment.size_bytes, order):
                     cache.assign(header.partition_leader_epoch, header.base_offset)
-                    self._compared.take(segment.path, at, header)
             except InvalidBatch as error:
                 raise LogDamaged(segment.path, error.position, error.message) from None
-        self._require_epochs()
 
     def _warn_of_epochs(self, why: str) -> None:
         directory = self._segments.directory
         logger.warning("%s: taking the leader epochs from the batches: %s", directory, why)
 
-    def _comparison(self) -> EpochComparison:
-        entries = self._leader_epoch_cache.entries
-        return EpochComparison(entries, self.log_start_offset, self._flushed_end)
-
     def _compare_ends(self, count: int, end_offset: int) -> None:
         """Compare the batches at both ends of each epoch with the file: as epochs never descend in
         a log, all between them have theirs if those do. Raises: OSError, LogDamaged.
         """
-        compared = self._compared = self._comparison()
+        compared = self._compared = EpochComparison(
+            self._leader_epoch_cache.entries, self.log_start_offset, self._flushed_end
+        )
         if not count:
             return
         first = self._segments[0].base_offset
@@ -217,14 +212,18 @@ class LogRecovery:
             if first <= offset < end_offset:
                 segment = self._segments[self._segments.index_for(offset)]
                 found = self._find(segment, offset)
-                if found is not None:
-                    compared.take(segment.path, *found)
+                difference = "" if found is None else compared.difference(found[1])
+                if found is not None and difference:
+                    self._judge(segment, end_offset, found[0], difference)
 
-    def _require_epochs(self) -> None:
-        """Raises LogDamaged when a batch is wrong where it differs from the epoch file."""
-        damaged = self._compared.damaged
-        if damaged is not None:
-            raise LogDamaged(*damaged)
+    def _judge(self, segment: LogSegment, end_offset: int, position: int, difference: str) -> None:
+        """The batch at `position` differs from the epoch file. Raises: LogDamaged when the batch is
+        wrong, and not the file. `end_offset` is where the checked segments end.
+        """
+        seal = self._segments.seal_of(segment)
+        if self._compared.is_as_sealed(seal, min(segment.end_offset, end_offset)):
+            raise LogDamaged(segment.path, position, difference)
+        self._compared.is_wrong = True
 
     def _find(self, segment: LogSegment, offset: int) -> tuple[int, BatchHeader] | None:
         """As `LogSegment.find`, rebuilding indexes that turn out to be wrong. Raises: OSError,
@@ -273,7 +272,8 @@ class LogRecovery:
             self._distrust(segment, end_offset)
         elif not are_true:
             seals = self._segments.seals
-            seals.put([segment.seal(seal.snapshot_crc)], seals.entries.keys())
+            renewed = segment.seal(seal.snapshot_crc, seal.epochs_crc)
+            seals.put([renewed], seals.entries.keys())
         return last
 
     def _distrust(self, segment: LogSegment, end_offset: int) -> None:
@@ -360,13 +360,17 @@ class LogRecovery:
         Raises: LogDamaged, OSError.
         """
         before_last = next_offset
+        position, difference = 0, ""
+        differing: tuple[int, str] | None = None
         order = segment.order()
         order.contiguous = not self._may_have_holes
         order.leader_epoch = self._leader_epoch_cache.latest_epoch
         file, size_bytes = segment.file(), segment.size_bytes
         try:
             for position, header, batch in scan_verified(file, 0, size_bytes, order):
-                self._compared.take(segment.path, position, header)
+                difference = self._compared.difference(header)
+                if difference and differing is None:
+                    differing = position, difference
                 segment.note_batch(position, header, self._config.index_interval_bytes)
                 self._leader_epoch_cache.assign(header.partition_leader_epoch, header.base_offset)
                 self._producer_state.replay(
@@ -374,15 +378,16 @@ class LogRecovery:
                 )
                 before_last, next_offset = next_offset, header.next_offset
         except InvalidBatch as failure:
-            self._require_epochs()
-            if (
-                failure.reason is InvalidBatchReason.BAD_OFFSET
-                and before_last < self.recovery_point < next_offset
-            ):
-                # Two batches contradict each other, and one of them was flushed.
-                raise LogDamaged(segment.path, failure.position, failure.message) from None
+            if failure.reason is InvalidBatchReason.BAD_OFFSET:
+                # Two batches contradict each other.
+                if before_last < self.recovery_point < next_offset:
+                    raise LogDamaged(segment.path, failure.position, failure.message) from None
+                if difference:
+                    # And the epoch file contradicts the first one, which was flushed.
+                    raise LogDamaged(segment.path, position, difference) from None
             return failure.position, next_offset, failure
-        self._require_epochs()
+        if differing is not None:
+            self._judge(segment, next_offset, *differing)
         return segment.size_bytes, next_offset, None
 
     def _end_at(self, index: int, end_offset: int, why: str) -> None:

@@ -26,10 +26,10 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.batch_scan import NO_END, BatchOrder, scan_verified
-from moldau.storage.checkpoints import SegmentSeal
+from moldau.storage.checkpoints import EpochStartOffset, SegmentSeal
 from moldau.storage.faults import is_out_of_descriptors, is_out_of_room
 from moldau.storage.indexes import AbortedTransaction
-from moldau.storage.leader_epoch_cache import LeaderEpochCache
+from moldau.storage.leader_epoch_cache import LeaderEpochCache, epochs_checksum
 from moldau.storage.log_config import LogConfig
 from moldau.storage.producer_state import NO_CRC, ProducerState
 from moldau.storage.segment import ByteRange, LogSegment, OpenSegments
@@ -215,8 +215,11 @@ class LogSegments(Sequence[LogSegment]):
         self.replace([*self._segments, segment])
         return segment
 
-    def seal_closed(self, numbers: Iterable[int], log_end_offset: int) -> None:
-        """Seal those segments of these numbers that are closed and whose indexes are proved.
+    def seal_closed(
+        self, numbers: Iterable[int], log_end_offset: int, epochs: Sequence[EpochStartOffset]
+    ) -> None:
+        """Seal those segments of these numbers that are closed and whose indexes are proved;
+        `epochs` are the log's leader epochs.
 
         Raises: OSError; InvalidBatch when files are damaged.
         """
@@ -228,7 +231,8 @@ class LogSegments(Sequence[LogSegment]):
             if segment.size_bytes:
                 end_offset = self.end_offset_of(index, log_end_offset)
                 snapshot_crc = self.producer_state.snapshot_crcs.get(end_offset, NO_CRC)
-                seals.append(segment.seal(snapshot_crc))
+                epochs_crc = epochs_checksum(epochs, segment.base_offset, end_offset)
+                seals.append(segment.seal(snapshot_crc, epochs_crc))
                 segment.close_descriptors()
         self.seals.put(seals, self._base_offsets)
 

@@ -550,8 +550,8 @@ class LogSegment:
                 break
         return True
 
-    def seal(self, snapshot_crc: int) -> SegmentSeal:
-        """What a closed segment and the files beside it hold; see `SegmentSeal` for the argument.
+    def seal(self, snapshot_crc: int, epochs_crc: int) -> SegmentSeal:
+        """What a closed segment and the files beside it hold; see `SegmentSeal` for the arguments.
 
         Raises: OSError; InvalidBatch when one of them is damaged.
         """
@@ -570,6 +570,7 @@ class LogSegment:
             self.time_index.checksum(),
             transaction_index_crc,
             snapshot_crc,
+            epochs_crc,
         )
 
     def is_sealed_by(self, seal: SegmentSeal) -> bool:

@@ -142,7 +142,8 @@ class TransactionProof:
             logger.warning("%s: rebuilt from the log: it was not whole", index.path)
         if end_offset <= log.recovery_point:
             number = log.segments.index_for(segment.base_offset)
-            log.segments.seal_closed(range(number, number + 1), log.log_end_offset)
+            epochs = log.leader_epoch_cache.entries
+            log.segments.seal_closed([number], log.log_end_offset, epochs)
 
 
 def _crc_of_snapshot(state: ProducerState) -> int:

@@ -115,7 +115,6 @@ class PartitionWalk:
         self, file: File, position: int, header: BatchHeader, aborted: list[AbortedTransaction]
     ) -> None:
         """Take a batch in; transactions that it aborts go to `aborted`. Raises: OSError."""
-        self.epochs.take(file.name, position, header)
         if header.producer_id >= 0:
             batch = file.pread(header.size_bytes, position) if header.is_control else b""
             self.producers.replay(header, batch, 0, index=aborted)
@@ -162,6 +161,8 @@ class SegmentCheck:
     record_count: int = 0
     max_timestamp_ms: int = -1
     last_crc: int = 0
+    _differing: tuple[int, str] | None = None
+    """The first batch whose leader epoch is not the checkpoint file's, and how they differ."""
 
     def __post_init__(self) -> None:
         self.base_offset = self.next_offset = self.order.next_offset
@@ -178,6 +179,7 @@ class SegmentCheck:
             self.size_bytes = file.size_bytes
             for position, header in self._batches(file):
                 yield from self._content_findings(file, position, header)
+                self._compare_epoch(position, header)
                 self.walk.batch(file, position, header, self.aborted)
                 yield from index.batch(position, header)
                 yield from times.batch(header)
@@ -190,22 +192,34 @@ class SegmentCheck:
             file.close()
         yield from index.end(self.end_position)
         yield from times.end(self.next_offset)
-        seal = self._seal()
-        if seal is not None:
+        seal = self.walk.seals.entries.get(self.base_offset)
+        if seal is not None and not seal.speaks_of(self.end_position, self.last_crc):
+            seal = None
+        if seal is not None and not self._is_made_again():
             yield from index.compare(seal.offset_index_crc)
             yield from times.compare(seal.time_index_crc)
+        yield from self._epoch_finding(seal)
         yield from _txn_index_findings(self.filesystem, stem + ".txnindex", self)
 
-    def _seal(self) -> SegmentSeal | None:
-        """The seal of these batches. None counts without a clean stop for the last segment and for
-        those that were not flushed: recovery makes the files beside them again.
+    def _is_made_again(self) -> bool:
+        """Whether a start after a kill makes the indexes of this segment again: they may hold other
+        entries than those that were sealed.
         """
         flushed_end = self.recovery_point
-        if flushed_end is not None and (self.is_last or self.next_offset > flushed_end):
-            return None
-        seal = self.walk.seals.entries.get(self.base_offset)
-        fits = seal is not None and seal.speaks_of(self.end_position, self.last_crc)
-        return seal if fits else None
+        return flushed_end is not None and (self.is_last or self.next_offset > flushed_end)
+
+    def _compare_epoch(self, position: int, header: BatchHeader) -> None:
+        difference = self.walk.epochs.difference(header)
+        if difference and self._differing is None:
+            self._differing = position, difference
+
+    def _epoch_finding(self, seal: SegmentSeal | None) -> Iterator[Finding]:
+        if self._differing is not None:
+            end_offset = self.next_offset if self.is_last else self.order.end_offset
+            if self.walk.epochs.is_as_sealed(seal, end_offset):
+                yield self._finding(Severity.DAMAGE, *self._differing)
+            else:
+                self.walk.epochs.is_wrong = True
 
     def _batches(self, file: File) -> Iterator[tuple[int, BatchHeader]]:
         """Each batch whose frame, CRC and order are good. Raises: InvalidBatch, OSError."""
@@ -599,10 +613,7 @@ class Verification:
             is_whole = segment.end_position == segment.size_bytes
             leader_epoch = order.leader_epoch if is_whole else -1
         yield from self._end(path, segments, next_offset, recovery_point)
-        damaged = walk.epochs.damaged
-        if damaged is not None:
-            yield Finding(Severity.DAMAGE, *damaged)
-        elif walk.epochs.differing_count:
+        if walk.epochs.is_wrong:
             epochs = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
             yield Finding(Severity.WARNING, epochs, None, "batches have other leader epochs")
 

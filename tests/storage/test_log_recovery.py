@@ -269,22 +269,23 @@ def test_leftovers_of_a_stop_are_removed() -> None:
 
 
 def epochs_written(segment_bytes: int) -> LogBench:
-    """Batches of one record: fifteen of epoch 3, fifteen of epoch 4, all flushed."""
+    """Batches of one record: fifteen of epoch 3, fifteen of epoch 4, all flushed and sealed."""
     bench = LogBench(config=LogConfig(segment_bytes=segment_bytes, segment_index_bytes=4096))
     log = bench.open()
     for number in range(30):
         append(log, "x" * 50, leader_epoch=3 + number // 15)
     log.flush()
-    log.abandon()
+    log.close()
     return bench
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("segment_bytes", [1000, 100_000], ids=["many segments", "one segment"])
 @pytest.mark.parametrize(
-    "entries", [[], [(7, 0)], [(3, 0)], [(3, 0), (4, 13)], [(3, 0), (4, 15), (5, 17)]]
+    "entries",
+    [[], [(7, 0)], [(3, 0)], [(3, 0), (4, 13)], [(3, 0), (4, 16)], [(3, 0), (4, 15), (5, 29)]],
 )
-def test_an_epoch_file_that_several_batches_contradict_is_the_wrong_one(
+def test_an_epoch_file_that_no_seal_speaks_for_is_the_wrong_one(
     entries: list[tuple[int, int]], segment_bytes: int, clean: bool
 ) -> None:
     bench = epochs_written(segment_bytes)
@@ -301,7 +302,7 @@ def test_an_epoch_file_that_several_batches_contradict_is_the_wrong_one(
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("segment_bytes", [1000, 100_000], ids=["many segments", "one segment"])
 @pytest.mark.parametrize(("number", "epoch"), [(0, 1), (14, 4), (29, 5)])
-def test_one_batch_that_alone_contradicts_the_epoch_file_is_damaged(
+def test_a_batch_that_contradicts_the_sealed_epochs_is_damaged(
     number: int, epoch: int, segment_bytes: int, clean: bool
 ) -> None:
     """No batch beside it contradicts it: it is the log's first or last, or that of an epoch."""

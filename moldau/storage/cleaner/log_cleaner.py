@@ -439,7 +439,8 @@ class LogCleaner:
             await filesystem.offload(filesystem.fsync_directory, log.directory)
             if not log.offline:
                 number = log.segments.index_for(sources[0].base_offset)
-                log.segments.seal_closed([number], log.log_end_offset)
+                epochs = log.leader_epoch_cache.entries
+                log.segments.seal_closed([number], log.log_end_offset, epochs)
         except (OSError, InvalidBatch) as error:
             log.take_offline(f"a compacted segment could not be put in place: {error}")
             raise CleaningFailed(log.offline_reason, is_worker_lost=True) from None

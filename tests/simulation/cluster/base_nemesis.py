@@ -12,6 +12,8 @@ from random import Random
 
 from tests.simulation.cluster.base_world import BaseWorld
 from tests.simulation.cluster.disk import Death
+from tests.simulation.cluster.files_beside import FilesBesideLogs
+from tests.simulation.cluster.logs import METADATA_DIRECTORY
 from tests.simulation.cluster.node import ControllerNode
 
 DEATHS = (Death.KILL, Death.KILL, Death.POWER_LOSS)
@@ -35,6 +37,7 @@ class BaseNemesis:
         self.random = random
         self.pause_ms = random.choice((300.0, 1_000.0, 3_000.0))
         self.is_over = False
+        self._metadata_files_beside = FilesBesideLogs(world, of_metadata=True)
         self._acts = self.acts()
         # Few kinds at a time meet each other more often than all of them would.
         kept = random.sample(self._acts, random.randint(2, 9))
@@ -147,6 +150,7 @@ class BaseNemesis:
     def controller_died(self, node: ControllerNode) -> None:
         """Told of every death: it is started again after a while."""
         node.bury()
+        self._metadata_files_beside.disturb(node.host, node.root, [METADATA_DIRECTORY])
         wait_ms = self.random.choice((0.0, 50.0, 1_000.0, 6_000.0)) * self.random.random() + 1.0
         self._later(5.0 if self.is_over else wait_ms, self._start_controller, node)
 

@@ -152,7 +152,7 @@ class ControllerNode:
         self.is_held = False
         """Somebody works on the machine: nobody else starts it."""
         self.is_ready = False
-        self._root = DirectoryNode()
+        self.root = DirectoryNode()
         self.wipe_count = 0
         self._compared_offset = -1
         self._security: SecurityChecks | None = None
@@ -176,7 +176,7 @@ class ControllerNode:
 
     def format(self, voters: VoterSet) -> None:
         """`moldau storage format` on an empty disk."""
-        filesystem = SimulatedFilesystem(self._root)
+        filesystem = SimulatedFilesystem(self.root)
         write_bootstrap(
             filesystem,
             METADATA_DIRECTORY,
@@ -196,7 +196,7 @@ class ControllerNode:
         process = self.process = Process(self.world.loop, name)
         self.disk = NodeDisk(
             process,
-            self._root,
+            self.root,
             self.random,
             self.disk_settings,
             VirtualClock(self.world.loop, self.world.wall_clocks.of(self.host)),
@@ -258,7 +258,7 @@ class ControllerNode:
         """
         assert self.disk is not None
         assert not self.is_alive
-        self._root = self.disk.survivors(self.disk.death)
+        self.root = self.disk.survivors(self.disk.death)
         self.is_ready = False
         if self.disk.death is Death.POWER_LOSS:
             self.world.fabric.host_down(self.host)
@@ -275,7 +275,7 @@ class ControllerNode:
         """The disk is replaced, and formatted as of a node that joins later."""
         assert not self.is_alive
         self.wipe_count += 1
-        self._root = DirectoryNode()
+        self.root = DirectoryNode()
         self.format(VoterSet())
 
     def check_image(self, who: str) -> None:

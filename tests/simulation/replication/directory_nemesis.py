@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.simulation.cluster.base_nemesis import Act, BaseNemesis
+from tests.simulation.cluster.files_beside import FilesBesideLogs
 from tests.simulation.replication.data_broker import DataBroker
-from tests.simulation.replication.files_beside import FilesBesideLogs
 from tests.simulation.replication.world import ReplicationWorld
 
 CLEAN_STOPS = 0.7
@@ -28,12 +28,12 @@ class DirectoryNemesis(BaseNemesis):
     _broker_out: DataBroker | None = None
     _path_out: str = ""
     _changes: list[Change]
-    _files: FilesBesideLogs
+    _files_beside: FilesBesideLogs
 
     def directory_acts(self) -> list[Act]:
         """What belongs into `acts`."""
         self._changes = []
-        self._files = FilesBesideLogs(self.world.seed)
+        self._files_beside = FilesBesideLogs(self.world, of_metadata=False)
         return [
             (2, self._fail_directory),
             (1, self._fail_scan),
@@ -185,7 +185,8 @@ class DirectoryNemesis(BaseNemesis):
 
     def change_directories(self, broker: DataBroker) -> None:
         """A broker has died, and has been buried."""
-        self._files.disturb(broker)
+        directories = broker.directories
+        self._files_beside.disturb(broker.host, broker.root, directories.configured)
         if self._broker_out is broker:
             changes, self._changes = self._changes, []
             for change in changes:

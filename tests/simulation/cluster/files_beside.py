@@ -1,14 +1,14 @@
-"""What happens to the files beside the logs of a broker whose process does not run.
+"""What happens to the files beside the logs of a node whose process does not run.
 
 Owns: which of them are lost, cut at an entry, or exchanged for one of another segment or partition.
-Must not: touch `.log` files, what belongs to a whole directory, or the metadata log.
-Invariant: its dice are its own, so that the rest of a seed stays what it was. Nothing that a broker
+Must not: touch `.log` files, snapshots of the metadata, or what belongs to a whole directory.
+Invariant: its dice are its own, so that the rest of a seed stays what it was. Nothing that a node
 has promised depends on these files, so no promise is excused for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,8 @@ from moldau.storage.log_directory import METADATA_PARTITION, parse_partition_dir
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 if TYPE_CHECKING:
-    from tests.simulation.replication.data_broker import DataBroker
+    from tests.simulation.cluster.base_world import BaseWorld
+    from tests.storage.simulated_disk import DirectoryNode
 
 ENTRY_BYTES = {
     ".txnindex": TXN_ENTRY.size,
@@ -35,14 +36,18 @@ SHARES = (0.0, 0.0, 0.1, 0.5)
 class FilesBesideLogs:
     """See the module."""
 
-    def __init__(self, seed: str) -> None:
-        self._random = Random(f"files beside {seed}")
+    def __init__(self, world: BaseWorld, *, of_metadata: bool) -> None:
+        """`of_metadata`: beside the metadata log, and not beside the logs of partitions."""
+        self._world = world
+        self._of_metadata = of_metadata
+        what = "metadata files beside" if of_metadata else "files beside"
+        self._random = Random(f"{what} {world.seed}")
         self._share = self._random.choice(SHARES)
 
-    def disturb(self, broker: DataBroker) -> None:
-        """The broker has died, and has been buried."""
-        disk, random = SimulatedFilesystem(broker.root), self._random
-        paths = list(self._paths(disk, broker.directories.configured)) if self._share else []
+    def disturb(self, host: str, root: DirectoryNode, directories: Iterable[str]) -> None:
+        """The node `host`, whose disk is `root`, has died, and has been buried."""
+        disk, random = SimulatedFilesystem(root), self._random
+        paths = list(self._paths(disk, directories)) if self._share else []
         for path in paths:
             if random.random() >= self._share:
                 continue
@@ -58,14 +63,14 @@ class FilesBesideLogs:
             else:
                 alike = [each for each in paths if _kind(each) == kind and disk.exists(each)]
                 disk.put(path, disk.read_bytes(random.choice(alike)))
-            broker.world.counts["files_beside_" + how] += 1
-            broker.world.note(f"{broker.host}: {path} is {how}")
+            self._world.counts["files_beside_" + how] += 1
+            self._world.note(f"{host}: {path} is {how}")
 
-    def _paths(self, disk: SimulatedFilesystem, directories: list[str]) -> Iterator[str]:
+    def _paths(self, disk: SimulatedFilesystem, directories: Iterable[str]) -> Iterator[str]:
         for directory in directories:
             for name in disk.listdir(directory) if disk.exists(directory) else ():
-                topic_partition = parse_partition_directory(name)
-                if topic_partition not in (None, METADATA_PARTITION):
+                found = parse_partition_directory(name)
+                if found is not None and (found == METADATA_PARTITION) is self._of_metadata:
                     for file in disk.listdir(f"{directory}/{name}"):
                         if _kind(file) in ENTRY_BYTES:
                             yield f"{directory}/{name}/{file}"
