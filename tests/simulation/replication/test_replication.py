@@ -43,9 +43,6 @@ SEED_OF_A_RESCUE_WITHOUT_A_DIRECTORY = "2097"
 without a replica of the partition is out to the end.
 """
 
-SEED_OF_A_LOG_DAMAGED_WHILE_ITS_REPLICA_IS_PROPOSED = "366754332"
-"""A follower that has caught up breaks while the proposal that it joins the ISR is on its way."""
-
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_no_seed_breaks_a_promise():
@@ -89,16 +86,6 @@ def test_a_partition_is_rescued_while_another_log_directory_is_out():
     )
     assert outcome.failure is None
     assert outcome.counts["rescues_without_a_directory"] > 0
-
-
-@pytest.mark.timeout(TIMEOUT_S)
-@pytest.mark.parametrize("bug", ["", "log-begun-under-the-old-epoch"])
-def test_a_damaged_log_begins_again_when_no_proposal_can_let_it_in(bug: str):
-    """ADR 11; the injected bug shows that the seed still comes to that."""
-    outcome = REPLICATION.run_seed(
-        SEED_OF_A_LOG_DAMAGED_WHILE_ITS_REPLICA_IS_PROPOSED, Choice(bug=bug)
-    )
-    assert outcome.kind == ("joined-behind" if bug else "")
 
 
 def test_brokers_and_controllers_have_the_same_session():
