@@ -25,8 +25,7 @@ class LeftOut(NamedTuple, Generic[T]):
     """Lines that were not written.
 
     Attributes:
-        sample: what the interval's first line of the message was; None for lines of messages that
-            found no room beside others.
+        sample: of the first of them; None for lines of messages that found no room beside others.
         sender: who caused lines that found no room, or `OTHERS`.
     """
 
@@ -91,11 +90,12 @@ class Brake(Generic[T]):
         self._crowded_until_ms = 0.0
 
     def take(self, message: Hashable, sample: Callable[[], T], sender: Names = OTHERS) -> T | None:
-        """The message's sample if the line may be written; None if it is counted instead.
+        """A sample of the message if the line may be written; None if it is counted instead.
 
         Args:
             message: equal for lines that say the same.
-            sample: called for the first line of a message that is not known.
+            sample: called for the first line of a message that is not known, and for the first one
+                that is left out before each count.
             sender: who causes the line.
         """
         now_ms = self._clock.monotonic_ms()
@@ -111,6 +111,8 @@ class Brake(Generic[T]):
             self._senders[sender] += 1
         written_ms = known.written_ms
         if len(written_ms) == self._max_lines and written_ms[0] > now_ms - self.interval_ms:
+            if not known.left_out_count:
+                known.sample = sample()
             known.left_out_count += 1
             return None
         written_ms.append(now_ms)

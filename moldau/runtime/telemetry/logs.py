@@ -48,7 +48,7 @@ class Event:
     Attributes:
         name: what has happened, the same words each time.
         text: in which every part that a peer has chosen is `quoted`.
-        is_counted: whoever logs it has a `Brake` for it; the handler writes every one.
+        is_counted: a `Brake` of the area has let it through; the handler writes every one.
     """
 
     __slots__ = ("fields", "is_counted", "name", "text")

@@ -88,6 +88,15 @@ def test_what_is_said_of_two_partitions_is_two_messages() -> None:
     assert masked("storage: t-1 is offline: 3") == masked("storage: t-1 is offline: 4")
 
 
+def test_the_audit_log_is_checked_for_equal_lines_only() -> None:
+    lines = [
+        line(f"failed authentication of u-{number}", number, name="moldau.authentication")
+        for number in range(11)
+    ]
+    assert repeated_lines("\n".join(lines)) == []
+    assert len(repeated_lines("\n".join(11 * lines[:1]))) == 1
+
+
 def test_words_are_not_masked() -> None:
     text = "controlled-shutdown-of uncharacteristically-so a-broker"
     assert masked(text) == text

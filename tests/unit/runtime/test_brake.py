@@ -1,4 +1,4 @@
-"""What is logged again and again: a few lines, then a count, whoever logs it."""
+"""What is logged again and again: a few lines, then a count."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_message_is_a_few_lines_and_a_count(written: Written) -> None:
     written.clock.advance(BRAKE_INTERVAL_MS)
     [entry] = written.take_entries()
     assert (entry["event"], entry["left_out"]) == ("lines left out", 2_745 - MAX_LINES)
-    assert entry["message"] == "fencing broker 0, which fell silent"
+    assert entry["message"] == f"fencing broker {MAX_LINES}, which fell silent"
     assert (entry["level"], entry["logger"]) == ("warning", "moldau.test")
     written.clock.advance(BRAKE_INTERVAL_MS)
     assert written.take() == [], "nothing more was left out"
@@ -272,13 +272,13 @@ def test_a_sender_leaves_room_for_others_and_their_number_is_bounded() -> None:
     assert brake.take(0, lambda: "of a", ("a",)) == "of a", "there is room again"
 
 
-def test_the_sample_is_made_when_a_message_becomes_known() -> None:
+def test_a_count_shows_the_first_line_that_was_left_out() -> None:
     clock = ManualClock()
     brake: Brake[int] = Brake(clock, max_lines=2, interval_ms=10, max_messages=1)
     samples = iter(range(9))
     took = [brake.take("m", lambda: next(samples)) for _ in range(4)]
     assert took == [0, 0, None, None]
     clock.advance(10)
-    assert brake.take_counts() == [LeftOut(0, OTHERS, 2)]
-    assert brake.take("m", lambda: next(samples)) == 1
+    assert brake.take_counts() == [LeftOut(1, OTHERS, 2)]
+    assert brake.take("m", lambda: next(samples)) == 2
     assert brake.take_counts(with_early=True) == []
