@@ -83,9 +83,7 @@ class LeaderLink:
         async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
             connection = await self._connected(leader)
             request = message if isinstance(message, Request) else await message(connection)
-            return await connection.send(
-                request, timeout_ms=max(timeout_ms, self._request_timeout_ms)
-            )
+            return await connection.send(request, timeout_ms=self._request_timeout_ms)
 
     def leader_changed(self, leader: LeaderAddress | None) -> None:
         """Give up a connection to any other node than `leader`; None changes nothing yet: an old

@@ -170,6 +170,7 @@ class DataBroker:
             self.disk_settings,
             VirtualClock(self.world.loop, self.world.wall_clocks.of(self.host)),
             self.world.disk_operation,
+            self.directories.refusals.values(),
         )
         self.disk.owner = self
         self.directories.mount(self.disk)
