@@ -20,6 +20,8 @@ from tests.virtual.transport import SimulatedTransport
 SEEDS_SHARE = 0.2
 SILENT = 0.25
 """Of connections on which an answer is lost; all others break, when what they carried has gone."""
+SPARED_S = 4.0
+"""For so long a process that has lost its first answers gets all others: it may get through."""
 RESPONSE_PART = slice(4, 8)
 """Where the correlation id is in a frame that begins with its size."""
 REQUEST_API, REQUEST_PART = slice(4, 6), slice(8, 12)
@@ -67,6 +69,7 @@ class LostAnswers(Troubles):
     def __init__(self, world: BaseWorld) -> None:
         super().__init__(world, "lost answers", SEEDS_SHARE)
         self._is_of_each_peer = self.random.random() < 0.5
+        self._may_lose_at = SPARED_S
         self._lost: set[tuple[str, str, int]] = set()
         self._asked: WeakKeyDictionary[SimulatedTransport, _Asked] = WeakKeyDictionary()
         world.fabric.on_write = self._written
@@ -86,8 +89,11 @@ class LostAnswers(Troubles):
         self.lose_first_answers()
 
     def lose_first_answers(self) -> None:
-        """Once more, also of those that have lost theirs."""
-        self._lost.clear()
+        """Once more, also of those that have lost theirs a while ago."""
+        now = self.world.loop.time()
+        if now >= self._may_lose_at:
+            self._may_lose_at = now + SPARED_S
+            self._lost.clear()
 
     def _written(self, transport: SimulatedTransport, data: bytes) -> None:
         peer = transport.peer

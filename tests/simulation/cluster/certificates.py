@@ -27,6 +27,8 @@ SIDES = ((SERVER,), (CLIENT,), (SERVER, CLIENT))
 BROKEN = 0.5
 """How often the node's connections break, so that it needs new ones."""
 CONTROLLERS = 0.5
+SETTLED_MS = 4_000.0
+"""After this time a node that was refused has heard from the others again."""
 SEEDS_SHARE = 0.25
 
 
@@ -44,7 +46,7 @@ class Certificates(Troubles):
         ended is all that could make the others elect.
         """
         self._ended: dict[str, tuple[str, ...]] = {}
-        self._count = 0
+        self._is_watched = False
         world.fabric.distrust = self._distrust
 
     def acts(self) -> list[Callable[[], None]]:
@@ -68,30 +70,32 @@ class Certificates(Troubles):
         brokers = self._brokers
         hosts = controllers if random.random() < CONTROLLERS else brokers
         host = random.choice(hosts)
-        if host in self._ended:
+        if host in self._ended or self._is_watched:
             return
         sides, duration_ms = random.choice(SIDES), random.choice(DURATIONS_MS)
         is_broken = random.random() < BROKEN
         world.fault_injected(
             "certificate ends", f"{host} {'+'.join(sides)} {duration_ms} {is_broken}"
         )
-        undisturbed = self._undisturbed(host)
+        is_undisturbed = (lambda: True) if duration_ms is None else self._watch(host)
         self._ended[host] = sides
-        self._count += 1
         if is_broken:
             nodes = {*controllers, *brokers}
             for transport in world.fabric.open_transports():
-                if host in (transport.host, transport.remote_host):
-                    if nodes.issuperset((transport.host, transport.remote_host)):
-                        world.fabric.reset(transport)
+                ends = {transport.host, transport.remote_host}
+                if host in ends and ends <= nodes:
+                    world.fabric.reset(transport)
         if duration_ms is not None:
-            world.loop.call_outside(duration_ms, self._renew, host, undisturbed)
+            world.loop.call_outside(duration_ms, self._renew, host, is_undisturbed)
 
-    def _renew(self, host: str, undisturbed: Callable[[], bool]) -> None:
-        if self._ended.pop(host, None) is None:
-            return
-        self.world.note(f"{host} has a new certificate")
-        if not undisturbed():
+    def _renew(self, host: str, is_undisturbed: Callable[[], bool]) -> None:
+        if self._ended.pop(host, None) is not None:
+            self.world.note(f"{host} has a new certificate")
+        self.world.loop.call_outside(SETTLED_MS, self._check, host, is_undisturbed)
+
+    def _check(self, host: str, is_undisturbed: Callable[[], bool]) -> None:
+        self._is_watched = False
+        if not is_undisturbed():
             self.world.violation = self.world.violation or Violation(
                 "certificate-disturbs", f"{host} was refused, and the others have elected"
             )
@@ -110,15 +114,16 @@ class Certificates(Troubles):
             return alert
         return None
 
-    def _undisturbed(self, host: str) -> Callable[[], bool]:
-        """What says later whether the leader of now leads in its epoch, unless it is the one whose
-        certificate ends, or another one's has ended, too.
+    def _watch(self, host: str) -> Callable[[], bool]:
+        """What says later whether the leader of now leads in its epoch, where it has to. Until then
+        no other certificate ends.
         """
         leaders = [node for node in self.world.active() if node.host != host]
         if not self._is_alone or self._ended or len(leaders) != 1:
             return lambda: True
-        leader, count, epoch = leaders[0], self._count + 1, _epoch(leaders[0])
-        return lambda: self._count > count or _epoch(leader) == epoch
+        self._is_watched = True
+        leader, epoch = leaders[0], _epoch(leaders[0])
+        return lambda: _epoch(leader) == epoch
 
 
 def _epoch(node: ControllerNode) -> int:
