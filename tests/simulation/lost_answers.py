@@ -27,7 +27,7 @@ RESPONSE_PART = slice(4, 8)
 REQUEST_API, REQUEST_PART = slice(4, 6), slice(8, 12)
 
 
-class _Frames:
+class Frames:
     """Finds the frames in what one end writes, however it is cut."""
 
     def __init__(self) -> None:
@@ -56,8 +56,8 @@ class _Frames:
 class _Asked(NamedTuple):
     """A connection: how its requests and its answers are cut, and the kinds of open requests."""
 
-    requests: _Frames
-    answers: _Frames
+    requests: Frames
+    answers: Frames
     kinds: dict[bytes, int]
 
 
@@ -101,7 +101,7 @@ class LostAnswers(Troubles):
             return
         asked = self._asked.get(transport)
         if asked is None:
-            asked = _Asked(_Frames(), _Frames(), {})
+            asked = _Asked(Frames(), Frames(), {})
             self._asked[transport] = self._asked[peer] = asked
         if transport.is_asking:
             for head in asked.requests.heads(data, REQUEST_PART.stop):

@@ -105,13 +105,9 @@ class Certificates(Troubles):
         if not self._ended or not nodes.issuperset((source, host)):
             return None
         if SERVER in self._ended.get(host, ()):
-            refused = ssl.SSLCertVerificationError(1, f"[SSL] {ENDED}")
-            refused.verify_message = ENDED
-            return refused
+            return expired()
         if CLIENT in self._ended.get(source, ()):
-            alert = ssl.SSLError(1, f"[SSL: {ALERT}]")
-            alert.reason = ALERT
-            return alert
+            return alert()
         return None
 
     def _watch(self, host: str) -> Callable[[], bool]:
@@ -124,6 +120,20 @@ class Certificates(Troubles):
         self._is_watched = True
         leader, epoch = leaders[0], _epoch(leaders[0])
         return lambda: _epoch(leader) == epoch
+
+
+def expired() -> ssl.SSLCertVerificationError:
+    """What who connects has of a server whose certificate has ended."""
+    error = ssl.SSLCertVerificationError(1, f"[SSL] {ENDED}")
+    error.verify_message = ENDED
+    return error
+
+
+def alert() -> ssl.SSLError:
+    """What a client whose certificate has ended has of the server."""
+    error = ssl.SSLError(1, f"[SSL: {ALERT}]")
+    error.reason = ALERT
+    return error
 
 
 def _epoch(node: ControllerNode) -> int:
