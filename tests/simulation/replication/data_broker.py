@@ -288,6 +288,10 @@ class DataBroker:
                 node_id=self.broker_id,
                 random=self.random,
             )
+            first = self.config.log_directories[0]
+            if first in directories.offline:  # as a node whose metadata log lies there
+                directories.release()
+                raise LogDirectoryError(directories.offline[first])
             observer = Observer(
                 world,
                 process,
