@@ -70,10 +70,11 @@ class LeaderLink:
         """One attempt: the response of `leader`.
 
         A caller that gives up in time does not disturb the others: the connection is given up only
-        when it owes an answer for `request_timeout_ms`.
+        when it owes an answer for `request_timeout_ms`, or for a client's longer `timeout_ms`.
 
         Args:
-            message: the request, or what makes it once the peer's versions are known.
+            message: this node's request, or what makes a client's once the peer's versions are
+                known.
             timeout_ms: how long this caller waits, connecting included.
 
         Raises:
@@ -82,10 +83,11 @@ class LeaderLink:
         """
         async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
             connection = await self._connected(leader)
-            request = message if isinstance(message, Request) else await message(connection)
-            return await connection.send(
-                request, timeout_ms=max(timeout_ms, self._request_timeout_ms)
-            )
+            if isinstance(message, Request):
+                return await connection.send(message, timeout_ms=self._request_timeout_ms)
+            # What a client asks for may take as long as the client says.
+            patience_ms = max(timeout_ms, self._request_timeout_ms)
+            return await connection.send(await message(connection), timeout_ms=patience_ms)
 
     def leader_changed(self, leader: LeaderAddress | None) -> None:
         """Give up a connection to any other node than `leader`; None changes nothing yet: an old

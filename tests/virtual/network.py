@@ -84,11 +84,18 @@ class Fabric:
             "held": 0,
             "gave_up": 0,
         }
+        self.on_write: Callable[[SimulatedTransport, bytes], None] | None = None
+        """Sees what is written before it leaves, and may break or silence the connection."""
+        self.distrust: Callable[[str, str], ssl.SSLError | None] | None = None
+        """What a TLS handshake of a host with another one fails with: a verification error for the
+        one that connects, any other when it has connected.
+        """
         self._hosts: dict[str, _Host] = {}
         self._blocked: set[tuple[str, str]] = set()
         self._slowed_ms: dict[tuple[str, str], float] = {}
         self._transports: dict[SimulatedTransport, None] = {}
         self._held: dict[SimulatedTransport, list[bytes]] = {}
+        self._silent: set[SimulatedTransport] = set()
         self._held_acknowledgements: dict[SimulatedTransport, int] = {}
         self._connection_number = 0
         self._last_free_port = FIRST_FREE_PORT
@@ -151,6 +158,11 @@ class Fabric:
             if end is not None and end.process.is_alive:
                 end.lose(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
 
+    def silence(self, transport: SimulatedTransport) -> None:
+        """Let nothing more of what this end writes arrive; its kernel gives up some time."""
+        self._held.setdefault(transport, [])
+        self._silent.add(transport)
+
     def host_down(self, host: str) -> None:
         """The machine loses power (its processes have been killed before): silence."""
         self._hosts[host].is_up = False
@@ -195,6 +207,7 @@ class Fabric:
     def forget(self, transport: SimulatedTransport) -> None:
         """The transport is over at its own end."""
         self._transports.pop(transport, None)
+        self._silent.discard(transport)
 
     def _deliver(self, transport: SimulatedTransport, piece: bytes) -> None:
         peer = transport.peer
@@ -210,7 +223,7 @@ class Fabric:
             self.loop.call_soon(peer.arrive, piece, context=peer.process.context)
 
     def _release(self, transport: SimulatedTransport) -> None:
-        if self._is_cut(transport.host, transport.remote_host):
+        if transport in self._silent or self._is_cut(transport.host, transport.remote_host):
             return
         transport.stuck_since = None
         for piece in self._held.pop(transport, []):
@@ -312,14 +325,28 @@ class Fabric:
         listener = self._hosts[host].listeners.get(port)
         if listener is None:
             self.counts["refused"] += 1
-            self._later(self._delay_ms(), _refuse, process, future)
+            refused = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+            self._later(self._delay_ms(), _fail, process, future, refused)
+            return
+        error = None if self.distrust is None else self.distrust(source, host)
+        if isinstance(error, ssl.SSLCertVerificationError):
+            self._later(self._delay_ms(), _fail, process, future, error)
             return
         self.counts["connections"] += 1
         self._connection_number += 1
         number = self._connection_number
         here = (source, FIRST_EPHEMERAL_PORT + number)
-        there = SimulatedTransport(self, listener.process, host, address, here, number)
-        near = SimulatedTransport(self, process, source, here, address, number)
+        there = SimulatedTransport(
+            self, listener.process, host, address, here, number, is_asking=False
+        )
+        near = SimulatedTransport(self, process, source, here, address, number, is_asking=True)
+        if error is not None:
+            # With TLS 1.3 who connects hears only afterwards that its certificate is refused.
+            arrival = self.loop.time() + self._delay_ms() / 1000
+            self._transports[near] = None
+            self.loop.call_at(arrival, _connected, near, factory, future, context=process.context)
+            self._at(arrival + self._delay_ms() / 1000, _lose, near, error)
+            return
         there.peer, near.peer = near, there
         self._transports[there] = self._transports[near] = None
         self.loop.call_soon(_accept, there, listener.factory, context=listener.process.context)
@@ -358,10 +385,14 @@ def _accept(transport: SimulatedTransport, factory: Callable[[], asyncio.BasePro
         transport.process.loop.call_soon(protocol.connection_lost, None)
 
 
-def _refuse(process: Process, future: asyncio.Future[object]) -> None:
+def _fail(process: Process, future: asyncio.Future[object], error: OSError) -> None:
     if not future.done() and process.is_alive:
-        error = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         future.set_exception(error)
+
+
+def _lose(transport: SimulatedTransport, error: OSError) -> None:
+    if transport.process.is_alive:
+        transport.lose(error)
 
 
 def _connected(

@@ -7,8 +7,10 @@ from random import Random
 import pytest
 
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from moldau.runtime.authentication import TlsError
 from moldau.runtime.connection import Connection, ConnectionLost, RequestTimedOut
 from moldau.server.server import ListenerSpec, Server
+from tests.simulation.cluster.certificates import ALERT, alert, expired
 from tests.virtual.loop import Process, VirtualClock, VirtualLoop
 from tests.virtual.network import Fabric, NetworkSettings
 
@@ -133,6 +135,33 @@ def test_a_one_way_partition_is_a_black_hole_until_the_request_times_out(make_wo
     with pytest.raises(RequestTimedOut):
         world.run(connection.send(request(), api_version=3, timeout_ms=2_000))
     assert len(world.received) == (0 if direction == ("c", "s") else 1)
+
+
+def test_a_silenced_end_is_heard_no_more_by_this_connection_alone(make_world):
+    world = make_world()
+    connection, other = world.connect(), world.connect()
+    silent = connection._transport.peer
+    world.fabric.silence(silent)
+    with pytest.raises(RequestTimedOut):
+        world.run(connection.send(request(), api_version=3, timeout_ms=2_000))
+    world.fabric.heal("s", "c")
+    assert world.run(burst(other, 1)) == [0]
+    assert len(world.received) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(expired(), "its certificate is refused: certificate has expired"), (alert(), ALERT)],
+    ids=["of-the-server", "of-the-client"],
+)
+def test_who_is_not_trusted_has_no_connection(make_world, error, text):
+    """As with TLS 1.3: a server refuses a client when that one has connected."""
+    world = make_world()
+    world.fabric.distrust = lambda source, host: error if (source, host) == ("c", "s") else None
+    with pytest.raises(TlsError, match=text):
+        world.connect(negotiate=True)
+    world.fabric.distrust = None
+    assert world.run(burst(world.connect(), 1)) == [0]
 
 
 def test_what_a_partition_held_back_arrives_after_it_heals(make_world):

@@ -36,6 +36,8 @@ class SimulatedTransport(asyncio.Transport):
         local: tuple[str, int],
         remote: tuple[str, int],
         connection_number: int,
+        *,
+        is_asking: bool,
     ) -> None:
         super().__init__({"peername": remote, "sockname": local})
         self.fabric = fabric
@@ -43,6 +45,8 @@ class SimulatedTransport(asyncio.Transport):
         self.host = host
         self.remote_host = remote[0]
         self.number = connection_number
+        self.is_asking = is_asking
+        """Whether this end has connected to the other."""
         self.peer: SimulatedTransport | None = None
         self.protocol: Any = None
         self.is_lost = False
@@ -106,6 +110,10 @@ class SimulatedTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         if self.is_closing() or not len(data):
             return
+        if self.fabric.on_write is not None:
+            self.fabric.on_write(self, bytes(data))
+            if self.is_lost:
+                return
         self._unsent.append(bytes(data))
         self._unsent_bytes += len(data)
         self.pump()

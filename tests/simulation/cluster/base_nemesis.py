@@ -11,10 +11,13 @@ from collections.abc import Callable, Collection
 from random import Random
 
 from tests.simulation.cluster.base_world import BaseWorld
+from tests.simulation.cluster.certificates import Certificates
 from tests.simulation.cluster.disk import Death
 from tests.simulation.cluster.files_beside import FilesBesideLogs
 from tests.simulation.cluster.logs import METADATA_DIRECTORY
 from tests.simulation.cluster.node import ControllerNode
+from tests.simulation.cluster.troubles import Troubles
+from tests.simulation.lost_answers import LostAnswers
 
 DEATHS = (Death.KILL, Death.KILL, Death.POWER_LOSS)
 
@@ -38,13 +41,16 @@ class BaseNemesis:
         self.pause_ms = random.choice((300.0, 1_000.0, 3_000.0))
         self.is_over = False
         self._metadata_files_beside = FilesBesideLogs(world, of_metadata=True)
+        self.troubles = self.make_troubles()
+        for each in self.troubles:
+            each.keep_to(faults)
         self._acts = self.acts()
         # Few kinds at a time meet each other more often than all of them would.
         kept = random.sample(self._acts, random.randint(2, 9))
         if random.random() < 0.5:
             names = random.choice(self.scenarios)
             kept = [each for each in self._acts if self._name(each) in names]
-        known = [*self._acts, *self.named_acts()]
+        known = [*self._acts, *((1.0, act) for each in self.troubles for act in each.acts())]
         if faults:
             kept = [each for each in known if self._name(each) in faults]
             assert len(kept) == len(faults), f"there are {[self._name(each) for each in known]}"
@@ -54,9 +60,15 @@ class BaseNemesis:
         """Everything that it can do."""
         raise NotImplementedError
 
-    def named_acts(self) -> list[Act]:
-        """What no seed chooses by itself, only `faults`: it strikes by dice of its own."""
-        return []
+    def make_troubles(self) -> list[Troubles]:
+        """What strikes beside it. No seed chooses one of their acts by itself, only `faults`."""
+        brokers = [each for each in self.hosts() if each.startswith("broker-")]
+        return [LostAnswers(self.world), Certificates(self.world, brokers)]
+
+    def end_troubles(self) -> None:
+        """No more of them."""
+        for each in self.troubles:
+            each.end()
 
     def hosts(self) -> list[str]:
         """Between whom links can be cut."""
@@ -71,6 +83,8 @@ class BaseNemesis:
         return act[1].__name__.strip("_")
 
     async def __call__(self) -> None:
+        for each in self.troubles:
+            each.start()
         world = self.world
         until = world.loop.time() + world.chaos_ms / 1000
         weights = [weight for weight, _act in self._chosen]
@@ -90,6 +104,7 @@ class BaseNemesis:
         """Everything whole again."""
         world = self.world
         self.is_over = True
+        self.end_troubles()
         world.fabric.heal_all()
         world.fabric.settings.slow_segment = 0.0
         for jump in world.wall_clocks.set_right():

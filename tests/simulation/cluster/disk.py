@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 from typing import Any
@@ -27,35 +27,57 @@ WITHOUT_DISK = frozenset({"check_fetched", "match_slice"})
 NEEDS_ROOM = frozenset({"append", "pwrite", "create", "mkdir", "reserve"})
 """Operations that a full disk refuses; all others work on it."""
 
+READS = frozenset(
+    {"open", "map", "read", "pread", "listdir", "exists", "is_directory", "size_bytes"}
+    | {"modified_ms", "disk_usage"}
+)
+"""Operations that a read-only disk does not refuse."""
+
 
 @dataclass(slots=True)
 class Refusal:
-    """What a machine's disk refuses, whichever process uses it: ENOSPC what needs room, EROFS every
-    change, EIO every change and every read.
+    """What a disk refuses, whichever process uses it: ENOSPC what needs room, EROFS every change,
+    EIO every change and every read.
     """
 
+    directory: str = ""
+    """Where it is mounted; else it is all that the machine has."""
     error_number: int = 0
     """0: nothing."""
     refused_count: int = 0
     """Appends of records, since it began."""
+    refused_logs: set[str] = field(default_factory=set)
+    """To which a process wanted to append, since its start."""
+    repeated_log: str = ""
+    """To which it has tried to append once more, although the disk had failed."""
 
     def begin(self, error_number: int) -> None:
         self.error_number, self.refused_count = error_number, 0
+        self.process_starts()
 
     def end(self) -> None:
         self.error_number = 0
 
-    def check(self, name: str, path: str, *, changes: bool) -> None:
+    def process_starts(self) -> None:
+        """What the last one did is over."""
+        self.refused_logs.clear()
+
+    def check(self, name: str, path: str) -> None:
         """Raises OSError."""
         number = self.error_number
+        if not number or not (path == self.directory or path.startswith(f"{self.directory}/")):
+            return
         refuses = {
-            0: False,
             errno.ENOSPC: name in NEEDS_ROOM,
-            errno.EROFS: changes,
+            errno.EROFS: name not in READS,
             errno.EIO: True,
         }[number]
         if refuses:
-            self.refused_count += name == "append" and path.endswith(".log")
+            if name == "append" and path.endswith(".log"):
+                self.refused_count += 1
+                if number != errno.ENOSPC and path in self.refused_logs:
+                    self.repeated_log = path
+                self.refused_logs.add(path)
             raise OSError(number, os.strerror(number), path)
 
 
@@ -87,10 +109,12 @@ class NodeDisk(SimulatedFilesystem):
         settings: DiskSettings,
         clock: VirtualClock,
         on_operation: Callable[[str], None] = lambda _line: None,
-        refusal: Refusal | None = None,
+        refusals: Iterable[Refusal] = (),
     ) -> None:
         super().__init__(root, now_ms=clock.now_ms)
-        self._refusal = refusal or Refusal()
+        self._refusals = list(refusals)
+        for refusal in self._refusals:
+            refusal.process_starts()
         self._process = process
         self._random = random
         self._on_operation = on_operation
@@ -102,8 +126,6 @@ class NodeDisk(SimulatedFilesystem):
         self.stall_until = 0.0
         self.crash_on: str | None = None
         """Die before the next change of a file whose path contains this."""
-        self.dead_directories: set[str] = set()
-        """Mounted disks that answer nothing but errors."""
         process.on_kill.append(self._process_died)
 
     def changing(
@@ -118,17 +140,11 @@ class NodeDisk(SimulatedFilesystem):
             self.has_crashed_inside = True
             self._process.kill()
             raise
-        self._refusal.check(name, path, changes=True)
         self._on_operation(f"{self._process.name} disk {name} {path}")
 
-    def reading(self, name: str, path: str, size: int = 0) -> None:
-        super().reading(name, path, size)
-        self._refusal.check(name, path, changes=False)
-
     def check_fault(self, name: str, path: str) -> None:
-        for directory in self.dead_directories:
-            if path == directory or path.startswith(f"{directory}/"):
-                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        for refusal in self._refusals:
+            refusal.check(name, path)
         super().check_fault(name, path)
 
     def exists(self, path: str) -> bool:

@@ -8,13 +8,13 @@ Invariant: after `end` every disk takes every write.
 from __future__ import annotations
 
 import errno
-from random import Random
+from collections.abc import Callable
 
 from tests.kit.seeds import Violation
 from tests.simulation.cluster.base_world import BaseWorld
 from tests.simulation.cluster.node import ControllerNode
+from tests.simulation.cluster.troubles import Troubles
 
-TROUBLED_SEEDS = 0.5
 DURATIONS_MS = (500.0, 3_000.0, 9_000.0, None)
 """None: until the faults end."""
 ACTIVE_ONES_DISK = 0.7
@@ -23,43 +23,37 @@ STAYS_MS = 2_000.0
 LOOKS_EVERY_MS = 250.0
 
 
-class DiskTroubles:
+class DiskTroubles(Troubles):
     """Strikes beside the nemesis."""
 
-    def __init__(self, world: BaseWorld) -> None:
-        self.world = world
-        self.random = Random(f"disk troubles {world.seed}")
-        self.pause_ms = self.random.choice((1_500.0, 5_000.0))
-        self.is_on = self.random.random() < TROUBLED_SEEDS
+    pauses_ms = (1_500.0, 5_000.0)
+
+    def __init__(self, world: BaseWorld, seeds_share: float) -> None:
+        super().__init__(world, "disk troubles", seeds_share)
         self.may_break = self.random.random() < 0.5
 
-    def start(self) -> None:
-        """Strike from time to time, in a seed that has such troubles."""
-        if self.is_on:
-            self._later()
+    def acts(self) -> list[Callable[[], None]]:
+        return [self.full_disk, self.break_disk]
 
     def end(self) -> None:
         """Every disk takes every write from now on."""
-        self.is_on = False
+        super().end()
         for node in self.world.controllers:
             node.refusal.end()
 
-    def _later(self) -> None:
-        delay_ms = self.random.expovariate(1 / self.pause_ms)
-        self.world.loop.call_outside(delay_ms, self._strike)
-
-    def _strike(self) -> None:
-        if not self.is_on:
-            return
+    def strike(self) -> None:
         if self.may_break and self.random.random() < 0.4:
-            self._begin(self.random.choice((errno.EIO, errno.EROFS)))
+            self.break_disk()
         else:
             self.full_disk()
-        self._later()
 
     def full_disk(self) -> None:
         """One machine's disk has no room."""
         self._begin(errno.ENOSPC)
+
+    def break_disk(self) -> None:
+        """One machine's disk is broken or read-only."""
+        self._begin(self.random.choice((errno.EIO, errno.EROFS)))
 
     def _begin(self, error_number: int) -> None:
         nodes = [node for node in self.world.controllers if not node.refusal.error_number]

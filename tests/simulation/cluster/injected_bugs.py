@@ -16,9 +16,11 @@ from moldau.controller.core.partition_changes import Step
 from moldau.protocol.api_keys import ApiKey
 from moldau.raft.core.effects import Persist
 from moldau.raft.core.election import Elections
+from moldau.raft.core.state import QuorumState
 from moldau.raft.log_store import LogStore
 from moldau.raft.quorum_driver import QuorumDriver
 from moldau.raft.snapshot_store import SnapshotStore
+from moldau.runtime.connector import Connector, PeerRefused
 from tests.kit.injected_bugs import InjectedBug, Patch, table
 from tests.simulation.cluster.injected_security_bugs import SECURITY_BUGS
 
@@ -196,6 +198,29 @@ def full_leader_stays(patch: Patch) -> None:
     patch.setattr(Elections, "lose_room", lambda *_a, **_k: None)
 
 
+def refused_peer_is_given_up(patch: Patch) -> None:
+    """A node that was refused once by a peer, or refused it, never connects to it again."""
+    original = Connector.connect
+
+    async def connect(self: Any, host: str, port: int, **options: Any) -> Any:
+        if (host, port) in self._problems:
+            raise PeerRefused(f"{host}:{port}")
+        return await original(self, host, port, **options)
+
+    patch.setattr(Connector, "connect", connect)
+
+
+def stands_without_asking(patch: Patch) -> None:
+    """A voter that hears from no leader raises the epoch at once: no PreVote."""
+    original = QuorumState.become_prospective
+
+    def become_prospective(self: Any) -> None:
+        original(self)
+        self.become_candidate()
+
+    patch.setattr(QuorumState, "become_prospective", become_prospective)
+
+
 BUGS = table(
     InjectedBug(answer_before_commit, 1),
     InjectedBug(decisions_overlap, 226),
@@ -212,5 +237,7 @@ BUGS = table(
     InjectedBug(trimmed_before_snapshot, 12, ("crash_on_file", "kill_controller")),
     InjectedBug(deposed_stays_active),
     InjectedBug(full_leader_stays, 2, ("full_disk",)),
+    InjectedBug(refused_peer_is_given_up, 3, ("end_certificate",)),
+    InjectedBug(stands_without_asking, 14, ("end_certificate",)),
     *SECURITY_BUGS,
 )

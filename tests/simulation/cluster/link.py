@@ -17,6 +17,7 @@ from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
+from moldau.runtime.authentication import TlsError
 from moldau.runtime.connection import Connection
 from tests.virtual.loop import VirtualClock, VirtualLoop
 from tests.virtual.network import SimulatedNetwork
@@ -70,7 +71,7 @@ class ControllerLink:
         """
         try:
             connection = await self._connected()
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, TlsError) as error:
             self._look_elsewhere(None)
             raise ControllerUnavailable(str(error)) from None
         limit_ms = max(min(timeout_ms, REQUEST_TIMEOUT_MS), 1.0)

@@ -12,6 +12,7 @@ from random import Random
 from tests.simulation.cluster.base_nemesis import Act, BaseNemesis
 from tests.simulation.cluster.brokers import SimulatedBroker
 from tests.simulation.cluster.disk_troubles import DiskTroubles
+from tests.simulation.cluster.troubles import Troubles
 from tests.simulation.cluster.world import World
 
 SCENARIOS = (
@@ -26,6 +27,9 @@ SCENARIOS = (
 )
 """What belongs together: half of the seeds keep to one of these."""
 
+CONTROLLERS_DISKS = 0.5
+"""So many seeds have troubles with them."""
+
 WIPED = 0.2
 """How many of the brokers that start again have lost their metadata."""
 
@@ -37,8 +41,6 @@ class Nemesis(BaseNemesis):
     world: World
 
     def __init__(self, world: World, random: Random, faults: Collection[str] = ()) -> None:
-        self._troubles = DiskTroubles(world)
-        self._troubles.is_on &= not faults
         super().__init__(world, random, faults)
         self._wipes = Random(f"wiped brokers {world.seed}")
 
@@ -65,12 +67,8 @@ class Nemesis(BaseNemesis):
             (1, self._stop_broker),
         ]
 
-    def named_acts(self) -> list[Act]:
-        return [(1, self._troubles.full_disk)]
-
-    async def __call__(self) -> None:
-        self._troubles.start()
-        await super().__call__()
+    def make_troubles(self) -> list[Troubles]:
+        return [*super().make_troubles(), DiskTroubles(self.world, CONTROLLERS_DISKS)]
 
     def hosts(self) -> list[str]:
         world = self.world
@@ -127,7 +125,6 @@ class Nemesis(BaseNemesis):
     def repair_others(self) -> None:
         """Brokers whole again, but for one that may stay away for good."""
         world = self.world
-        self._troubles.end()
         absent = self.random.choice(world.brokers) if self.random.random() < 0.7 else None
         for broker in world.brokers:
             if broker.process is not None:

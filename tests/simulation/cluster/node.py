@@ -201,7 +201,7 @@ class ControllerNode:
             self.disk_settings,
             VirtualClock(self.world.loop, self.world.wall_clocks.of(self.host)),
             self.world.disk_operation,
-            self.refusal,
+            [self.refusal],
         )
         # After everything that the death itself brings about: a crash unwinds the stack first.
         process.on_kill.append(

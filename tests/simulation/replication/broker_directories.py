@@ -20,7 +20,7 @@ from moldau.protocol.records import iter_batches
 from moldau.storage.checkpoints import RECOVERY_POINT_CHECKPOINT
 from moldau.storage.meta_properties import META_PROPERTIES
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.disk import NodeDisk
+from tests.simulation.cluster.disk import NodeDisk, Refusal
 from tests.simulation.replication.mirror import Mirror
 from tests.storage.simulated_disk import DirectoryNode, FileNode
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
@@ -62,6 +62,8 @@ class BrokerDirectories:
         self._broker = broker
         self.configured: list[str] = list(broker.world.log_directories)
         self.dead: set[str] = set()
+        """Those that are to be put back, whether they answer again by now or not."""
+        self.refusals = {path: Refusal(path) for path in self.configured}
         self._scan_faults: list[Fault] = []
         self._places: dict[Key, str] = {}
         self._away: dict[Key, str] = {}
@@ -83,12 +85,10 @@ class BrokerDirectories:
 
     # -- what becomes of them --------------------------------------------------------------------
 
-    def fail(self, path: str) -> None:
-        """From now on every operation there is an error."""
+    def fail(self, path: str, error_number: int = errno.EIO) -> None:
+        """From now on every operation there is an error, or every change."""
         self.dead.add(path)
-        disk = self._broker.disk
-        if disk is not None:
-            disk.dead_directories.add(path)
+        self.refusals[path].begin(error_number)
         self._put_away(path)
 
     def fail_while_scanned(self, path: str, operation: str) -> None:
@@ -106,6 +106,7 @@ class BrokerDirectories:
         """It is configured, and answers, with what was in it."""
         self._scan_faults = []
         self.dead.discard(path)
+        self.refusals[path].end()
         if path not in self.configured:
             self.configured.append(path)
         for key in [key for key, place in self._away.items() if place == path]:
@@ -178,12 +179,13 @@ class BrokerDirectories:
         """All disks of the machine were exchanged for empty ones."""
         self.configured = list(self._broker.world.log_directories)
         self.dead.clear()
+        for refusal in self.refusals.values():
+            refusal.end()
         self._away.clear()
         self._places.clear()
 
     def mount(self, disk: NodeDisk) -> None:
         """A process starts."""
-        disk.dead_directories = set(self.dead)
         if self._scan_faults:
             disk.faults += self._scan_faults
             self._scan_faults = []

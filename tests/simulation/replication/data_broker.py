@@ -170,6 +170,7 @@ class DataBroker:
             self.disk_settings,
             VirtualClock(self.world.loop, self.world.wall_clocks.of(self.host)),
             self.world.disk_operation,
+            self.directories.refusals.values(),
         )
         self.disk.owner = self
         self.directories.mount(self.disk)
@@ -287,6 +288,10 @@ class DataBroker:
                 node_id=self.broker_id,
                 random=self.random,
             )
+            first = self.config.log_directories[0]
+            if first in directories.offline:  # as a node whose metadata log lies there
+                directories.release()
+                raise LogDirectoryError(directories.offline[first])
             observer = Observer(
                 world,
                 process,

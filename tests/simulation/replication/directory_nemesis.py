@@ -8,10 +8,12 @@ only one replica no disk is exchanged, since no other replica could make up for 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import partial
 
 from tests.simulation.cluster.base_nemesis import Act, BaseNemesis
+from tests.simulation.cluster.disk import Refusal
 from tests.simulation.cluster.files_beside import FilesBesideLogs
 from tests.simulation.replication.data_broker import DataBroker
 from tests.simulation.replication.world import ReplicationWorld
@@ -78,11 +80,19 @@ class DirectoryNemesis(BaseNemesis):
 
     def _fail_directory(self) -> None:
         """Nothing of it answers any more; the process goes on with the others, or ends."""
-        broker = self._take_out("directory fails")
-        if broker is not None:
-            broker.directories.fail(self._path_out)
-            if self.random.random() < 0.6:
-                self._later(self.random.uniform(200, 4_000), self._look_after, broker)
+        self.break_spare("directory fails", errno.EIO)
+
+    def break_spare(self, what: str, error_number: int) -> Refusal | None:
+        """Let it fail; it stays out until the operator, who looks at it at the end at the latest,
+        has put it back.
+        """
+        broker = self._take_out(what)
+        if broker is None:
+            return None
+        broker.directories.fail(self._path_out, error_number)
+        if self.random.random() < 0.6:
+            self._later(self.random.uniform(200, 4_000), self._look_after, broker)
+        return broker.directories.refusals[self._path_out]
 
     def _look_after(self, broker: DataBroker) -> None:
         """The operator sees it: is the disk taken out first, or exchanged at once?"""

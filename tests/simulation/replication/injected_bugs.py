@@ -5,6 +5,7 @@ Owns: what each replaces, and which faults bring it to light. Must not: be activ
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from moldau.broker.replica.context import ReplicationContext
@@ -26,7 +27,7 @@ from moldau.controller.core.partition_changes import Election, PartitionTarget, 
 from moldau.metadata.image import NO_LEADER
 from moldau.metadata.image.values import LOST_DIRECTORY
 from moldau.protocol.errors import ErrorCode
-from moldau.storage import log_directory
+from moldau.storage import faults, log_directory
 from moldau.storage.batch_scan import BatchOrder
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from moldau.storage.found_partitions import FoundPartitions
@@ -352,6 +353,12 @@ def log_begun_under_the_old_epoch(patch: Patch) -> None:
     patch.setattr(ReplicaManager, "_look_after_damage", look_after_damage)
 
 
+def failed_disk_counts_as_full(patch: Patch) -> None:
+    """A broker takes a broken or read-only disk for a full one: it tries again and again."""
+    original = faults._OUT_OF_ROOM_ERRNOS
+    patch.setattr(faults, "_OUT_OF_ROOM_ERRNOS", original | {errno.EIO, errno.EROFS})
+
+
 # -- what leaders and controllers know of each other -----------------------------------------------
 
 
@@ -435,6 +442,21 @@ def retried_behind_the_next(patch: Patch) -> None:
     )
 
 
+def unanswered_gets_new_numbers(patch: Patch) -> None:
+    """A batch whose answer is lost is sent again as one that was never sent."""
+    original = Sender._answered
+
+    def answered(self: Any, node_id: int, call: Any, answer: Any) -> None:
+        if answer.cancelled() or answer.exception() is not None:
+            for batch in call.batches.values():
+                queue = self._accumulator.queue_of(batch)
+                if batch.is_numbered and queue.outstanding == [batch]:
+                    queue.number(batch)
+        original(self, node_id, call, answer)
+
+    patch.setattr(Sender, "_answered", answered)
+
+
 def close_forgets(patch: Patch) -> None:
     """A producer that is closed decides nothing about what was not acknowledged in time."""
     patch.setattr(Results, "fail_all", lambda self, error: None)
@@ -485,6 +507,8 @@ BUGS = table(
     InjectedBug(older_leader_is_believed, 2, ("lag_metadata", "kill_broker", "broker_leaves")),
     InjectedBug(retries_go_to_the_former_leader, 1, ("kill_broker", "broker_leaves")),
     InjectedBug(retried_behind_the_next, 1, ("kill_broker", "broker_leaves")),
+    InjectedBug(failed_disk_counts_as_full, 4, ("break_directory",)),
+    InjectedBug(unanswered_gets_new_numbers, 10, ("lose_first_answers",)),
     InjectedBug(close_forgets, 7, ("kill_broker",)),
     InjectedBug(stale_fetch_is_taken, 1, ("slow_network",)),
 )

@@ -9,8 +9,11 @@ from __future__ import annotations
 from tests.simulation.clients import ClientHost
 from tests.simulation.cluster.base_nemesis import DEATHS, Act
 from tests.simulation.cluster.disk import Death
+from tests.simulation.cluster.disk_troubles import DiskTroubles
+from tests.simulation.cluster.troubles import Troubles
 from tests.simulation.replication.data_broker import DataBroker
 from tests.simulation.replication.directory_nemesis import DirectoryNemesis
+from tests.simulation.replication.disk_troubles import DirectoryTroubles
 from tests.simulation.replication.isr_nemesis import IsrNemesis
 from tests.simulation.replication.world import ReplicationWorld
 
@@ -39,6 +42,10 @@ SCENARIOS = (
     ("slow_client", "broker_leaves", "slow_network", "partition"),
 )
 """What belongs together: half of the seeds keep to one of these."""
+
+
+CONTROLLERS_DISKS = 0.25
+"""So many seeds have troubles with them."""
 
 
 class ReplicationNemesis(DirectoryNemesis, IsrNemesis):
@@ -74,6 +81,13 @@ class ReplicationNemesis(DirectoryNemesis, IsrNemesis):
             (2, self._reset),
             (1.5, self._slow_network),
             (1, self._jump_clock),
+        ]
+
+    def make_troubles(self) -> list[Troubles]:
+        return [
+            *super().make_troubles(),
+            DiskTroubles(self.world, CONTROLLERS_DISKS),
+            DirectoryTroubles(self.world, self.break_spare),
         ]
 
     def hosts(self) -> list[str]:

@@ -15,6 +15,7 @@ from moldau.client import Consumer
 from moldau.client.errors import KafkaError
 from moldau.client.records import TopicPartition
 from moldau.runtime.ports import Ports
+from tests.simulation.clients import is_passing
 from tests.simulation.transactions import reads
 from tests.simulation.transactions.transactional_producer import keep_open
 from tests.virtual.loop import Process, VirtualClock
@@ -96,6 +97,8 @@ class Reader:
         try:
             found = await consumer.getmany(timeout_ms=self.random.choice((0, 200)))
         except KafkaError as error:
+            if is_passing(error):
+                return
             raise self.world.found("unexpected-error", f"{self.host}: {error!r}") from error
         self._take(consumer, positions, found)
 

@@ -207,6 +207,23 @@ async def test_a_lost_answer_is_asked_for_again(start: Start, quorum: Quorum) ->
     assert len(controller.asked) == 2
 
 
+async def test_a_connection_that_swallows_an_answer_is_given_up_after_its_time(
+    start: Start,
+) -> None:
+    """However long the broker would wait for the answer: else its start ends with it."""
+    controller = await start(answer=lambda _request: None)
+    channel = NetworkControllerChannel(
+        lambda: controller.address, request_timeout_ms=20, retry_backoff_ms=5
+    )
+    asked = asyncio.ensure_future(
+        channel.send(BrokerHeartbeatRequest(), OWN, timeout_ms=24 * HOUR_MS)
+    )
+    await asyncio.wait_for(controller.arrived.wait(), 10)
+    controller.answer = lambda request: error_response(request, ErrorCode.NONE, "")
+    assert await asyncio.wait_for(asked, 10) == BrokerHeartbeatResponse()
+    await channel.close()
+
+
 async def test_a_controller_that_dies_is_waited_for(start: Start, quorum: Quorum) -> None:
     old = await start(1, answer=lambda _request: None)
     quorum.elect(old.address)
