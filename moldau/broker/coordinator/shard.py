@@ -133,6 +133,13 @@ class _Unwritable(NamedTuple):
     reason: str
 
 
+def _decided(reply: Reply, error: ErrorCode) -> Reply:
+    """The answer that waited for a proof, which came with `error`."""
+    assert reply.on_error is not None
+    message = reply.message if error is ErrorCode.NONE else reply.on_error(error)
+    return Reply(reply.to, message)
+
+
 class _Failing(Generic[StateT]):
     """Fails the shard if the block raises: its state is not the log's any more, or it lacks timers
     that it needs. (A generator as a context takes 2 µs more, for every append.)
@@ -186,7 +193,7 @@ class Shard(Generic[StateT]):
         self._line: deque[_Waiting] = deque()
         """Results that wait; offsets and deadlines never decrease along it."""
         self._line_bytes = 0
-        self._unproven: list[After] = []
+        self._unproven: list[Reply] = []
         """What waits for the proof after the one that is being committed."""
         self._is_proving = False
         self._timers: dict[Hashable, WheelTimer] = {}
@@ -314,12 +321,6 @@ class Shard(Generic[StateT]):
 
     def _carry_out(self, result: CoordinatorResult, timer_key: Hashable = None) -> None:
         while True:
-            if result.proves_leadership:
-                assert result.after is not None
-                self._unproven.append(result.after)
-                if not self._is_proving:
-                    self._write_proof()
-                return
             if result.is_atomic:
                 error, size_bytes = self._append(result.records, result.producer)
             else:
@@ -346,17 +347,14 @@ class Shard(Generic[StateT]):
         proven, self._unproven = self._unproven, []
         self._is_proving = True
 
-        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+        def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             self._is_proving = False
             if self.state is not ShardState.ACTIVE:
                 proven.extend(self._unproven)
                 self._unproven.clear()
             elif self._unproven:
                 self._write_proof()
-            result = CoordinatorResult()
-            for each in proven:
-                result.merge(each(error, now_ms))
-            return result
+            return CoordinatorResult(replies=[_decided(each, error) for each in proven])
 
         record = CoordinatorRecord(self._log.unused_key, None)
         self._carry_out(CoordinatorResult(records=[record], after=after))
@@ -364,13 +362,21 @@ class Shard(Generic[StateT]):
     def _answer_at_once(self, result: CoordinatorResult) -> None:
         if self.state is ShardState.ACTIVE:
             self._change_timers(result.timers)
-        if len(result.replies) == 1:
+        if len(result.replies) == 1 and result.replies[0].on_error is None:
             reply = result.replies[0]
             reply.to.respond(reply.message)
         elif result.replies:
-            self._send(result.replies)
+            self._send([reply for reply in result.replies if not self._must_prove(reply)])
+            if self._unproven and not self._is_proving:
+                self._write_proof()
         for command in result.commands:
             self._execute(self.partition_index, command)
+
+    def _must_prove(self, reply: Reply) -> bool:
+        """Whether the answer waits for a proof, in the list of those that do."""
+        if reply.on_error is not None:
+            self._unproven.append(reply)
+        return reply.on_error is not None
 
     def _append(
         self, records: list[CoordinatorRecord], producer: Producer | None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
+from moldau.broker.replica import delayed_produce
 from moldau.broker.replica.context import ReplicationContext
 from moldau.broker.replica.core.in_sync_set import InSyncSet
 from moldau.broker.replica.core.partition_core import PartitionCore, ReplicaRole
@@ -387,6 +388,11 @@ def late_copy_is_forgotten(patch: Patch) -> None:
     patch.setattr(InSyncSet, "answered", answered)
 
 
+def former_leader_misses_sequences(patch: Patch) -> None:
+    """A leader that may have been replaced refuses sequences that its successor may know."""
+    patch.setattr(delayed_produce, "TOLD_BY_THE_LEADER", frozenset())
+
+
 # -- the product's clients -------------------------------------------------------------------------
 
 
@@ -503,6 +509,7 @@ BUGS = table(
     InjectedBug(log_begun_under_the_old_epoch),
     InjectedBug(answer_overtakes_metadata, 2, ("raise_minimum",)),
     InjectedBug(late_copy_is_forgotten, 28, ("unsettle",)),
+    InjectedBug(former_leader_misses_sequences, 3, ("come_back_alone",)),
     InjectedBug(answer_wakes_no_sender, 3, ("kill_broker",)),
     InjectedBug(older_leader_is_believed, 2, ("lag_metadata", "kill_broker", "broker_leaves")),
     InjectedBug(retries_go_to_the_former_leader, 1, ("kill_broker", "broker_leaves")),

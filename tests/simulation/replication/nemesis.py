@@ -6,12 +6,16 @@ promised. Invariant: every fault it begins ends before the run's last phase, and
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from random import Random
+
 from tests.simulation.clients import ClientHost
 from tests.simulation.cluster.base_nemesis import DEATHS, Act
 from tests.simulation.cluster.disk import Death
 from tests.simulation.cluster.disk_troubles import DiskTroubles
 from tests.simulation.cluster.troubles import Troubles
 from tests.simulation.replication.data_broker import DataBroker
+from tests.simulation.replication.deposed_leaders import DeposedLeaders
 from tests.simulation.replication.directory_nemesis import DirectoryNemesis
 from tests.simulation.replication.disk_troubles import DirectoryTroubles
 from tests.simulation.replication.isr_nemesis import IsrNemesis
@@ -53,6 +57,25 @@ class ReplicationNemesis(DirectoryNemesis, IsrNemesis):
 
     scenarios = SCENARIOS
     world: ReplicationWorld
+    cuts_off_clients = 0.0
+    """How often the clients of a leader that comes back alone reach no other broker."""
+
+    def __init__(
+        self, world: ReplicationWorld, random: Random, faults: Collection[str] = ()
+    ) -> None:
+        self._deposed = DeposedLeaders(world, faults, self.hosts, self.cuts_off_clients)
+        super().__init__(world, random, faults)
+
+    async def __call__(self) -> None:
+        self._deposed.start()
+        await super().__call__()
+
+    async def end_what_is_under_way(self) -> None:
+        await super().end_what_is_under_way()
+        await self._deposed.ended()
+
+    def named_acts(self) -> list[Act]:
+        return [(1, self._deposed.come_back_alone)]
 
     def acts(self) -> list[Act]:
         return [

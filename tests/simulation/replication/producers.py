@@ -118,9 +118,13 @@ class ProducerClient(ClientHost):
                 await self._use_one(f"{self.process.name}.{number}")
             await self.world.loop.elapse(self.random.expovariate(1 / self.pause_ms))
 
+    def settings(self) -> dict[str, Any]:
+        """Of the next producer."""
+        return choose_settings(self.random)
+
     async def _use_one(self, name: str) -> None:
         world, random = self.world, self.random
-        settings = choose_settings(random)
+        settings = self.settings()
         partitioner = random.choice((None, None, None, "murmur2", "random", "round_robin"))
         producer: Producer[bytes, bytes] = self.made(
             Producer(self.servers, ports=self.ports(), partitioner=partitioner, **settings)
@@ -261,7 +265,7 @@ class ProducerClient(ClientHost):
         """When nothing is wrong any more, everything that is sent is acknowledged, whatever else a
         producer is configured with. Raises Violation.
         """
-        settings = choose_settings(self.random)
+        settings = self.settings()
         settings.update(CALM)
         producer: Producer[bytes, bytes] = self.made(
             Producer(self.servers, ports=self.ports(), **settings)
@@ -295,6 +299,8 @@ class ProducerClient(ClientHost):
         """Look at every batch that goes out, and at every refusal before the producer does."""
         results, accumulator = producer._sender.results, producer._accumulator
         original, drain = results.refused, accumulator.drain
+        take_answer = producer._sender._take_answer
+        answering = -1
         epochs: dict[tuple[Any, int], int] = {}
 
         def forget() -> None:
@@ -318,10 +324,16 @@ class ProducerClient(ClientHost):
             if code in UNKNOWN_SEQUENCE and writer.is_idempotent:
                 queue = producer._accumulator.queue_of(batch)
                 if queue.outstanding[0] is batch and not queue.is_broken:
-                    self.world.guard(self._lost_sequence, batch, queue, code)
+                    self.world.guard(self._lost_sequence, answering, batch, queue, code)
             original(batch, code, message, now_ms, **more)
 
+        def taken(node_id: int, *arguments: Any) -> None:
+            nonlocal answering
+            answering = node_id
+            take_answer(node_id, *arguments)
+
         results.refused = refused  # type: ignore[method-assign]
+        producer._sender._take_answer = taken  # type: ignore[method-assign]
 
     def _check_leader(
         self, producer: Producer[bytes, bytes], epochs: dict[tuple[Any, int], int], batch: Any
@@ -339,11 +351,12 @@ class ProducerClient(ClientHost):
             raise Violation("leader-epoch-back", f"{what} after {epochs[place]}")
         epochs[place] = epoch
 
-    def _lost_sequence(self, batch: Any, queue: Any, code: ErrorCode) -> None:
-        """The leader does not know what it has acknowledged: lawful only after a loss, or when the
-        batch is there, or was until records were deleted. Kafka's snapshots of producers hold the
-        last batch of each: who starts from one does not know older batches of a window again, and
-        may only refuse them. They are sent again under another epoch, as by Kafka's producer.
+    def _lost_sequence(self, broker_id: int, batch: Any, queue: Any, code: ErrorCode) -> None:
+        """The leader does not know what it has acknowledged: lawful only after a loss, or when it
+        has the batch itself, or had it until records were deleted. Kafka's snapshots of producers
+        hold the last batch of each: who starts from one does not know older batches of a window
+        again, and may only refuse them. They are sent again under another epoch, as by Kafka's
+        producer. A batch that only another leader has was refused by one that leads no more.
         """
         data = self.world.data
         name = f"{batch.topic}-{batch.partition}"
@@ -353,7 +366,7 @@ class ProducerClient(ClientHost):
             (each.producer_id, each.base_sequence) == (producer_id, sequence)
             for truth in truths
             for each in chain(
-                (each for mirror in truth.replicas.values() for each in mirror.batches),
+                truth.replicas[broker_id].batches if broker_id in truth.replicas else (),
                 (each for each, _ in truth.written.values() if each.last_offset < truth.deleted_to),
             )
         )

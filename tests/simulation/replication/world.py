@@ -17,6 +17,7 @@ from tests.simulation.clients import ClientHost
 from tests.simulation.cluster.base_world import POLL_MS, BaseWorld
 from tests.simulation.replication.administrator import Administrator, TopicPlan
 from tests.simulation.replication.consumers import ConsumerClient
+from tests.simulation.replication.credulous_producers import CredulousProducer
 from tests.simulation.replication.data_broker import NO_ROOM, PORT, DataBroker
 from tests.simulation.replication.late_requests import LateRequests
 from tests.simulation.replication.ledger import DataLedger, Key, PartitionTruth
@@ -208,6 +209,10 @@ class ReplicationWorld(BaseWorld):
         for number in range(1, 1 + self.random.choice((1, 2))):
             self.consumers.append(ConsumerClient(self, number, self._new_random(), places))
         self.listers.append(OffsetClient(self, 1, self._new_random(), places))
+
+    def add_credulous_clients(self, random: Random) -> None:
+        """Producers that a former leader can mislead."""
+        self.producers.append(CredulousProducer(self, 9, random, self._places()))
 
     async def _converge(self) -> None:
         """After faults stop: all replicas in sync, all producers answered, equal logs, all read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from moldau.broker.coordinator.core.result import SetTimer
-from moldau.broker.coordinator.group.core import consumer_protocol, migration
+from moldau.broker.coordinator.group.core import consumer_protocol, context, migration
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup, ClassicGroupState
 from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
@@ -157,6 +157,11 @@ def epoch_of_markers_taken(patch: Patch) -> None:
     patch.setattr(ProducerIdAndEpoch, "is_of_markers", property(lambda self: False))
 
 
+def former_group_coordinator_refuses(patch: Patch) -> None:
+    """A coordinator of groups refuses for good without a proof that it still leads."""
+    patch.setattr(context, "_FINAL_ERRORS", frozenset())
+
+
 GROUP_BUGS = (
     InjectedBug(upgrade_forgets_what_is_read, 3, ("upgrade_within",)),
     InjectedBug(downgrade_is_complete, 8, ("downgrade",)),
@@ -170,4 +175,5 @@ GROUP_BUGS = (
     InjectedBug(internal_topics_grow, 34, ("grow_internal_topics",)),
     InjectedBug(batches_are_not_cut, 4, ("hoard_ids",)),
     InjectedBug(epoch_of_markers_taken, 14, ("claim_last_epoch",)),
+    InjectedBug(former_group_coordinator_refuses),
 )

@@ -54,6 +54,7 @@ class TransactionNemesis(StoryNemesis):
 
     scenarios = SCENARIOS
     world: TransactionWorld
+    cuts_off_clients = 0.8
 
     _unheard_until = 0.0
 

@@ -65,6 +65,7 @@ class StoryNemesis(GroupNemesis):
         ]
 
     async def end_what_is_under_way(self) -> None:
+        await super().end_what_is_under_way()
         for task in self._under_way:
             await task
 

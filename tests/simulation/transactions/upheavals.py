@@ -42,6 +42,7 @@ class UpheavalNemesis(TransactionNemesis):
         if faults and not others:
             self._chosen = [(1.0, self._rest)]
             self.end_troubles()
+            self._deposed.is_drawn = False
         self._upheaval_pause_ms = self._upheaval_random.choice((300.0, 700.0, 1_500.0))
         if self._upheavals:
             self._wait_for_upheaval()

@@ -223,6 +223,9 @@ class TransactionWorld(ReplicationWorld):
 
     # -- clients ---------------------------------------------------------------------------------
 
+    def add_credulous_clients(self, random: Random) -> None:
+        """None besides: who asks for a coordinator takes any broker's word."""
+
     async def _make_internal_topics(self) -> None:
         administrator = self.administrator
         await administrator.process.spawn(administrator.make_internal_topics())

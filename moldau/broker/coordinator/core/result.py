@@ -74,10 +74,18 @@ class CallbackReply:
 
 
 class Reply(NamedTuple):
-    """An answer and where it goes."""
+    """An answer and where it goes.
+
+    Attributes:
+        on_error: for an answer that cannot be taken back, and is wrong when another leader has
+            written. It leaves once a record that says nothing, appended after it was decided, is
+            committed: a former leader that has not heard yet that it was replaced commits nothing
+            more. `on_error` makes the answer if that is not committed.
+    """
 
     to: Answerable
     message: object
+    on_error: Callable[[ErrorCode], object] | None = None
 
 
 class SetTimer(NamedTuple):
@@ -115,7 +123,8 @@ class CoordinatorResult:
     1. `records` are appended as one batch, all or nothing, with the leader epoch under which the
        state machine was loaded, and replayed. If that fails, nothing else of the result happens but
        `after`, which is told why.
-    2. `timers` are set, `replies` are sent and `commands` are executed, all of them at once.
+    2. `timers` are set, `replies` are sent (but for those that have to be proven first) and
+       `commands` are executed, all of them at once.
     3. `after(error, now_ms)` is called exactly once: with NONE as soon as everything that was
        appended before it (the records of earlier results too) is below the high watermark; with
        NOT_COORDINATOR when leadership is lost before; with REQUEST_TIMED_OUT when the write's time
@@ -127,11 +136,6 @@ class CoordinatorResult:
     state in the log belongs into `after`, reads included: no client is told what may be lost.
     `producer` makes `records` part of that producer's transaction.
     `commands` are for the coordinator that owns the runtime (markers to send, for instance).
-
-    A result that `proves_leadership` has nothing but `after`, which is called with NONE once a
-    record that says nothing, appended for it, is committed: a former leader that has not heard yet
-    that it was replaced commits nothing more. For answers that cannot be taken back, and are wrong
-    when another leader has written.
 
     Records that are not `is_atomic` stand each for itself: they are appended in as many batches as
     they need, in their order, and one that no batch can hold is left out, counted and logged. Then
@@ -145,7 +149,6 @@ class CoordinatorResult:
     replies: list[Reply] = field(default_factory=list)
     commands: list[object] = field(default_factory=list)
     after: After | None = None
-    proves_leadership: bool = False
 
     @staticmethod
     def reply(to: Answerable, message: object) -> CoordinatorResult:
@@ -160,14 +163,11 @@ class CoordinatorResult:
         on_error: Callable[[ErrorCode], object],
         records: list[CoordinatorRecord] | None = None,
         producer: Producer | None = None,
-        proves_leadership: bool = False,
     ) -> CoordinatorResult:
         """`message` once the records, and all before them, are committed; `on_error` makes the
         answer if they are not.
         """
-        result = CoordinatorResult(
-            records=records or [], producer=producer, proves_leadership=proves_leadership
-        )
+        result = CoordinatorResult(records=records or [], producer=producer)
         result.answer_when_committed(to, message, on_error)
         return result
 

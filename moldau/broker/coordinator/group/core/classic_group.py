@@ -26,8 +26,14 @@ from moldau.broker.coordinator.core.result import (
 from moldau.broker.coordinator.group.core.context import (
     CONSUMER_PROTOCOL_TYPE,
     NEW_MEMBER_TIMEOUT_MS,
+    refused,
 )
-from moldau.broker.coordinator.group.core.joining import UNKNOWN_MEMBER, Protocols, join_error
+from moldau.broker.coordinator.group.core.joining import (
+    UNKNOWN_MEMBER,
+    Protocols,
+    join_error,
+    sync_error,
+)
 from moldau.protocol.coordinator_records.classic_groups import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -471,22 +477,31 @@ class ClassicGroup:
     def answer_join(
         self, member: ClassicMember, message: JoinGroupResponse, out: CoordinatorResult
     ) -> None:
-        reply_to = member.join_reply_to
+        reply_to = self._end_join(member)
         if reply_to is not None:
-            member.join_reply_to = None
-            self.waiting_to_join_count -= 1
             out.replies.append(Reply(reply_to, message))
 
+    def _end_join(self, member: ClassicMember) -> Answerable | None:
+        """Where the answer to the member's JoinGroup goes, if one waits."""
+        reply_to, member.join_reply_to = member.join_reply_to, None
+        self.waiting_to_join_count -= reply_to is not None
+        return reply_to
+
     def refuse_join(self, member: ClassicMember, error: ErrorCode, out: CoordinatorResult) -> None:
-        if member.join_reply_to is not None:
-            told = UNKNOWN_MEMBER if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            self.answer_join(member, join_error(error, told, member.join_api_version), out)
+        reply_to, api_version = self._end_join(member), member.join_api_version
+        told = UNKNOWN_MEMBER if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
+        if reply_to is not None:
+            out.replies.append(
+                refused(reply_to, error, lambda error: join_error(error, told, api_version))
+            )
 
     def refuse_waiting(
         self, member: ClassicMember, error: ErrorCode, out: CoordinatorResult
     ) -> None:
         self.refuse_join(member, error, out)
-        member.answer_sync(SyncGroupResponse(error_code=error), out)
+        if member.sync_reply_to is not None:
+            out.replies.append(refused(member.sync_reply_to, error, sync_error))
+            member.sync_reply_to = None
 
     def renew_session(self, member: ClassicMember, out: CoordinatorResult) -> None:
         timeout_ms = NEW_MEMBER_TIMEOUT_MS if member.is_new else member.session_timeout_ms

@@ -32,17 +32,18 @@ from moldau.broker.coordinator.group.core.classic_group import (
     ClassicMember,
     ClassicTimer,
 )
-from moldau.broker.coordinator.group.core.context import group_write_error
+from moldau.broker.coordinator.group.core.context import group_write_error, refused
 from moldau.broker.coordinator.group.core.joining import (
     FIRST_KNOWN_MEMBER_VERSION,
     FIRST_SKIP_ASSIGNMENT_VERSION,
     UNKNOWN_MEMBER,
     Joining,
+    heartbeat_error,
     is_of_another_protocol,
     join_error,
+    sync_error,
 )
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p12_heartbeat import HeartbeatResponse
 from moldau.protocol.messages.p13_leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
@@ -284,7 +285,7 @@ class ClassicGroups:
         group = self.get(request.group_id)
         error = _sync_error(group, request)
         if error is not ErrorCode.NONE:
-            return CoordinatorResult.reply(reply_to, SyncGroupResponse(error_code=error))
+            return CoordinatorResult(replies=[refused(reply_to, error, sync_error)])
         assert group is not None
         out = CoordinatorResult()
         member = group.members[request.member_id]
@@ -317,7 +318,7 @@ class ClassicGroups:
                 group.renew_session(group.members[request.member_id], out)
                 if group.state is ClassicGroupState.PREPARING_REBALANCE:
                     error = ErrorCode.REBALANCE_IN_PROGRESS
-        out.replies.append(Reply(reply_to, HeartbeatResponse(error_code=error)))
+        out.replies.append(refused(reply_to, error, heartbeat_error))
         return out
 
     def leave_group(

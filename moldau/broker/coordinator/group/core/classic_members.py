@@ -42,13 +42,16 @@ from moldau.broker.coordinator.group.core.context import (
     ConsumerTimer,
     Refusal,
     group_write_error,
+    refused,
 )
 from moldau.broker.coordinator.group.core.joining import (
     FIRST_KNOWN_MEMBER_VERSION,
     FIRST_SKIP_ASSIGNMENT_VERSION,
     UNKNOWN_MEMBER,
     Joining,
+    heartbeat_error,
     is_of_another_protocol,
+    sync_error,
 )
 from moldau.broker.coordinator.group.core.member_updates import (
     MemberUpdate,
@@ -58,7 +61,7 @@ from moldau.broker.coordinator.group.core.member_updates import (
 from moldau.broker.coordinator.group.core.migration import Migration
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupResponse
-from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from moldau.protocol.messages.p13_leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
@@ -286,11 +289,8 @@ class ClassicMembers:
                 self._context.metadata(),
             )
         except Refusal as refusal:
-            refused = CoordinatorResult.reply(
-                reply_to, SyncGroupResponse(error_code=refusal.error_code)
-            )
-            refused.timers = timers
-            return refused
+            reply = refused(reply_to, refusal.error_code, sync_error)
+            return CoordinatorResult(replies=[reply], timers=timers)
         answer = SyncGroupResponse(
             protocol_type=CONSUMER_PROTOCOL_TYPE, protocol_name=protocol_name, assignment=assignment
         )
@@ -299,9 +299,7 @@ class ClassicMembers:
 
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             if error is not ErrorCode.NONE:
-                return CoordinatorResult.reply(
-                    reply_to, SyncGroupResponse(error_code=group_write_error(error))
-                )
+                return CoordinatorResult.reply(reply_to, sync_error(group_write_error(error)))
             result = CoordinatorResult.reply(reply_to, answer)
             result.timers = [
                 CancelTimer(_key("sync", group, member.member_id)),
@@ -324,9 +322,8 @@ class ClassicMembers:
             member = self._member(group, request.member_id, request.group_instance_id)
             _check_generation(member, request.generation_id)
         except Refusal as refusal:
-            return CoordinatorResult.reply(
-                reply_to, HeartbeatResponse(error_code=refusal.error_code)
-            )
+            reply = refused(reply_to, refusal.error_code, heartbeat_error)
+            return CoordinatorResult(replies=[reply])
         assert member.classic is not None
         update = MemberUpdate(group, member, member, ClientInfo("", ""), now_ms, None)
         self._updates.refresh_epoch(update)
@@ -355,7 +352,7 @@ class ClassicMembers:
             if must_join and is_refused(error):
                 self.forget(group.group_id, [member.member_id])
             code = error_code if error is ErrorCode.NONE else group_write_error(error)
-            answered = CoordinatorResult.reply(reply_to, HeartbeatResponse(error_code=code))
+            answered = CoordinatorResult.reply(reply_to, heartbeat_error(code))
             if member.member_id in group.members:
                 answered.timers.append(session)
             return answered

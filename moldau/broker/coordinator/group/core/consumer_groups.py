@@ -51,6 +51,7 @@ from moldau.broker.coordinator.group.core.context import (
     ConsumerTimer,
     Refusal,
     group_write_error,
+    refused,
 )
 from moldau.broker.coordinator.group.core.member_updates import (
     MemberUpdate,
@@ -190,6 +191,14 @@ def _not_written(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
 
 
+def _refused(refusal: Refusal, reply_to: Answerable) -> CoordinatorResult:
+    def answer(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
+        is_refused_here = error is refusal.error_code
+        return refused_heartbeat(refusal) if is_refused_here else _not_written(error)
+
+    return CoordinatorResult(replies=[refused(reply_to, refusal.error_code, answer)])
+
+
 _RETRY_MS: Final = 500
 """When a timer's records could not be written, it runs again after this time."""
 
@@ -238,7 +247,7 @@ class ConsumerGroups:
                 return self._leave(request, reply_to, now_ms)
             return self._heartbeat(request, client, reply_to, now_ms)
         except Refusal as refusal:
-            return CoordinatorResult.reply(reply_to, refused_heartbeat(refusal))
+            return _refused(refusal, reply_to)
 
     def describe_group(self, group_id: str, reply_to: Answerable) -> CoordinatorResult:
         """Describe a group; answers DescribedGroup."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from moldau.broker.coordinator.core.result import Answerable, Reply
 from moldau.config.node_config import CONSUMER_GROUP_ASSIGNORS, NodeConfig
 from moldau.metadata.image import ConfigResourceType, ConfigsImage
 from moldau.protocol.errors import ErrorCode
@@ -198,6 +199,40 @@ _WRITE_ERRORS: Final = {
 def group_write_error(error: ErrorCode) -> ErrorCode:
     """The error for everything but offsets: only the broker itself writes too large a record."""
     return _WRITE_ERRORS.get(error, error)
+
+
+_FINAL_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.NON_EMPTY_GROUP,
+    }
+)
+"""What a group's state is the reason for, and a client acts upon: it ends, gives up its partitions
+or its transaction, or reports that a group is gone.
+"""
+
+
+def refused(
+    to: Answerable,
+    error: ErrorCode,
+    answer: Callable[[ErrorCode], object],
+    write_error: Callable[[ErrorCode], ErrorCode] = group_write_error,
+) -> Reply:
+    """The answer with an error, which a coordinator gives only as the proven leader if it is final:
+    a former one that has not heard yet that it was replaced would refuse what its successor knows
+    of and it does not.
+    """
+    if error not in _FINAL_ERRORS:
+        return Reply(to, answer(error))
+    return Reply(to, answer(error), lambda error: answer(write_error(error)))
 
 
 def offset_write_error(error: ErrorCode) -> ErrorCode:

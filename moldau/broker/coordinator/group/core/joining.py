@@ -1,4 +1,4 @@
-"""One JoinGroup request, as groups of both kinds take it."""
+"""The classic protocol's requests and errors, as groups of both kinds have them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import Answerable, CoordinatorResult, Reply
 from moldau.broker.coordinator.group.core.consumer_protocol import read_subscription
+from moldau.broker.coordinator.group.core.context import refused
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p11_join_group import JoinGroupResponse
+from moldau.protocol.messages.p12_heartbeat import HeartbeatResponse
+from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator.group.core.context import ClientInfo
@@ -38,6 +41,14 @@ def join_error(error: ErrorCode, member_id: str, api_version: int) -> JoinGroupR
         protocol_name=None if api_version >= NULLABLE_PROTOCOL_VERSION else "",
         member_id=member_id,
     )
+
+
+def sync_error(error: ErrorCode) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=error)
+
+
+def heartbeat_error(error: ErrorCode) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=error)
 
 
 def is_of_another_protocol(
@@ -110,7 +121,9 @@ class Joining:
     def refusal(self, error: ErrorCode, member_id: str | None = None) -> Reply:
         """An answer with an error; `member_id` is told instead of the one in the request."""
         told = self.request.member_id if member_id is None else member_id
-        return Reply(self.reply_to, join_error(error, told, self.api_version))
+        return refused(
+            self.reply_to, error, lambda error: join_error(error, told, self.api_version)
+        )
 
     def refused(self, error: ErrorCode, member_id: str | None = None) -> CoordinatorResult:
         return CoordinatorResult(replies=[self.refusal(error, member_id)])

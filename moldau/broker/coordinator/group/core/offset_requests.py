@@ -20,12 +20,14 @@ from moldau.broker.coordinator.core.result import (
     CoordinatorRecord,
     CoordinatorResult,
     Producer,
+    Reply,
 )
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
 from moldau.broker.coordinator.group.core.context import (
     group_write_error,
     offset_read_error,
     offset_write_error,
+    refused,
 )
 from moldau.broker.coordinator.group.core.offset_store import (
     NO_EXPIRY,
@@ -242,7 +244,9 @@ class OffsetRequests:
         if error is ErrorCode.NONE and prepared.is_too_large:
             error = offset_write_error(ErrorCode.MESSAGE_TOO_LARGE)
         if error is not ErrorCode.NONE:
-            return CoordinatorResult.reply(reply_to, prepared.refused(error))
+            return CoordinatorResult(
+                replies=[refused(reply_to, error, prepared.refused, offset_write_error)]
+            )
         self._count("offset-commit", len(prepared.records))
         return CoordinatorResult.reply_when_committed(
             reply_to,
@@ -334,13 +338,16 @@ class OffsetRequests:
         if group is not None:
             error = group.validate_offset_fetch(request.member_id, request.member_epoch)
         if error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-            return CoordinatorResult.reply(reply_to, refused_fetch(request, error))
-        return CoordinatorResult.reply_when_committed(
-            reply_to,
-            self._read(request, require_stable=require_stable),
-            on_error=lambda error: refused_fetch(request, offset_read_error(error)),
-            proves_leadership=not is_confirmed,
-        )
+            refuse = partial(refused_fetch, request)
+            return CoordinatorResult(replies=[refused(reply_to, error, refuse, offset_read_error)])
+
+        def on_error(error: ErrorCode) -> OffsetFetchResponseGroup:
+            return refused_fetch(request, offset_read_error(error))
+
+        answer = self._read(request, require_stable=require_stable)
+        if not is_confirmed:
+            return CoordinatorResult(replies=[Reply(reply_to, answer, on_error)])
+        return CoordinatorResult.reply_when_committed(reply_to, answer, on_error=on_error)
 
     def _read(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool
@@ -369,7 +376,7 @@ class OffsetRequests:
         if group is not None:
             error = group.validate_offset_delete()
         if error is not ErrorCode.NONE:
-            return CoordinatorResult.reply(reply_to, OffsetDeleteResponse(error_code=error))
+            return CoordinatorResult(replies=[refused(reply_to, error, _not_deleted)])
         assert group is not None
         records: list[CoordinatorRecord] = []
         response = OffsetDeleteResponse()
@@ -388,12 +395,19 @@ class OffsetRequests:
                 if told is ErrorCode.NONE and (is_there or self._offsets.is_pending(*where)):
                     records.append(offset_tombstone(*where))
         self._count("offset-deletion", len(records))
+
+        def on_error(error: ErrorCode) -> OffsetDeleteResponse:
+            return _not_deleted(group_write_error(error))
+
+        if not records:  # a former coordinator may not know the offsets, or what is subscribed to
+            return CoordinatorResult(replies=[Reply(reply_to, response, on_error)])
         return CoordinatorResult.reply_when_committed(
-            reply_to,
-            response,
-            on_error=lambda error: OffsetDeleteResponse(error_code=group_write_error(error)),
-            records=records,
+            reply_to, response, on_error=on_error, records=records
         )
+
+
+def _not_deleted(error: ErrorCode) -> OffsetDeleteResponse:
+    return OffsetDeleteResponse(error_code=error)
 
 
 def _is_of_another_topic(stored_id: UUID, asked_id: UUID) -> bool:

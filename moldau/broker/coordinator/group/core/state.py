@@ -30,7 +30,7 @@ from moldau.broker.coordinator.group.core.consumer_group import (
     RecordKey,
 )
 from moldau.broker.coordinator.group.core.consumer_groups import ConsumerGroups
-from moldau.broker.coordinator.group.core.context import ConsumerTimer, group_write_error
+from moldau.broker.coordinator.group.core.context import ConsumerTimer, group_write_error, refused
 from moldau.broker.coordinator.group.core.joining import Joining
 from moldau.broker.coordinator.group.core.offset_removal import (
     MAX_RECORDS_AT_ONCE,
@@ -160,11 +160,9 @@ class GroupState:
     ) -> CoordinatorResult:
         """Delete a group and its offsets, at most `max_count` at a time; answers an ErrorCode."""
         group = self.groups.get(group_id)
-        if group is None:
-            return CoordinatorResult.reply(reply_to, ErrorCode.GROUP_ID_NOT_FOUND)
-        error = group.validate_delete()
-        if error is not ErrorCode.NONE:
-            return CoordinatorResult.reply(reply_to, error)
+        error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.validate_delete()
+        if group is None or error is not ErrorCode.NONE:
+            return CoordinatorResult(replies=[refused(reply_to, error, lambda error: error)])
         records = self.removal.next_tombstones(group_id, max_count)
         if records:
             # Offsets first, in portions; a commit in between keeps the group alive.

@@ -524,12 +524,13 @@ class TransactionState:
         yet that it was replaced would give such an answer to everything that its successor knows of
         and it does not, so that the leadership is proven first.
         """
-        return CoordinatorResult.reply_when_committed(
-            reply_to,
-            answer,
-            on_error=lambda error: failed(_WRITE_ERRORS.get(error, error)),
-            proves_leadership=is_final,
-        )
+
+        def on_error(error: ErrorCode) -> object:
+            return failed(_WRITE_ERRORS.get(error, error))
+
+        if is_final:
+            return CoordinatorResult(replies=[Reply(reply_to, answer, on_error)])
+        return CoordinatorResult.reply_when_committed(reply_to, answer, on_error=on_error)
 
     def _write(
         self,

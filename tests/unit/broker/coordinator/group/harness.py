@@ -60,6 +60,7 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from moldau.protocol.metadata_records import PartitionRecord, RemoveTopicRecord, TopicRecord
+from moldau.protocol.records import decode_records, iter_batches
 from moldau.protocol.types import ZERO_UUID
 from tests.unit.broker.coordinator.harness import BROKER_ID, Caller, MemoryBroker
 
@@ -135,6 +136,19 @@ class Groups:
     def log(self) -> Any:
         """The log of partition 0."""
         return self.broker.partition(0)
+
+    @property
+    def written_count(self) -> int:
+        """Records in the log of partition 0, but for those that prove the leadership for a refusal,
+        which say nothing.
+        """
+        proof = CONSUMER_OFFSETS.encode_key(CONSUMER_OFFSETS.unused_key)
+        return sum(
+            record.key != proof
+            for batch in self.log.batches
+            for position, _ in iter_batches(batch)
+            for record in decode_records(batch, position)
+        )
 
     @property
     def now_ms(self) -> float:
@@ -303,6 +317,8 @@ class Groups:
         *,
         require_stable: bool = False,
         topic_id: UUID = ZERO_UUID,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> Caller:
         topics = None
         if partitions is not None:
@@ -310,7 +326,9 @@ class Groups:
                 OffsetFetchRequestTopics(name=topic, topic_id=topic_id, partition_indexes=indexes)
                 for topic, indexes in partitions.items()
             ]
-        request = OffsetFetchRequestGroup(group_id=group_id, member_id=None, topics=topics)
+        request = OffsetFetchRequestGroup(
+            group_id=group_id, member_id=member_id, member_epoch=member_epoch, topics=topics
+        )
         return self.call(
             group_id,
             lambda state, to, _now_ms: state.offset_requests.fetch(
@@ -463,19 +481,21 @@ class Member:
         return self.syncing
 
     def heartbeat(self, **changes: Any) -> ErrorCode:
+        return error_of(self.beat(**changes))
+
+    def beat(self, **changes: Any) -> Caller:
         request = HeartbeatRequest(
             group_id=self.group_id,
             generation_id=changes.get("generation", self.generation),
             member_id=changes.get("member_id", self.member_id),
             group_instance_id=changes.get("instance_id", self.instance_id),
         )
-        caller = self.groups.call(
+        return self.groups.call(
             self.group_id,
             lambda state, to, now_ms: state.protocol_of(self.group_id).heartbeat(
                 request, to, now_ms
             ),
         )
-        return error_of(caller)
 
     def leave(self) -> Caller:
         return self.groups.leave((self.member_id, None), group_id=self.group_id)

@@ -28,6 +28,7 @@ STALE = {
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.FENCED_INSTANCE_ID,
     ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
 
 
@@ -41,6 +42,7 @@ class Client:
         self.phase = "out"
         self.is_alive = True
         self.has_rejoined = False
+        self.beating = Caller()
         self.ids: set[str] = set()
         self.asked_in = 0
         """Which coordinator its last request went to."""
@@ -53,6 +55,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         super().__init__()
         self.clients: list[Client] = []
         self.callers: list[Caller] = []
+        self.stale: list[Caller] = []
         self.incarnation = 0
         self.assigned: dict[tuple[int, int], dict[str, bytes]] = {}
         self.leaders: dict[tuple[int, int], set[str]] = {}
@@ -146,6 +149,8 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             self._synced(client)
         elif client.phase == "in":
             self._beat(client)
+        elif client.phase == "beating" and client.beating.is_answered:
+            self._has_beaten(client)
 
     def _join(self, client: Client) -> None:
         former = client.member.joining
@@ -209,7 +214,15 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         assert share in possible, "the share of another member"
 
     def _beat(self, client: Client) -> None:
-        error = client.member.heartbeat()
+        client.beating = client.member.beat()
+        self.callers.append(client.beating)
+        client.phase = "beating"
+        if client.beating.is_answered:
+            self._has_beaten(client)
+
+    def _has_beaten(self, client: Client) -> None:
+        error = error_of(client.beating)
+        client.phase = "in"
         if error is not ErrorCode.NONE:
             self._refused(client, error)
         elif client.is_cooperative and not client.has_rejoined:
@@ -255,15 +268,19 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         group = self._group()
         if group is None or generation == group.generation_id or not member.member_id:
             return
-        assert member.heartbeat(generation=generation) in STALE
-        caller = Caller()
-        before, member.syncing = member.syncing, caller
-        caller = member.sync(generation=generation)
+        before = member.syncing
+        stale = [member.beat(generation=generation), member.sync(generation=generation)]
         member.syncing = before
-        assert error_of(caller) in STALE
         if not group.is_empty or generation >= 0:
-            commit = member.commit({("events", 0): 1}, generation=generation)
-            assert error_of(commit) in STALE
+            stale.append(member.commit({("events", 0): 1}, generation=generation))
+        self.callers += stale
+        self.stale += stale
+        self._check_stale()
+
+    def _check_stale(self) -> None:
+        """A refusal may wait for the proof that its coordinator leads, or lack it."""
+        errors = {error_of(caller) for caller in self.stale if caller.is_answered}
+        assert errors <= STALE
 
     # -- the world -------------------------------------------------------------------------------
 
@@ -325,6 +342,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             if self._is_calm():
                 break
         assert all(caller.is_answered for caller in self.callers), "nobody waits for ever"
+        self._check_stale()
         assert self._is_calm()
         before = self._group()
         self.groups.fail_over()
