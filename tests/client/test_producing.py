@@ -8,14 +8,17 @@ import pytest
 
 from moldau.client import (
     BufferFull,
+    Consumer,
     Producer,
     RecordTooLarge,
     SerializationError,
+    TopicPartition,
     UnknownTopicOrPartition,
 )
 from moldau.client.serialization import JsonSerializer, StringSerializer
 from tests.client.conftest import MakeTopic
 from tests.client.reading import read_topic
+from tests.kit.waiting import until_async
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -67,6 +70,17 @@ async def test_a_stream_keeps_its_order_and_every_callback_comes_once(
         assert values == list(range(partition, count, 3))
 
 
+async def all_appended(bootstrap: str, topic: str, count: int) -> None:
+    """Return when the leader has them: without acknowledgements that may be after the flush."""
+    place = TopicPartition(topic, 0)
+    async with Consumer(bootstrap) as consumer:
+
+        async def has_all() -> bool:
+            return (await consumer.end_offsets([place]))[place] >= count
+
+        await until_async(has_all, what=f"{count} records in {topic}")
+
+
 @pytest.mark.parametrize(
     ("acks", "is_idempotent"), [("all", True), ("all", False), ("1", False), ("0", False)]
 )
@@ -80,6 +94,7 @@ async def test_every_kind_of_acknowledgement(
         assert all(each.done() and each.exception() is None for each in deliveries)
         offset = deliveries[-1].result().offset
         assert offset == (-1 if acks == "0" else 499)
+    await all_appended(bootstrap, topic, 500)
     assert [each.value for each in await read_topic(bootstrap, topic)] == [
         b"%d" % number for number in range(500)
     ]

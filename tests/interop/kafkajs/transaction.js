@@ -3,7 +3,10 @@
 const { Kafka, logLevel } = require('kafkajs')
 
 async function main(bootstrap, topic, groupId) {
-  const kafka = new Kafka({ brokers: bootstrap.split(','), logLevel: logLevel.NOTHING })
+  // By default kafkajs gives up after six tries, which a busy machine's new topics outlast.
+  const kafka = new Kafka({
+    brokers: bootstrap.split(','), logLevel: logLevel.NOTHING, retry: { retries: 20 },
+  })
   const producer = kafka.producer({
     transactionalId: `of-${groupId}`, maxInFlightRequests: 1, idempotent: true,
   })

@@ -75,7 +75,7 @@ class ReplicationNemesis(DirectoryNemesis, IsrNemesis):
         await self._deposed.ended()
 
     def named_acts(self) -> list[Act]:
-        return [(1, self._deposed.come_back_alone)]
+        return [*super().named_acts(), (1, self._deposed.come_back_alone)]
 
     def acts(self) -> list[Act]:
         return [

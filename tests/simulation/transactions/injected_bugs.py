@@ -327,7 +327,7 @@ BUGS = table(
     InjectedBug(producer_epoch_not_checked),
     InjectedBug(fenced_producer_writes, 4),
     InjectedBug(aborted_index_dropped, 1),
-    InjectedBug(files_beside_the_log_believed, 1, ("coordinator_leaves",)),
+    InjectedBug(files_beside_the_log_believed, 16, ("coordinator_leaves",)),
     InjectedBug(aborted_in_order_of_end, 3),
     InjectedBug(stable_offset_is_high_watermark, 1),
     InjectedBug(offsets_wait_for_transactions, 2, ("kill_coordinator", "stop_broker")),

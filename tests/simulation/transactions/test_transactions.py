@@ -7,7 +7,7 @@ import pytest
 from tests.kit.gates import check_determinism, check_seeds
 from tests.simulation.transactions.run import TRANSACTIONS
 
-SEEDS = (10, 16, 17, 23)
+SEEDS = (10, 11, 16, 23)
 """The same ones every time; `make long` has new ones."""
 
 FOUND = (13468489, 13468504, 13468532)
