@@ -262,7 +262,9 @@ class GroupWatch:
                 self._synced(request, response, sent_at)
             elif isinstance(request, HeartbeatRequest):
                 self._heard(sent_at)
-                if self.instance_id is None:
+                # A former coordinator may hear it, too, and its successor expel it (ADR 15).
+                leads = was_leader and self.world.is_coordinator(self.group, node_id)
+                if self.instance_id is None and leads:
                     data = self.world.data
                     data.may_stay(self.group, self.member_id, self.patience.ends_at)
             else:
