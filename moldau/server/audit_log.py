@@ -1,6 +1,6 @@
 """What was denied, what was allowed, and which authentication failed, as lines of two loggers.
 
-Owns the wording of these lines, and how many of them there may be. Must not decide anything.
+Owns the wording of these lines, and what a `Brake` counts of them. Must not decide anything.
 Invariants: an event is one line, and no name in it can be taken for another part of it; what a
 client does a hundred thousand times is one line and a count; one client's lines leave room for
 those of others.
@@ -9,13 +9,13 @@ those of others.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
 from moldau.protocol.api_keys import api_name
 from moldau.runtime.clock import Clock, TimerHandle
+from moldau.runtime.telemetry.brake import Brake, Names
 from moldau.runtime.telemetry.logs import Event, quoted
 
 if TYPE_CHECKING:
@@ -31,12 +31,8 @@ INTERVAL_MS: Final = 10_000.0
 DEFAULT_MAX_LINES: Final = 100
 ONE_SENDERS_SHARE: Final = 0.5
 """Of an interval's lines, what one sender may cause."""
-MAX_SENDERS_COUNTED: Final = 100
-"""Senders whose missing lines are counted by name; those of all others are one number."""
 MAX_NAME_LENGTH: Final = 250
 """Characters shown of a name: what clients send may be 32 KiB long."""
-Names: TypeAlias = tuple[str, ...]
-_OTHERS: Final[Names] = ()
 
 
 class Rule(NamedTuple):
@@ -51,43 +47,27 @@ class Rule(NamedTuple):
     entry: AccessControlEntry | None = None
 
 
-class _Told:
-    """A line that is written, and how often it would have been written since."""
-
-    __slots__ = ("event", "repeated_count")
-
-    def __init__(self, event: Event) -> None:
-        self.event = event
-        self.repeated_count = 0
-
-
 class Lines:
-    """Lines of one kind: the first of each in an interval of ten seconds, and at the interval's end
-    a count of those like it and of those that found no room.
+    """Lines of one kind: the first of each in ten seconds, and when these are over a count of those
+    like it, and of those that found no room.
 
     Args:
         max_lines: different lines in an interval, `moldau.audit.log.max.lines`.
     """
 
-    __slots__ = (
-        "_clock",
-        "_left_out",
-        "_level",
-        "_logger",
-        "_max_lines",
-        "_senders",
-        "_timer",
-        "_told",
-    )
+    __slots__ = ("_brake", "_clock", "_level", "_logger", "_timer")
 
     def __init__(self, logger: logging.Logger, level: int, clock: Clock, max_lines: int) -> None:
         self._logger = logger
         self._level = level
         self._clock = clock
-        self._max_lines = max_lines
-        self._told: dict[Hashable, _Told] = {}
-        self._senders: Counter[Names] = Counter()
-        self._left_out: Counter[Names] = Counter()
+        self._brake: Brake[Event] = Brake(
+            clock,
+            max_lines=1,
+            interval_ms=INTERVAL_MS,
+            max_messages=max_lines,
+            senders_share=ONE_SENDERS_SHARE,
+        )
         self._timer: TimerHandle | None = None
 
     @property
@@ -101,40 +81,41 @@ class Lines:
             key: equal for lines that say the same.
             sender: who causes it: a host, or a principal and its host.
         """
-        told = self._told.get(key)
-        if told is not None:
-            told.repeated_count += 1
-            return
-        if self._timer is None:
-            self._timer = self._clock.call_later(INTERVAL_MS, self.end_interval)
-        share = max(1, int(self._max_lines * ONE_SENDERS_SHARE))
-        if len(self._told) >= self._max_lines or self._senders[sender] >= share:
-            has_name = sender in self._left_out or len(self._left_out) < MAX_SENDERS_COUNTED
-            self._left_out[sender if has_name else _OTHERS] += 1
-            return
-        self._senders[sender] += 1
-        told = self._told[key] = _Told(event())
-        self._logger.log(self._level, told.event)
+        line = self._brake.take(key, event, sender)
+        if line is not None:
+            self._logger.log(self._level, line)
+        self._arm()
 
-    def end_interval(self) -> None:
-        """Write the counts; the next line begins a new interval."""
+    def close(self) -> None:
+        """Write the counts that are due."""
+        self._write_counts(with_early=True)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for event, count in [(e.event, e.repeated_count) for e in self._told.values()]:
-            if count:
-                text = f"{event}: {count} more times within {INTERVAL_MS / 1000:.0f} s"
-                repeated = Event(event.name, text, {**event.fields, "repeated": count})
-                self._logger.log(self._level, repeated)
-        for sender, count in self._left_out.items():
-            who = _who(sender) if sender else "others"
-            text = f"{count} more lines like these are left out, of {who}"
-            self._logger.log(
-                self._level, Event("lines left out", text, {"sender": who, "left_out": count})
-            )
-        self._told.clear()
-        self._senders.clear()
-        self._left_out.clear()
+
+    def _arm(self) -> None:
+        due_ms = self._brake.due_ms()
+        if self._timer is None and due_ms is not None:
+            delay_ms = due_ms - self._clock.monotonic_ms()
+            self._timer = self._clock.call_later(delay_ms, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._write_counts()
+        self._arm()
+
+    def _write_counts(self, *, with_early: bool = False) -> None:
+        for line, sender, count in self._brake.take_counts(with_early=with_early):
+            if line is not None:
+                text = f"{line}: {count} more times within {INTERVAL_MS / 1000:.0f} s"
+                fields = {**line.fields, "repeated": count}
+                counted = Event(line.name, text, fields, is_counted=True)
+            else:
+                who = _who(sender) if sender else "others"
+                text = f"{count} more lines like these are left out, of {who}"
+                fields = {"sender": who, "left_out": count}
+                counted = Event("lines left out", text, fields, is_counted=True)
+            self._logger.log(self._level, counted)
 
 
 class DecisionLog:
@@ -188,14 +169,14 @@ class DecisionLog:
             if reason.entry is not None:
                 fields["acl"] = _entry_fields(reason.entry)
             name = "action allowed" if is_allowed else "action denied"
-            return Event(name, _decision_text(fields, reason), fields)
+            return Event(name, _decision_text(fields, reason), fields, is_counted=True)
 
         lines.tell(key, (principal, host), event)
 
     def close(self) -> None:
         """Write the counts that are due."""
-        self._denied.end_interval()
-        self._allowed.end_interval()
+        self._denied.close()
+        self._allowed.close()
 
 
 class AuthenticationLog:
@@ -221,13 +202,13 @@ class AuthenticationLog:
                 "listener": listener_name,
                 "reason": shown(reason),
             }
-            return Event("authentication failed", text, fields)
+            return Event("authentication failed", text, fields, is_counted=True)
 
         self._lines.tell((listener_name, host, reason), (host,), event)
 
     def close(self) -> None:
         """Write the counts that are due."""
-        self._lines.end_interval()
+        self._lines.close()
 
 
 def shown(name: str) -> str:

@@ -17,7 +17,6 @@ from moldau.protocol.framing import ReceiveMemory
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.network import set_socket_options
 from moldau.runtime.slices import Work
-from moldau.runtime.telemetry.logs import RateLimitedLog
 from moldau.runtime.timers import TimerWheel
 from moldau.server.audit_log import AuthenticationLog, shown
 from moldau.server.connection_limits import ConnectionPlaces, ServerLimits
@@ -81,7 +80,6 @@ class ConnectionGroup:
         self._waking = False
         self._sweep_timer: TimerHandle | None = None
         self._all_closed: asyncio.Event | None = None
-        self._log = RateLimitedLog(_LOG, clock)
         self.authentication_log = AuthenticationLog(clock, limits.audit_log_max_lines)
         self._work: set[asyncio.Task[None]] = set()
 
@@ -193,7 +191,7 @@ class ConnectionGroup:
 
     def _turn_away(self, listener_name: str, host: str, limit: str) -> bool:
         self.rejected_count += 1
-        self._log.warning(
+        _LOG.warning(
             "connection from %s refused on listener %s: %s is reached", host, listener_name, limit
         )
         return False
@@ -211,7 +209,7 @@ class ConnectionGroup:
 
     def log_closing(self, connection: ServerConnection, reason: str) -> None:
         """The one line about a connection we end."""
-        self._log.warning(
+        _LOG.warning(
             "closing connection %s of listener %s (client %s): %s",
             connection.connection_id,
             connection.listener_name,

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 from moldau.protocol.api_keys import api_name
 from moldau.runtime.clock import Clock, TimerHandle
-from moldau.runtime.telemetry.logs import RateLimitedLog
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.request import Request
 
@@ -35,7 +34,7 @@ LAG_PROBE_INTERVAL_MS: Final = 100.0
 class LoopWatchdog:
     """Says what holds one event loop for longer than STALL_MS, and samples how late it runs.
 
-    A stall is one log line, rate limited, and one count by the name of the request. The steps of
+    A stall is one log line, and one count by the name of the request. The steps of
     requests are timed exactly. Anything else is known from a timer that comes late: always when it
     held the loop for LAG_PROBE_INTERVAL_MS longer than STALL_MS, by chance when it was less.
 
@@ -47,7 +46,6 @@ class LoopWatchdog:
         self._clock = clock
         self._registry = registry
         self._loop_name = loop_name
-        self._log = RateLimitedLog(_LOG, clock)
         self._lag = registry.histogram(f"kafka.server:type={loop_name},name=LagMs")
         self._count(NO_REQUEST, 0)
         self._due_ms = 0.0
@@ -68,7 +66,7 @@ class LoopWatchdog:
         self._explained_ms += elapsed_ms
         name = api_name(request.api_key)
         self._count(name)
-        self._log.warning(
+        _LOG.warning(
             "%s v%d of client %r at %s held the %s for %d ms",
             name,
             request.api_version,
@@ -89,7 +87,7 @@ class LoopWatchdog:
         self._lag.observe(late_ms)
         if late_ms - self._explained_ms > STALL_MS:
             self._count(NO_REQUEST)
-            self._log.warning(
+            _LOG.warning(
                 "work that belongs to no request held the %s for %d ms or more",
                 self._loop_name,
                 late_ms - self._explained_ms,

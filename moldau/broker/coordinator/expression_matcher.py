@@ -29,7 +29,6 @@ from moldau.broker.coordinator.core.expressions import (
 from moldau.runtime.child_process import ChildLost, ChildProcess
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.slices import LoopSlices
-from moldau.runtime.telemetry.logs import RateLimitedLog
 from moldau.server.outgoing import Offload
 
 THREAD_SLICE_MS: Final = 1.0
@@ -105,7 +104,6 @@ class ProcessWorker:
         self._instead = instead
         self._child = ChildProcess(CHILD)
         self._idle: TimerHandle | None = None
-        self._log = RateLimitedLog(logger, clock, allowed_count=1, interval_ms=60_000)
 
     async def take(self, pattern: Pattern, names: Sequence[str]) -> Tried:
         if self._idle is not None:
@@ -116,7 +114,7 @@ class ProcessWorker:
             )
         except (ChildLost, ValueError, TypeError) as lost:
             self._child.kill()
-            self._log.warning("regular expressions: %s; a thread matches names instead", lost)
+            logger.warning("regular expressions: %s; a thread matches names instead", lost)
             return await self._instead.take(pattern, names)
         except BaseException:
             self._child.kill()

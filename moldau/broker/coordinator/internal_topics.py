@@ -30,7 +30,6 @@ logger = logging.getLogger("moldau.broker.coordinator")
 CREATE_TIMEOUT_MS: Final = 30_000
 RETRY_AFTER_MS: Final = 500
 """The pause after a refusal: clients try several times a second."""
-SAY_AGAIN_AFTER_MS: Final = 60_000
 BROKER_PRINCIPAL: Final = "User:ANONYMOUS"
 
 
@@ -86,7 +85,7 @@ class InternalTopics:
     _start: Callable[[Coroutine[object, object, None]], object]
     _under_way: set[str] = field(default_factory=set)
     _not_before_ms: dict[str, float] = field(default_factory=dict)
-    _said: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _problems: dict[str, str] = field(default_factory=dict)
 
     def ensure(self, topic: str) -> None:
         """Begin to create a missing topic, unless that is under way or was refused just now."""
@@ -100,8 +99,8 @@ class InternalTopics:
 
     def problem(self, topic: str) -> str:
         """Why a missing topic is not there yet."""
-        said, _ = self._said.get(topic, ("", 0.0))
-        return f"{topic} cannot be created: {said}" if said else f"{topic} is being created"
+        problem = self._problems.get(topic)
+        return f"{topic} cannot be created: {problem}" if problem else f"{topic} is being created"
 
     async def _create(self, creatable: CreatableTopic) -> None:
         topic = creatable.name
@@ -118,7 +117,7 @@ class InternalTopics:
             self._under_way.discard(topic)
             self._not_before_ms[topic] = self._clock.monotonic_ms() + RETRY_AFTER_MS
         if error is ErrorCode.NONE:
-            self._said.pop(topic, None)
+            self._problems.pop(topic, None)
             logger.debug(
                 "%s: created with %d partitions, %d replicas each",
                 topic,
@@ -129,12 +128,5 @@ class InternalTopics:
             reason = f"{error.name}: {why}"
             if error is ErrorCode.INVALID_REPLICATION_FACTOR:
                 reason += f" ({_TOPICS[topic][1]}={creatable.replication_factor})"
-            self._say(topic, reason)
-
-    def _say(self, topic: str, problem: str) -> None:
-        """Log a reason once, and again after a while: clients cause it several times a second."""
-        now_ms = self._clock.monotonic_ms()
-        said, said_ms = self._said.get(topic, ("", 0.0))
-        if problem != said or now_ms - said_ms >= SAY_AGAIN_AFTER_MS:
-            self._said[topic] = (problem, now_ms)
-            logger.warning("%s cannot be created: %s", topic, problem)
+            self._problems[topic] = reason
+            logger.warning("%s cannot be created: %s", topic, reason)

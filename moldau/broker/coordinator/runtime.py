@@ -46,7 +46,6 @@ from moldau.protocol.records import (
     decode_records,
     iter_batches,
 )
-from moldau.runtime.telemetry.logs import RateLimitedLog
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -251,7 +250,6 @@ class CoordinatorRuntime(Generic[StateT]):
         self._backoffs: dict[int, Backoff] = {}
         self._is_closed = False
         self._idle: list[Callable[[], object]] = []
-        self._warnings = RateLimitedLog(logger, ports.clock)
 
         prefix = f"kafka.server:type={METRIC_TYPES.get(log.topic, 'coordinator-metrics')},name="
         registry = ports.registry
@@ -327,7 +325,6 @@ class CoordinatorRuntime(Generic[StateT]):
             settings=self._settings,
             execute=self._execute,
             left_out=self._left_out,
-            warnings=self._warnings,
         )
         self._shards[partition_index] = shard
         self._to_load.append(shard)

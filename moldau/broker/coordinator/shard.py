@@ -17,6 +17,7 @@ How a lost leadership cannot answer a read:
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,10 +43,10 @@ if TYPE_CHECKING:
     from moldau.broker.coordinator.core.result import After
     from moldau.broker.coordinator.ports import CoordinatorPartition, RuntimePorts, RuntimeSettings
     from moldau.protocol.coordinator_records import CoordinatorLog
-    from moldau.runtime.telemetry.logs import RateLimitedLog
     from moldau.runtime.telemetry.metrics import Counter
     from moldau.runtime.timers import WheelTimer
 
+logger = logging.getLogger("moldau.broker.coordinator")
 
 StateT = TypeVar("StateT", bound=CoordinatorState)
 Operation = Callable[[StateT, float], CoordinatorResult]
@@ -155,7 +156,6 @@ class Shard(Generic[StateT]):
 
     Args:
         left_out: counts records that no batch can hold.
-        warnings: for what clients can provoke.
     """
 
     def __init__(
@@ -170,7 +170,6 @@ class Shard(Generic[StateT]):
         settings: RuntimeSettings,
         execute: Execute,
         left_out: Counter,
-        warnings: RateLimitedLog,
     ) -> None:
         self.name = f"{log.topic}-{partition_index}"
         self.partition_index = partition_index
@@ -183,7 +182,6 @@ class Shard(Generic[StateT]):
         self._settings = settings
         self._execute = execute
         self._left_out = left_out
-        self._warnings = warnings
         self._end_offset = 0
         self._line: deque[_Waiting] = deque()
         """Results that wait; offsets and deadlines never decrease along it."""
@@ -384,7 +382,7 @@ class Shard(Generic[StateT]):
             return _REFUSALS[self.state], 0
         batch = self._encode(records, producer)
         if isinstance(batch, _Unwritable):
-            self._warnings.warning("%s: %d records, %s", self.name, len(records), batch.reason)
+            logger.warning("%s: %d records, %s", self.name, len(records), batch.reason)
             return batch.error, 0
         return self._append_batch(batch, records, producer)
 
@@ -407,7 +405,7 @@ class Shard(Generic[StateT]):
                 parts += [part[middle:], part[:middle]]
             else:
                 self._left_out.value += 1
-                self._warnings.warning(
+                logger.warning(
                     "%s: a record of %.200r is left out: %s", self.name, part[0].key, batch.reason
                 )
         return ErrorCode.NONE, total_bytes

@@ -1,28 +1,45 @@
-"""Logs: the format of lines, levels that change at run time, and a brake for repetitive lines.
+"""Logs: the format of lines, levels that change at run time, and the limit on repetitive lines.
 
 Owns: the handler on the "moldau" logger. Every module logs through
-`logging.getLogger("moldau.<area>")`. Must not touch the root logger. Invariants: one event is one
-line, whatever the message contains; all lines of a process have one format.
+`logging.getLogger("moldau.<area>")`, as often as it has something to say. Must not touch the root
+logger. Invariants: one event is one line, whatever the message contains; all lines of a process
+have one format; above DEBUG no message is written more than ten times within a minute. What is
+said of two partitions is two messages.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Final, Literal, TextIO
+from typing import Final, Literal, NamedTuple, TextIO
 
-if TYPE_CHECKING:
-    from moldau.runtime.clock import Clock
+from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.telemetry.brake import Brake, LeftOut, Names
 
 ROOT: Final = "moldau"
 
 LogFormat = Literal["console", "json"]
 
+BRAKE_INTERVAL_MS: Final = 60_000.0
+MAX_LINES: Final = 10
+"""Of one message within any interval."""
+MAX_MESSAGES: Final = 5_000
+SUBJECTS_SHARE: Final = 0.01
+"""Of the messages: with one format about so many partitions, each of them with `MAX_LINES`."""
+SUBJECT: Final = re.compile(r"[\w.-]+-\d+", re.ASCII)
+"""What a message with the format `%s…` is about, as its first argument: a partition, a fetcher."""
+SAMPLE_LENGTH: Final = 300
+"""Characters that a count shows of the message."""
+
 _PLAIN: Final = re.compile(r"[\w.:*/@%+-]+", re.ASCII)
+_DIGITS: Final = re.compile(r"\d+")
+_DIRECTIVE: Final = re.compile(r"%[-+ #0-9.]*[a-zA-Z]")
+_LETTER: Final = re.compile(r"[a-zA-Z]")
 
 
 class Event:
@@ -31,14 +48,18 @@ class Event:
     Attributes:
         name: what has happened, the same words each time.
         text: in which every part that a peer has chosen is `quoted`.
+        is_counted: a `Brake` of the area has let it through; the handler writes every one.
     """
 
-    __slots__ = ("fields", "name", "text")
+    __slots__ = ("fields", "is_counted", "name", "text")
 
-    def __init__(self, name: str, text: str, fields: dict[str, object]) -> None:
+    def __init__(
+        self, name: str, text: str, fields: dict[str, object], *, is_counted: bool = False
+    ) -> None:
         self.name = name
         self.text = text
         self.fields = fields
+        self.is_counted = is_counted
 
     def __str__(self) -> str:
         return self.text
@@ -102,11 +123,125 @@ class JsonFormatter(logging.Formatter):
         return _printable_json(entry)
 
 
+class _Sample(NamedTuple):
+    """What a count shows of the message that it counts."""
+
+    logger_name: str
+    level: int
+    text: str
+
+
+class BrakedHandler(logging.StreamHandler[TextIO]):
+    """Writes a message `MAX_LINES` times within any `BRAKE_INTERVAL_MS`, and how often it would
+    have been written; all lines of a logger at DEBUG.
+
+    A count follows within two intervals if a loop runs where lines are left out, else before the
+    next line that is written, and at the latest when the handler is closed.
+    """
+
+    def __init__(self, stream: TextIO, clock: Clock) -> None:
+        super().__init__(stream)
+        self._clock = clock
+        self._brake: Brake[_Sample] = Brake(
+            clock,
+            max_lines=MAX_LINES,
+            interval_ms=BRAKE_INTERVAL_MS,
+            max_messages=MAX_MESSAGES,
+            senders_share=SUBJECTS_SHARE,
+        )
+        self._timer_due_ms = float("-inf")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called with the handler's lock."""
+        is_counted = isinstance(record.msg, Event) and record.msg.is_counted
+        if is_counted or logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
+            super().emit(record)
+            return
+        try:
+            self._write_counts()
+            kind, subject = _message_of(record)
+            sample = self._brake.take((kind, subject), lambda: _sample(record), kind)
+        except (TypeError, ValueError):  # arguments that do not fit: as logging treats them
+            self.handleError(record)
+            return
+        if sample is not None:
+            super().emit(record)
+        else:
+            self._arm()
+
+    def close(self) -> None:
+        """Write the counts that are due."""
+        self._run_locked(with_early=True)
+        super().close()
+
+    def _run_locked(self, *, with_early: bool = False) -> None:
+        self.acquire()
+        try:
+            self._write_counts(with_early=with_early)
+            if not with_early and self._brake.due_ms() is not None:
+                self._arm()
+        finally:
+            self.release()
+
+    def _write_counts(self, *, with_early: bool = False) -> None:
+        for left_out in self._brake.take_counts(with_early=with_early):
+            super().emit(_count_record(left_out))
+
+    def _arm(self) -> None:
+        """See to it that counts are written though no line follows. A timer whose loop has ended
+        is lost: it counts as due no longer than its own time.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._timer_due_ms:
+            with contextlib.suppress(RuntimeError):  # No loop runs in this thread.
+                self._clock.call_later(BRAKE_INTERVAL_MS, self._run_locked)
+                self._timer_due_ms = now_ms + BRAKE_INTERVAL_MS
+
+
+def _message_of(record: logging.LogRecord) -> tuple[Names, str]:
+    """What a record says, and of which subject. The first is of one logger, level and format, or
+    name of an event; where a format has no words of its own, the text without its numbers.
+    """
+    subject, error = "", record.exc_info[0] if record.exc_info else None
+    if isinstance(record.msg, Event):
+        words = record.msg.name
+    else:
+        words = str(record.msg)
+        if not record.args or not _LETTER.search(_DIRECTIVE.sub("", words)):
+            words = _DIGITS.sub("#", record.getMessage()[:SAMPLE_LENGTH])
+        elif words.startswith("%s") and isinstance(record.args, tuple):
+            name = str(record.args[0])
+            subject = name if SUBJECT.fullmatch(name) else ""
+    return (record.name, record.levelname, words, error.__name__ if error else ""), subject
+
+
+def _sample(record: logging.LogRecord) -> _Sample:
+    text = record.getMessage()
+    if len(text) > SAMPLE_LENGTH:
+        text = f"{text[:SAMPLE_LENGTH]}…"
+    return _Sample(record.name, record.levelno, text)
+
+
+def _count_record(left_out: LeftOut[_Sample]) -> logging.LogRecord:
+    seconds = BRAKE_INTERVAL_MS / 1000
+    fields: dict[str, object] = {"left_out": left_out.line_count, "within_s": seconds}
+    sample, among = left_out.sample, ""
+    if sample is None:  # of subjects beyond the share, or of messages beyond all of them
+        name, level, words, _ = left_out.sender or (f"{ROOT}.logs", "WARNING", "other messages", "")
+        sample = _Sample(name, logging.getLevelNamesMapping()[level], words)
+        among = ", of others" if left_out.sender else ""
+    fields["message"] = sample.text
+    text = f"{left_out.line_count} more like this within {seconds:.0f} s{among}: {sample.text}"
+    event = Event("lines left out", text, fields)
+    return logging.LogRecord(sample.logger_name, sample.level, "", 0, event, (), None)
+
+
 def configure_logging(
     log_format: LogFormat = "console",
     level: str | int = "INFO",
     *,
     stream: TextIO | None = None,
+    clock: Clock | None = None,
 ) -> None:
     """Send our logs to `stream` (standard error unless told), replacing an earlier configuration.
 
@@ -114,13 +249,15 @@ def configure_logging(
     """
     logger = logging.getLogger(ROOT)
     logger.setLevel(_parse_level(level))
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = BrakedHandler(stream or sys.stderr, clock or SystemClock())
     colored = handler.stream.isatty() and not os.environ.get("NO_COLOR")
     handler.setFormatter(
         JsonFormatter() if log_format == "json" else ConsoleFormatter(colored=colored)
     )
     for old in logger.handlers[:]:
         logger.removeHandler(old)
+        if isinstance(old, BrakedHandler):
+            old.close()
     logger.addHandler(handler)
     logger.propagate = False
 
@@ -128,44 +265,6 @@ def configure_logging(
 def set_level(level: str | int) -> None:
     """Change the level of all our loggers. Raises ValueError for a level that does not exist."""
     logging.getLogger(ROOT).setLevel(_parse_level(level))
-
-
-class RateLimitedLog:
-    """A logger for lines that peers can provoke: a few per interval, then a count of the rest."""
-
-    __slots__ = ("_allowed", "_clock", "_interval_ms", "_left", "_logger", "_suppressed", "_until")
-
-    def __init__(
-        self,
-        logger: logging.Logger,
-        clock: Clock,
-        *,
-        allowed_count: int = 10,
-        interval_ms: float = 10_000.0,
-    ) -> None:
-        """At most `allowed_count` lines every `interval_ms`."""
-        self._logger = logger
-        self._clock = clock
-        self._allowed = allowed_count
-        self._interval_ms = interval_ms
-        self._left = allowed_count
-        self._until = clock.monotonic_ms() + interval_ms
-        self._suppressed = 0
-
-    def warning(self, message: str, *args: object) -> None:
-        """Log, unless the interval's share is used up."""
-        now = self._clock.monotonic_ms()
-        if now >= self._until:
-            if self._suppressed:
-                self._logger.warning("%d similar lines were left out", self._suppressed)
-            self._suppressed = 0
-            self._left = self._allowed
-            self._until = now + self._interval_ms
-        if self._left <= 0:
-            self._suppressed += 1
-            return
-        self._left -= 1
-        self._logger.warning(message, *args)
 
 
 def one_line(text: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from moldau.runtime.garbage_collector import GC_THRESHOLDS, freeze_garbage_collector
 from moldau.runtime.telemetry import metrics
-from moldau.runtime.telemetry.logs import RateLimitedLog, configure_logging, set_level
+from moldau.runtime.telemetry.logs import configure_logging, set_level
 from moldau.runtime.telemetry.metrics import Histogram, Registry
 from tests.kit.manual_clock import ManualClock
 
@@ -131,21 +131,6 @@ def test_levels_change_at_run_time() -> None:
     assert logger.getEffectiveLevel() == logging.INFO
     with pytest.raises(ValueError, match="LOUD"):
         set_level("LOUD")
-
-
-def test_rate_limited_log(caplog: pytest.LogCaptureFixture) -> None:
-    clock = ManualClock()
-    log = RateLimitedLog(logging.getLogger("test"), clock, allowed_count=2, interval_ms=1000)
-    for number in range(5):
-        log.warning("line %d", number)
-    clock.advance(1000)
-    log.warning("later")
-    assert [record.getMessage() for record in caplog.records] == [
-        "line 0",
-        "line 1",
-        "3 similar lines were left out",
-        "later",
-    ]
 
 
 def test_the_collector_is_frozen() -> None:

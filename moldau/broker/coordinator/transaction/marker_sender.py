@@ -2,9 +2,10 @@
 
 Owns which marker waits for which broker, the requests under way, and the repetition. Must not know
 the state of transactions, nor write markers itself. Invariants: a marker is with exactly one
-destination, or waits for its partition to have a leader; nothing is sent for a transaction that is
-complete or whose coordinator has lost the partition (`SendMarkers.is_cancelled`): a late marker
-might end the producer's next transaction; a partition that is gone counts as done.
+destination, pauses after a failure, or waits for its partition to have a leader; nothing is sent
+for a transaction that is complete or whose coordinator has lost the partition
+(`SendMarkers.is_cancelled`): a late marker might end the producer's next transaction; a partition
+that is gone counts as done.
 
 A marker whose answer was lost is sent again: leaders recognise the second one (by the epoch from
 transaction version 2 on; below, a repeated marker ends nothing that is open).
@@ -17,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p27_write_txn_markers import (
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("moldau.broker.transactions")
 
 RETRY_MS: Final = 100
-"""The pause before a marker that was not written is sent again."""
+MAX_RETRY_MS: Final = 1_000
+"""The pause before a marker that was not written is sent again doubles from the first to this."""
 
 MAX_IN_FLIGHT: Final = 4
 """Requests under way to one broker, so that one slow partition does not hold up all."""
@@ -64,6 +66,9 @@ class Marker(NamedTuple):
     partition: TopicPartition
 
 
+Pauses: TypeAlias = dict[Marker, int]
+"""Markers, and how long each pauses, in milliseconds, if it is not written this time."""
+
 WriteMarkers = Callable[[WriteTxnMarkersRequest, Callable[[WriteTxnMarkersResponse], None]], None]
 
 
@@ -73,7 +78,7 @@ class _Destination:
 
     broker_id: int
     link: LeaderLink | None
-    queue: dict[Marker, None] = field(default_factory=dict)
+    queue: Pauses = field(default_factory=dict)
     in_flight: int = 0
 
 
@@ -100,7 +105,9 @@ class MarkerSender:
         self._written = written
         self._request_timeout_ms = int(services.node_config["request.timeout.ms"])
         self._destinations: dict[int, _Destination] = {}
-        self._leaderless: dict[Marker, None] = {}
+        self._leaderless: Pauses = {}
+        self._pausing: dict[Marker, tuple[int, int]] = {}
+        """With the broker that did not write it, and how long it pauses next."""
         self._is_due = False
         self._is_closed = False
         services.registry.gauge(
@@ -111,32 +118,40 @@ class MarkerSender:
 
     def send(self, coordinator_partition: int, command: SendMarkers) -> None:
         self._route(
-            Marker(coordinator_partition, command, partition)
-            for partition in sorted(command.remaining)
+            {
+                Marker(coordinator_partition, command, partition): RETRY_MS
+                for partition in sorted(command.remaining)
+            }
         )
 
     def on_metadata_update(self) -> None:
-        """Leaders may have changed: route the markers that wait for one."""
-        if self._leaderless:
-            waiting, self._leaderless = self._leaderless, {}
+        """Leaders may have changed: route the markers that wait for one, or have a new one."""
+        waiting, self._leaderless = self._leaderless, {}
+        image = self._services.metadata.image
+        for marker, (tried, _) in list(self._pausing.items()):
+            if _leader(image, marker.partition) != tried:
+                del self._pausing[marker]
+                waiting[marker] = RETRY_MS
+        if waiting:
             self._route(waiting)
 
     async def close(self) -> None:
         """Send no more; requests under way may still be served."""
         self._is_closed = True
         self._leaderless.clear()
+        self._pausing.clear()
         for destination in self._destinations.values():
             destination.queue.clear()
             if destination.link is not None:
                 await destination.link.close()
 
-    def _route(self, markers: Iterable[Marker]) -> None:
+    def _route(self, markers: Pauses) -> None:
         """Put each into the queue of its partition's leader."""
         if self._is_closed:
             return
         image = self._services.metadata.image
         gone: list[Marker] = []
-        for marker in markers:
+        for marker, pause_ms in markers.items():
             if marker.command.is_cancelled or marker.partition not in marker.command.remaining:
                 continue
             leader = _leader(image, marker.partition)
@@ -146,9 +161,9 @@ class MarkerSender:
                 leader != self._services.broker_id
                 and broker_address(self._services, leader) is None
             ):
-                self._leaderless[marker] = None
+                self._leaderless[marker] = pause_ms
             else:
-                self._destination(leader).queue[marker] = None
+                self._destination(leader).queue[marker] = pause_ms
         for marker in gone:
             logger.info(
                 "%s is gone: the transaction of %r ends without it",
@@ -185,18 +200,18 @@ class MarkerSender:
     def _send_to(self, destination: _Destination) -> None:
         """One request with the markers that still have to go to that broker, if there are any."""
         image = self._services.metadata.image
-        taken: list[Marker] = []
-        elsewhere: list[Marker] = []
+        taken: Pauses = {}
+        elsewhere: Pauses = {}
         while destination.queue and len(taken) < MAX_PARTITIONS_PER_REQUEST:
             marker = next(iter(destination.queue))
-            del destination.queue[marker]
+            pause_ms = destination.queue.pop(marker)
             if _leader(image, marker.partition) != destination.broker_id:
-                elsewhere.append(marker)
+                elsewhere[marker] = pause_ms
             elif (
                 not marker.command.is_cancelled
                 and self._coordinator_epoch(marker.coordinator_partition) >= 0
             ):
-                taken.append(marker)
+                taken[marker] = pause_ms
         if elsewhere:
             self._route(elsewhere)
         if not taken:
@@ -215,7 +230,7 @@ class MarkerSender:
             f"markers for broker {destination.broker_id}",
         )
 
-    def _request(self, markers: list[Marker]) -> WriteTxnMarkersRequest:
+    def _request(self, markers: Iterable[Marker]) -> WriteTxnMarkersRequest:
         by_command: dict[tuple[int, SendMarkers], dict[str, list[int]]] = {}
         for marker in markers:
             topics = by_command.setdefault((marker.coordinator_partition, marker.command), {})
@@ -243,7 +258,7 @@ class MarkerSender:
         link: LeaderLink,
         address: LeaderAddress,
         request: WriteTxnMarkersRequest,
-        markers: list[Marker],
+        markers: Pauses,
     ) -> None:
         response = None
         try:
@@ -258,7 +273,7 @@ class MarkerSender:
     def _answered(
         self,
         destination: _Destination,
-        markers: list[Marker],
+        markers: Pauses,
         response: WriteTxnMarkersResponse | None,
     ) -> None:
         """Sort the markers of a request by their outcome; without a response it is unknown."""
@@ -271,8 +286,8 @@ class MarkerSender:
                         name = TopicPartition(topic.name, partition.partition_index)
                         errors[result.producer_id, name] = ErrorCode.of(partition.error_code)
         done: list[Marker] = []
-        again: list[Marker] = []
-        for marker in markers:
+        again: dict[int, list[Marker]] = {}
+        for marker, pause_ms in markers.items():
             key = (marker.command.producer.producer_id, marker.partition)
             error = errors.get(key, ErrorCode.NETWORK_EXCEPTION)
             if error in DONE_ERRORS:
@@ -287,12 +302,20 @@ class MarkerSender:
                         error.name,
                     )
             else:
-                again.append(marker)
-        if again and not self._is_closed:
-            self._services.timers.call_later(RETRY_MS, self._route, again)
+                again.setdefault(pause_ms, []).append(marker)
+        if not self._is_closed:
+            for pause_ms, pausing in again.items():
+                next_ms = min(2 * pause_ms, MAX_RETRY_MS)
+                self._pausing.update(dict.fromkeys(pausing, (destination.broker_id, next_ms)))
+                self._services.timers.call_later(pause_ms, self._end_pause, pausing)
         if destination.queue:
             self._send_soon()
         self._tell_written(done)
+
+    def _end_pause(self, markers: Iterable[Marker]) -> None:
+        """Those that a new leader has got already pause no more, or again."""
+        over = {each: self._pausing.pop(each) for each in markers if each in self._pausing}
+        self._route({marker: pause_ms for marker, (_, pause_ms) in over.items()})
 
     def _tell_written(self, markers: Iterable[Marker]) -> None:
         """Called last: an exception holds up neither the sending nor the other commands."""

@@ -117,7 +117,7 @@ async def test_a_creation_that_is_refused(tmp_path: Path, caplog: pytest.LogCapt
             (await broker.channel.next()).fail(ControllerUnavailable("nobody leads"))
             await until_async(lambda: not len(broker.background))
         assert [record.message for record in caplog.records] == [
-            f"__transaction_state cannot be created: {why}",
+            *3 * [f"__transaction_state cannot be created: {why}"],
             "__transaction_state cannot be created: REQUEST_TIMED_OUT: nobody leads",
         ]
 

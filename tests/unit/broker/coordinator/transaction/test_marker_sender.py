@@ -13,7 +13,11 @@ import pytest
 from moldau.broker.coordinator.transaction import marker_sender as module
 from moldau.broker.coordinator.transaction.core.state import SendMarkers
 from moldau.broker.coordinator.transaction.core.transaction import Transaction, TransactionStatus
-from moldau.broker.coordinator.transaction.marker_sender import RETRY_MS, MarkerSender
+from moldau.broker.coordinator.transaction.marker_sender import (
+    MAX_RETRY_MS,
+    RETRY_MS,
+    MarkerSender,
+)
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p27_write_txn_markers import (
@@ -276,8 +280,8 @@ async def test_what_was_not_written_is_sent_again_to_who_leads_then(
     await sender.turn()
     assert sender.written == [(0, one, [P2])]
     one.written([P2])
-    sender.lead(P1, BROKER)
     assert sender.here == []
+    sender.lead(P1, BROKER)
     await sender.retry()
     assert [asked(request) for request, _ in sender.here] == [{1000: [P1]}]
 
@@ -296,6 +300,40 @@ async def test_without_an_answer_everything_is_sent_again(sender: Sender, outcom
     await sender.turn()
     await sender.retry()
     assert [asked(request) for _, request, _ in sender.there()] == [{1000: [P1, P2]}] * 2
+
+
+async def test_the_pause_grows_while_a_marker_is_not_written(sender: Sender) -> None:
+    async def refuse() -> None:
+        request, done = sender.here[-1]
+        done(answer(request, {P0: ErrorCode.NOT_ENOUGH_REPLICAS}))
+        await sender.turn()
+
+    await sender.send(command(P0))
+    begin_ms = sender.clock.monotonic_ms()
+    while sender.clock.monotonic_ms() < begin_ms + 60_000:
+        await refuse()
+        before = len(sender.here)
+        while len(sender.here) == before:
+            sender.clock.advance(10)
+            await sender.turn()
+    assert 60_000 / MAX_RETRY_MS - 10 < len(sender.here) < 60_000 / MAX_RETRY_MS + 10
+    await sender.send(command(P0, producer_id=1001))
+    assert asked(sender.here[-1][0]) == {1001: [P0]}, "another one has no pause"
+
+
+async def test_a_new_leader_is_asked_without_a_pause(sender: Sender) -> None:
+    await sender.send(command(P1))
+    _, request, future = sender.there()[0]
+    future.set_result(answer(request, {P1: ErrorCode.NOT_LEADER_OR_FOLLOWER}))
+    await sender.turn()
+    sender.lead(P2, BROKER)
+    await sender.turn()
+    assert len(sender.there()) == 1, "the leader of P1 is the same"
+    sender.lead(P1, THIRD)
+    await sender.turn()
+    assert [leader.node_id for leader, _, _ in sender.there()] == [OTHER, THIRD]
+    await sender.retry()
+    assert len(sender.there()) == 2, "it is sent once"
 
 
 @pytest.mark.parametrize(
