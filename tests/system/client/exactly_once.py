@@ -23,6 +23,7 @@ from demo.transactions import CONFIG
 from demo.transactions_check import read_topic
 from demo.transactions_stage import Killing, RestartedApplication, Stage
 from moldau.testing import Cluster
+from tests.kit.repeated_lines import repeated_in
 from tests.kit.soaks import say, seed_of, soak_parser
 from tests.system.client.exactly_once_app import transformed
 
@@ -131,6 +132,8 @@ def run(
         outcome.committed_count = stage.committed_count
         outcome.complaints += stage.complaints
         check(cluster.bootstrap_server, records, outcome)
+        logs = {each: cluster.node(each).log_path for each in cluster.node_ids}
+        outcome.complaints += repeated_in(logs)
     return outcome
 
 

@@ -27,6 +27,7 @@ from moldau.protocol.messages.p55_describe_quorum import (
     TopicData,
 )
 from moldau.protocol.types import uuid_to_base64
+from tests.kit.repeated_lines import START
 from tests.kit.waiting import until
 from tests.system.processes import run_cli
 from tests.system.quorum.hosts import Hosts
@@ -92,6 +93,8 @@ class SpreadCluster:
         """Start a node without waiting for it."""
         home = self.home(node_id)
         with (home / "node.log").open("ab") as log:
+            log.write(f"{START}\n".encode())
+            log.flush()
             self._processes[node_id] = subprocess.Popen(
                 self.hosts.command(host_name(node_id), self.command(node_id)),
                 stdin=subprocess.DEVNULL,

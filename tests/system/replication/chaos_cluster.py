@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Self
 from benchmarks.wire import CREATE_TOPICS_VERSION, create_topic_request
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
+from tests.kit.repeated_lines import repeated_in
 from tests.kit.waiting import until
 from tests.system.conftest import SmallDisk
 from tests.system.quorum.hosts import Hosts
@@ -48,6 +49,9 @@ CONFIG: Final = {
     "moldau.log.level": "info",
 }
 
+#: Room for the metadata log of a soak, and quick to fill.
+CONTROLLER_DISK_BYTES: Final = 64 * 2**20
+
 #: What no node may log, whatever breaks: an exception that nobody expected.
 UNEXPECTED: Final = re.compile(r"unexpected \w+ \((?:report|stop)\)|Traceback")
 
@@ -65,7 +69,8 @@ class ChaosCluster(SpreadCluster):
     """Use as a context, inside Hosts.
 
     Args:
-        disk_bytes: give each broker a disk (tmpfs) of that size; None: the machine's.
+        disk_bytes: give each broker a disk (tmpfs) of that size, and each controller a small one;
+            None: the machine's.
         broker_ids: who serves clients.
         keeps_disks: what lies on the small disks in the end is copied to where it stays.
         directory_count: how many log directories each broker has; more than one needs small disks.
@@ -97,6 +102,8 @@ class ChaosCluster(SpreadCluster):
             if self._disk_bytes is not None:
                 for broker_id in self.broker_ids:
                     self._mount(broker_id, self._disk_bytes)
+                for controller_id in self.controller_ids:
+                    self._mount(controller_id, CONTROLLER_DISK_BYTES)
             super().__enter__()
             self._undo = undo.pop_all()
         return self
@@ -136,32 +143,32 @@ class ChaosCluster(SpreadCluster):
         return complaints
 
     def unexpected(self) -> list[str]:
-        """Lines of the nodes' logs that tell of an exception which nobody expected."""
+        """What is wrong with the nodes' logs: exceptions, and lines that are repeated."""
+        node_ids = (*self.broker_ids, *self.controller_ids)
+        logs = {each: self.home(each) / "node.log" for each in node_ids}
         found = []
-        for node_id in (*self.broker_ids, *self.controller_ids):
-            text = (self.home(node_id) / "node.log").read_text(errors="replace")
-            lines = [line for line in text.splitlines() if UNEXPECTED.search(line)]
-            found += [f"node {node_id}: {line}" for line in lines]
-        return found
+        for node_id, log in logs.items():
+            lines = log.read_text(errors="replace").splitlines()
+            found += [f"node {node_id}: {line}" for line in lines if UNEXPECTED.search(line)]
+        return [*found, *repeated_in(logs)]
 
     def _mood_path(self, node_id: int) -> Path:
         return self.home(node_id) / "disk.json"
 
-    def _mount(self, broker_id: int, size_bytes: int) -> None:
-        path = self.home(broker_id) / "data"
+    def _mount(self, node_id: int, size_bytes: int) -> None:
+        path = self.home(node_id) / "data"
         path.mkdir(parents=True)
         subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)], check=True
         )
-        self.disks[broker_id] = SmallDisk(path)
+        self.disks[node_id] = SmallDisk(path)
 
     def own_config(self, node_id: int) -> dict[str, str]:
         """Each broker stands in a rack of its own; `log.dirs` lie on the small disk, whose own top
         is not the node's.
         """
-        if node_id not in self.broker_ids:
-            return {}
-        rack = {"broker.rack": f"rack-{node_id}"}
+        is_broker = node_id in self.broker_ids
+        rack = {"broker.rack": f"rack-{node_id}"} if is_broker else {}
         if node_id not in self.disks:
             return rack
         return {**rack, "log.dirs": ",".join(map(str, self.data_directories(node_id)))}
@@ -171,7 +178,8 @@ class ChaosCluster(SpreadCluster):
         if node_id not in self.disks:
             return [self.home(node_id) / "data"]
         top = self.disks[node_id].path
-        return [top / f"log-{number}" for number in range(1, self._directory_count + 1)]
+        count = self._directory_count if node_id in self.broker_ids else 1
+        return [top / f"log-{number}" for number in range(1, count + 1)]
 
     def config_path(self, node_id: int) -> Path:
         """The node's `server.properties`."""

@@ -29,6 +29,7 @@ from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.schema import Message
+from tests.kit.repeated_lines import repeated_lines
 from tests.kit.soaks import Say, fault_run, soak_parser
 from tests.kit.waiting import until
 from tests.system.replication.chaos_cluster import UNEXPECTED
@@ -247,6 +248,7 @@ def fuzz(directory: Path, *, seed: int, seconds: float, say: Say) -> Outcome:
         if not node.process.running:
             outcome.complaints.append(f"the node has ended: {node.process.log_tail()}")
         outcome.complaints += complaints_in(node.log())
+        outcome.complaints += repeated_lines(node.log(), with_left_out=False)
     return outcome
 
 

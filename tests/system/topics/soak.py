@@ -28,6 +28,7 @@ from moldau.client import Admin
 from moldau.spark_connector.errors import JavaNotFound
 from moldau.spark_connector.pipelines.embedded_spark import java_home
 from moldau.testing import Cluster
+from tests.kit.repeated_lines import repeated_in
 from tests.kit.soaks import Say, say, seed_of, soak_parser
 from tests.kit.waiting import until_async
 from tests.spark.results.databases import postgres_programs
@@ -364,7 +365,11 @@ def soak(
     """One run on a cluster of its own; the events of the readers go to the directory."""
     with Cluster(brokers=3, controllers=1, config=CONFIG) as cluster:
         run = Soak(cluster, directory, seed, kinds or [*KINDS], bug, say)
-        return asyncio.run(run.run(minutes * 60))
+        outcome = asyncio.run(run.run(minutes * 60))
+        repeated = repeated_in({each: cluster.node(each).log_path for each in cluster.node_ids})
+    outcome.problems += repeated
+    outcome.problem_count += len(repeated)
+    return outcome
 
 
 def _has_java() -> bool:
