@@ -57,8 +57,8 @@ style: setup ## Style and import contracts
 sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data, SIM=transactions: with coordinators
 	@$(BIN)/python -m tests.simulation.$(if $(SIM),$(SIM).)run $(SIM_ARGS)
 
-soak: setup ## Real brokers under load and random faults, as root: MINUTES=m, SEED=n to replay its schedule, SECURE=1 with TLS and SASL
-	@$(BIN)/python -m tests.system.replication.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(SECURE),--secure)
+soak: setup ## Real brokers under load and random faults, as root: MINUTES=m, SEED=n to replay its schedule, ONLY=fault,… only those, SECURE=1 with TLS and SASL
+	@$(BIN)/python -m tests.system.replication.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(SECURE),--secure)
 
 soak-transactions: setup ## Transactions and groups on real brokers under random faults: MINUTES=m, SEED=n, EVERYTHING=1 with reassignments, SECURE=1 with TLS and SASL (as root)
 	@$(BIN)/python -m tests.system.transactions.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(EVERYTHING),--everything) $(if $(SECURE),--secure)

@@ -2,8 +2,9 @@
 
 Owns the plan (which fault when, from a seed alone) and its execution in two lanes: one breaks at
 most one broker at a time, the other at most one controller, which is what three of each promise to
-survive. Must not: judge. Invariant: a lane mends what it broke before it breaks anything else, and
-when `finish` returns everything runs and nothing is cut, full, slow, paused or taken away.
+survive; one node of all at a time has a full disk. Must not: judge. Invariant: a lane mends what it
+broke before it breaks anything else, and when `finish` returns everything runs and nothing is cut,
+full, slow, paused or taken away.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ BROKER_FAULTS: Final[dict[str, tuple[int, float, float]]] = {
     "one-way-link": (3, 1.0, 12.0),
     "cut-controllers": (1, 1.0, 12.0),
     "one-way-controllers": (2, 1.0, 12.0),
-    "disk-full": (2, 1.0, 8.0),
+    "disk-full": (2, 1.0, 40.0),
     "disk-slow": (1, 3.0, 10.0),
     "disk-stalls-flushes": (1, 2.0, 8.0),
     "disk-stalls": (1, 1.0, 10.0),
@@ -51,6 +52,7 @@ CONTROLLER_FAULTS: Final[dict[str, tuple[int, float, float]]] = {
     "controller-pause": (2, 1.0, 8.0),
     "controller-isolate": (2, 1.0, 8.0),
     "controller-one-way": (2, 1.0, 8.0),
+    "controller-disk-full": (2, 1.0, 40.0),
     "controller-disk-slow": (1, 3.0, 8.0),
     "controller-disk-stalls": (1, 1.0, 6.0),
 }
@@ -63,8 +65,6 @@ SLOW: Final = DiskMood(write_ms=4.0, flush_ms=250.0)
 STALLED_FLUSHES: Final = DiskMood(stalls_flushes=True)
 STALLED: Final = DiskMood(stalls_writes=True, stalls_flushes=True)
 LOOK_INTERVAL_S: Final = 0.2
-#: Whoever has no room for its metadata log ends, and says this last; somebody starts it again.
-NO_ROOM: Final = "No space left on device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Nemesis:
         self.faults: Counter[str] = Counter()
         self.complaints: list[str] = []
         self.ended: Counter[int] = Counter()
-        self._filled: set[int] = set()
+        self._one_is_full = threading.Lock()
         self._cluster = cluster
         self._seed = seed
         self._topic = topic
@@ -258,15 +258,24 @@ class Nemesis:
             cluster.pause(victim)
             return lambda: cluster.resume(victim)
         if fault == "disk-full":
-            disk = cluster.disks[victim]
-            self._filled.add(victim)
-            disk.fill()
-            return disk.free
+            return self._fill(victim)
         if fault.startswith("disk-"):
             moods = {"disk-slow": SLOW, "disk-stalls-flushes": STALLED_FLUSHES}
             cluster.set_mood(victim, moods.get(fault, STALLED))
             return lambda: cluster.set_mood(victim, DiskMood())
         return self._cut(step, victim)
+
+    def _fill(self, victim: int) -> Callable[[], None]:
+        """Fill its disk, when that of the other lane's victim has room again."""
+        self._one_is_full.acquire()
+        disk = self._cluster.disks[victim]
+        disk.fill()
+
+        def free() -> None:
+            disk.free()
+            self._one_is_full.release()
+
+        return free
 
     def _end(self, broker_id: int, is_clean: bool) -> None:
         """SIGTERM, or else `kill -9`."""
@@ -275,7 +284,7 @@ class Nemesis:
             return
         status = self._cluster.stop(broker_id)
         # One that has only just been started may not have got to its handler of SIGTERM.
-        if status not in (0, -signal.SIGTERM) and not self._had_no_room(broker_id):
+        if status not in (0, -signal.SIGTERM):
             self.complaints.append(f"broker {broker_id} stopped with status {status}")
 
     def _cut(self, step: Step, victim: int) -> Callable[[], None]:
@@ -333,15 +342,13 @@ class Nemesis:
         return [] if leader_id >= 0 else [f"controller {victim} knows no leader"]
 
     def _missing_without(self, partitions: Collection[str]) -> list[str]:
-        """What is missing but for those partitions; another broker may have had no room meanwhile,
-        and is started again.
-        """
+        """What is missing but for those partitions; a broker that has ended is started again."""
         self._revive(self._cluster.broker_ids[0])
         return self._missing(partitions)
 
     def _revive(self, victim: int) -> None:
-        """Nodes of the victim's lane that ended by themselves are started again; unless their disk
-        was full, that is a finding.
+        """Nodes of the victim's lane that ended by themselves are started again; it is a finding,
+        also if the disk is full.
         """
         cluster = self._cluster
         is_broker = victim in cluster.broker_ids
@@ -351,15 +358,9 @@ class Nemesis:
                 continue
             self.ended[node_id] += 1
             self._say(f"node {node_id} has ended with status {status}; it is started again")
-            if not self._had_no_room(node_id):
-                tail = cluster.log_tail(node_id)
-                self.complaints.append(f"node {node_id} ended by itself: {tail}")
+            tail = cluster.log_tail(node_id)
+            self.complaints.append(f"node {node_id} ended by itself: {tail}")
             cluster.launch(node_id)
-
-    def _had_no_room(self, node_id: int) -> bool:
-        """Whether the last that the node said is that its full disk ended it."""
-        last_line = self._cluster.log_tail(node_id).rstrip().rpartition("\n")[2]
-        return node_id in self._filled and NO_ROOM in last_line
 
     def _active_controller(self) -> int:
         """Who leads the quorum, by any controller that answers."""

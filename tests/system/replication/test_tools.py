@@ -16,6 +16,7 @@ from moldau.testing.layout import ClusterLayout, PortHolder
 from tests.interop.topics import TopicMaker
 from tests.kit.waiting import until
 from tests.system.processes import Writer, read_all
+from tests.system.replication import nemesis as nemesis_module
 from tests.system.replication.chaos_cluster import BROKER_IDS, CONTROLLER_IDS
 from tests.system.replication.directory_faults import partitions_in
 from tests.system.replication.disk_damage import lose_everything, lose_unflushed
@@ -73,6 +74,50 @@ def test_a_lane_that_ends_before_its_time_is_a_complaint():
     until(lambda: nemesis.complaints, what="a complaint")
     nemesis.finish()
     assert "cannot be killed" in nemesis.complaints[0]
+
+
+class Disks:
+    """A cluster of which only the disks matter, and how many of them are full at a time."""
+
+    broker_ids = BROKER_IDS
+    controller_ids = CONTROLLER_IDS
+
+    def __init__(self) -> None:
+        self.disks = dict.fromkeys((*BROKER_IDS, *CONTROLLER_IDS), self)
+        self.full_count = self.most = 0
+
+    def fill(self) -> None:
+        self.full_count += 1
+        self.most = max(self.most, self.full_count)
+
+    def free(self) -> None:
+        self.full_count -= 1
+
+    def active_controller(self, asked: int) -> tuple[int, int]:
+        return CONTROLLER_IDS[0], 1
+
+    def is_running(self, node_id: int) -> bool:
+        return True
+
+    def exit_status(self, node_id: int) -> None:
+        return None
+
+
+def test_one_disk_of_all_is_full_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    names = ("disk-full", "controller-disk-full")
+    for name, faults in zip(names, (BROKER_FAULTS, CONTROLLER_FAULTS), strict=True):
+        monkeypatch.setitem(faults, name, (1000, 0.0, 0.01))
+    monkeypatch.setattr(nemesis_module, "BROKER_PAUSE_S", (0.0, 0.01))
+    monkeypatch.setattr(nemesis_module, "CONTROLLER_PAUSE_S", (0.0, 0.01))
+    cluster: Any = Disks()
+    nemesis = Nemesis(
+        cluster, 1, "topic", missing=lambda _: [], say=lambda _: None, only=frozenset(names)
+    )
+    nemesis.start()
+    until(lambda: all(nemesis.faults[each] > 20 for each in names), what="faults of both lanes")
+    nemesis.finish()
+    assert (cluster.most, cluster.full_count) == (1, 0)
+    assert nemesis.complaints == []
 
 
 @pytest.mark.parametrize("mood", [DiskMood(stalls_writes=True), DiskMood(stalls_flushes=True)])
