@@ -1,17 +1,22 @@
-"""Real sockets for the runtime's tests, on both event loops."""
+"""Real sockets for the runtime's tests, on both event loops, and a node's log."""
 
 import asyncio
+import io
+import json
+import logging
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 
 import pytest
 import uvloop
 
 from moldau.protocol.framing import ReceiveMemory
+from moldau.runtime.telemetry.logs import configure_logging
 from moldau.server.request import Request
 from moldau.server.server import ListenerSpec, Server
+from tests.kit.manual_clock import ManualClock
 
 
 def pytest_asyncio_loop_factories(
@@ -101,3 +106,34 @@ def response(request: Request, *parts: object) -> list[object]:
 
 
 Scenario = Callable[[Harness], Awaitable[None]]
+
+
+class Written:
+    """What a node's handler has written, on a clock of the test's own."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.stream = io.StringIO()
+        configure_logging("json", "INFO", stream=self.stream, clock=self.clock)
+
+    def take(self) -> list[str]:
+        """The events since the last call."""
+        return [str(each["event"]) for each in self.take_entries()]
+
+    def take_entries(self) -> list[dict[str, object]]:
+        """The lines since the last call."""
+        text = self.stream.getvalue()
+        self.stream.seek(0)
+        self.stream.truncate()
+        return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def written() -> Iterator[Written]:
+    """The logs of this process go there, until the test is over."""
+    root, mine = logging.getLogger("moldau"), logging.getLogger("moldau.test")
+    before = root.handlers[:], root.level, root.propagate
+    yield Written()
+    mine.setLevel(logging.NOTSET)
+    root.setLevel(before[1])
+    root.handlers[:], _, root.propagate = before

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import random
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
 
 import pytest
 
@@ -25,38 +23,10 @@ from moldau.runtime.telemetry.logs import (
 )
 from tests.kit.manual_clock import ManualClock
 
+from .conftest import Written
+
 logger = logging.getLogger("moldau.test")
 BUSY = logging.getLogger("moldau.busy")
-
-
-class Written:
-    """What the handler has written, on a clock of the test's own."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.stream = io.StringIO()
-        configure_logging("json", "INFO", stream=self.stream, clock=self.clock)
-
-    def take(self) -> list[str]:
-        """The events since the last call."""
-        return [each["event"] for each in self.take_entries()]
-
-    def take_entries(self) -> list[dict[str, object]]:
-        """The lines since the last call."""
-        text = self.stream.getvalue()
-        self.stream.seek(0)
-        self.stream.truncate()
-        return [json.loads(line) for line in text.splitlines()]
-
-
-@pytest.fixture
-def written() -> Iterator[Written]:
-    root = logging.getLogger("moldau")
-    before = root.handlers[:], root.level, root.propagate
-    yield Written()
-    for each in (root, logger, BUSY):
-        each.setLevel(logging.NOTSET)
-    root.handlers[:], root.level, root.propagate = before
 
 
 def test_a_message_is_a_few_lines_and_a_count(written: Written) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from moldau.runtime.telemetry.logs import MAX_LINES
 from moldau.runtime.telemetry.metrics import Histogram, Registry
 from moldau.server.loop_watchdog import (
     CLIENT_ID_LENGTH,
@@ -20,7 +21,7 @@ from moldau.server.loop_watchdog import (
 from moldau.server.request import Request
 from tests.kit.manual_clock import ManualClock
 
-from .conftest import Harness, response
+from .conftest import Harness, Written, response
 
 STALLS = "kafka.server:type=DataLoop,name=Stalls"
 
@@ -72,13 +73,14 @@ def test_a_stall_of_a_request_is_not_told_again_by_the_timer() -> None:
     assert (watched.stalls(), watched.stalls(NO_REQUEST)) == (1, 0)
 
 
-def test_lines_are_limited_and_counts_are_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_are_limited_and_counts_are_not(written: Written) -> None:
     watched = Watched()
     for _ in range(50):
         watched.watchdog.held_by(a_request("client-" * 1000), 101)
     assert watched.stalls() == 50
-    assert len(caplog.records) == 10
-    assert len(caplog.records[0].getMessage()) < CLIENT_ID_LENGTH + 100
+    lines = written.take()
+    assert len(lines) == MAX_LINES
+    assert len(lines[0]) < CLIENT_ID_LENGTH + 100
 
 
 def a_request(client_id: str | None = None) -> Any:
