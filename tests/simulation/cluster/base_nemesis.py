@@ -50,7 +50,8 @@ class BaseNemesis:
         if random.random() < 0.5:
             names = random.choice(self.scenarios)
             kept = [each for each in self._acts if self._name(each) in names]
-        known = [*self._acts, *((1.0, act) for each in self.troubles for act in each.acts())]
+        troubles = [(1.0, act) for each in self.troubles for act in each.acts()]
+        known = [*self._acts, *self.named_acts(), *troubles]
         if faults:
             kept = [each for each in known if self._name(each) in faults]
             assert len(kept) == len(faults), f"there are {[self._name(each) for each in known]}"
@@ -59,6 +60,10 @@ class BaseNemesis:
     def acts(self) -> list[Act]:
         """Everything that it can do."""
         raise NotImplementedError
+
+    def named_acts(self) -> list[Act]:
+        """What no seed chooses by itself, only `faults`."""
+        return []
 
     def make_troubles(self) -> list[Troubles]:
         """What strikes beside it. No seed chooses one of their acts by itself, only `faults`."""
