@@ -39,7 +39,7 @@ class DirectoryTroubles(Troubles):
         """`break_spare` breaks a directory that its broker can do without, and that an operator
         puts back later; None while one is out.
         """
-        super().__init__(world, "directory troubles", SEEDS_SHARE)
+        super().__init__(world, "brokers' disks", SEEDS_SHARE)
         self.may_break = self.random.random() < 0.5
         self._break_spare = break_spare
 
