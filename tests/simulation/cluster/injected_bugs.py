@@ -223,7 +223,7 @@ def stands_without_asking(patch: Patch) -> None:
 
 BUGS = table(
     InjectedBug(answer_before_commit, 1),
-    InjectedBug(decisions_overlap, 226),
+    InjectedBug(decisions_overlap, 11),
     InjectedBug(sessions_unchecked),
     InjectedBug(fenced_stays_in_isr, 1, ("kill_broker", "stop_broker")),
     InjectedBug(unclean_start_is_clean, 2, ("kill_broker",)),

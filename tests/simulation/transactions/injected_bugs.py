@@ -337,7 +337,7 @@ BUGS = table(
     InjectedBug(markers_before_commit, 1, ("kill_coordinator", "cut_replication")),
     InjectedBug(loading_skips_tail, 1, ("kill_coordinator", "coordinator_leaves")),
     InjectedBug(compaction_passes_stable_offset),
-    InjectedBug(aborted_records_supersede, 15, ("kill_coordinator", "coordinator_leaves")),
+    InjectedBug(aborted_records_supersede, 35, ("kill_coordinator", "coordinator_leaves")),
     InjectedBug(compaction_drops_the_newest),
     InjectedBug(producers_of_cut_batches_kept),
     InjectedBug(stale_snapshots_kept),
