@@ -69,7 +69,7 @@ class DirectoryTroubles(Troubles):
         broker = self.random.choice(brokers)
         path = self.random.choice(broker.directories.configured)
         refusal = broker.directories.refusals[path]
-        if not refusal.error_number:
+        if not refusal.error_number and path not in broker.directories.dead:
             duration_ms = self.random.choice(DURATIONS_MS)
             self.world.fault_injected("directory full", f"{broker.host} {path} {duration_ms}")
             refusal.begin(errno.ENOSPC)
