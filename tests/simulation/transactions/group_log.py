@@ -134,7 +134,7 @@ class GroupLog:
         """Whether the newest record of a group that a coordinator has written, committed or not,
         ends the group."""
         self.begun_at: dict[str, float] = {}
-        """When a coordinator has written the first record of a group that had ended."""
+        """When a coordinator has written the first record of a group that was not there."""
         self.written_as: dict[str, int] = {}
         """Of which kind (GROUP or EPOCH) the newest such record of a group is that is no end."""
         self.unreadable: set[str] = set()
@@ -189,7 +189,7 @@ class GroupLog:
                 continue
             group = key.group if key.API_KEY == GROUP else key.group_id
             is_end = record.value is None
-            if self.ended.get(group) and not is_end:
+            if self.ended.get(group, True) and not is_end:
                 self.begun_at[group] = self._now()
             self.ended[group] = is_end
             if not is_end:
@@ -201,9 +201,11 @@ class GroupLog:
             key = (request.group_id, topic, partition.partition_index)
             self.asked_again.setdefault(key, set()).add(partition.committed_offset)
 
-    def had_ended(self, group: str, since: float) -> bool:
-        """Whether a coordinator has had no such group at some time since then."""
-        return self.ended.get(group, False) or self.begun_at.get(group, -1.0) >= since
+    def was_absent(self, group: str, since: float) -> bool:
+        """Whether a coordinator has had no such group at some time since then: it had ended, or had
+        not begun.
+        """
+        return self.ended.get(group, True) or self.begun_at[group] >= since
 
     def may_stay_classic(self, group: str) -> bool:
         """Whether the group is classic, and perhaps in the hands of a member that cannot be read.

@@ -686,11 +686,11 @@ class TransactionLedger(DataLedger):
         self, group: str, member: str, asked_at: float, *, is_heartbeat: bool = False
     ) -> bool:
         """Whether a coordinator may answer a member that there is no such group: the group has
-        ended, or (to a heartbeat of KIP-848) is a classic one that stays so, and the member was
-        silent for longer than its session, or its instance id was taken.
+        ended or not begun, or (to a heartbeat of KIP-848) is a classic one that stays so, and the
+        member was silent for longer than its session, or its instance id was taken.
         """
         is_other = is_heartbeat and self.group_log.may_stay_classic(group)
-        if not is_other and not self.group_log.had_ended(group, asked_at):
+        if not is_other and not self.group_log.was_absent(group, asked_at):
             return False
         return all(
             self.now() >= known.patience.ends_at or self._is_challenged(group, known)

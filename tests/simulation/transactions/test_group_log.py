@@ -152,18 +152,20 @@ def test_a_heartbeat_finds_no_group_while_one_that_cannot_be_read_has_it(
     assert not ledger.may_be_lost("team", "late", 4.5, is_heartbeat=True)
 
 
-def test_a_group_had_ended_until_it_begins_again() -> None:
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_there_is_no_group_until_it_begins(has_ended: bool) -> None:
     log = Log()
-    log.group(1)
-    assert not log.checked.had_ended("team", 0.0)
-    log.group(None)
-    assert log.checked.had_ended("team", 0.0)
+    if has_ended:
+        log.group(1)
+        assert not log.checked.was_absent("team", 0.1)
+        log.group(None)
+    assert log.checked.was_absent("team", 0.1)
     log.now = 5.0
     log.group(1)
     log.now = 6.0
     log.group(2)
-    assert log.checked.had_ended("team", 5.0)
-    assert not log.checked.had_ended("team", 5.5)
+    assert log.checked.was_absent("team", 5.0)
+    assert not log.checked.was_absent("team", 5.5)
 
 
 @pytest.mark.parametrize("has_left", [False, True])
