@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from moldau.broker.api.forwarding import FORWARD_SLACK_MS
 from moldau.client import FeatureUpdate, NewPartitions, UpgradeType
+from moldau.client.admin.calls import OPERATION_TIMEOUT_MS
 from moldau.client.cluster.coordinators import Coordinators, KeyType
 from moldau.client.errors import KafkaError, NoBrokerAvailable, RequestTimeout
 from moldau.metadata.features import GROUP_VERSION, TRANSACTION_VERSION
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
 
 RETRY_MS = 200.0
+
+LATEST_MS = 5_000.0 + OPERATION_TIMEOUT_MS + FORWARD_SLACK_MS
+"""Without faults, how long what it was asked for may still be done: it tries for so long, and a
+broker forwards a request that its client has given up, as Apache Kafka's do, once a controller
+leads again."""
 
 
 class TransactionAdministrator(Administrator):
@@ -121,3 +128,10 @@ class TransactionAdministrator(Administrator):
                 if not await self.change_level(feature, wanted):
                     await self.world.loop.elapse(RETRY_MS)
                 await self.world.loop.elapse(5.0)
+
+    async def keep_levels(self) -> None:
+        """Restore them again when a change is made late, after faults have ended."""
+        until = self.world.loop.time() + LATEST_MS / 1000
+        while self.world.loop.time() < until:
+            await self.restore_levels()
+            await self.world.loop.elapse(RETRY_MS)

@@ -2,7 +2,7 @@
 
 Owns: which upheaval comes when, from a random of its own. Must not: look at what was promised.
 Invariant: everything begun ends before the run's last phase: topics are there, levels are those of
-the beginning, rivals are gone.
+the beginning (and again when a broker forwards a change late), rivals are gone.
 """
 
 from __future__ import annotations

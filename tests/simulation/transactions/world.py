@@ -348,6 +348,8 @@ class TransactionWorld(ReplicationWorld):
         )
         self.note_partitions()
         await administrator.process.spawn(administrator.restore_levels())
+        if self.draws.levels:
+            administrator.process.spawn(administrator.keep_levels())
         await super()._converge()
         if self.data.is_spoilt:
             await self._move_coordinators()
