@@ -85,7 +85,7 @@ class OffsetClient(ClientHost):
             return False
         key = (known.topic_id, index)
         before = self._told.get(key, (0, -1))
-        knew = self.world.topic_ids_at_brokers(topic)
+        knew = self.world.topic_ids(topic)
         try:
             found = await self._admin.list_offsets(
                 {TopicPartition(*place): timestamp}, read_committed=read_committed
@@ -95,7 +95,7 @@ class OffsetClient(ClientHost):
             if not is_passing(error):
                 self.world.violated("unexpected-error", f"{self.host}: {error!r}")
             return False
-        if knew | self.world.topic_ids_at_brokers(topic) != {known.topic_id}:
+        if knew | self.world.topic_ids(topic) != {known.topic_id}:
             return False  # asked by name: it may have spoken of another topic
         self.world.counts["offsets_listed"] += 1
         self.world.guard(self._check, key, timestamp, found[TopicPartition(*place)], before)

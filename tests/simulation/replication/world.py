@@ -159,9 +159,13 @@ class ReplicationWorld(BaseWorld):
         """What a broker takes for the topic of that name now, None for none."""
         return self.brokers[broker_id - 1].topic_id_of(topic)
 
-    def topic_ids_at_brokers(self, topic: str) -> set[Any]:
-        """What the brokers that run take for the topic of that name now."""
-        return {broker.topic_id_of(topic) for broker in self.brokers if broker.is_alive}
+    def topic_ids(self, topic: str) -> set[Any]:
+        """What is the topic of that name now, as committed and as the brokers that run take it. One
+        that knows none answers nothing, and does not serve before it has caught up.
+        """
+        known = self.ledger.image.topics.topics_by_name.get(topic)
+        ids = {broker.topic_id_of(topic) for broker in self.brokers if broker.is_alive}
+        return (ids | {None if known is None else known.topic_id}) - {None}
 
     def _places(self) -> list[tuple[str, int]]:
         return [(plan.name, index) for plan in self.topics for index in range(plan.partitions)]
