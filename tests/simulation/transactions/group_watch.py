@@ -121,12 +121,25 @@ class GroupWatch:
         """What it reads, as a member."""
         return sorted(self.reported) if self.is_member else []
 
+    def must_leave(self, member_id: str) -> bool:
+        """Whether a consumer that holds this for its member id has to leave when it is closed.
+
+        A classic one that has left, reached or not, or was told that it is unknown, forgets its id.
+        It has none to leave with before the coordinator has answered its next JoinGroup.
+        """
+        if not self.is_member or (self.is_classic and self.instance_id is not None):
+            return False
+        return member_id != "" or ErrorCode.UNKNOWN_MEMBER_ID not in self.refusals
+
     def attach(self, link: GroupLink) -> None:
         """See all that goes through the link."""
         ask = link.ask
 
         async def asking(kind: Any, build: Callable[[int], Any], **options: Any) -> Any:
             self.asked.append(kind)
+            if kind is LeaveGroupRequest:
+                # From now on it holds itself to be out, and does not ask again.
+                self.refusals.add(ErrorCode.UNKNOWN_MEMBER_ID)
             sent: list[tuple[Any, float, int, int | None, bool]] = []
 
             def building(version: int) -> Any:

@@ -392,9 +392,9 @@ class GroupMember(RebalanceListener):
         """Leave, in good order. Raises Violation."""
         watch = self.watch
         uncommitted = self._uncommitted() if self.commits_automatically else {}
-        must_leave = watch.is_member and (watch.instance_id is None or not watch.is_classic)
         # One that was not polled for too long is leaving by now.
-        must_leave &= self._standing is not Standing.OUT
+        must_leave = self._standing is not Standing.OUT
+        must_leave &= watch.must_leave(self._coordinator._membership.member.member_id)
         watch.asked.clear()
         watch.is_closing, watch.was_put_out = True, False
         try:

@@ -1,4 +1,4 @@
-"""When another member may read what a member of KIP-848 has not given up."""
+"""When another member may read what one has not given up, and which have to leave."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -138,3 +139,21 @@ def test_what_is_said_before_the_revocation_does_not_end_the_rebalance_timeout()
     member.watch.gave_up([("input", 1)])
     member.beats(6.0)
     must_wait(member, 1.0 + REBALANCE_S)
+
+
+def test_a_classic_member_whose_leave_was_not_sent_has_no_id_to_leave_with_again():
+    async def unreachable(kind: Any, build: Any) -> Any:
+        raise ConnectionError
+
+    world: Any = SimpleNamespace()
+    patience = Patience(SESSION_S, REBALANCE_S)
+    watch = GroupWatch(world, "slow", "team", None, is_classic=True, patience=patience)
+    watch.is_member = True
+    link: Any = SimpleNamespace(ask=unreachable)
+    watch.attach(link)
+    assert watch.must_leave("slow-1")
+    assert watch.must_leave(""), "an id is not forgotten without a reason"
+    with pytest.raises(ConnectionError):
+        asyncio.run(link.ask(LeaveGroupRequest, lambda version: None))
+    assert not watch.must_leave("")
+    assert watch.must_leave("slow-2"), "it has joined again"
