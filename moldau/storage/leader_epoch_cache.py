@@ -176,14 +176,20 @@ class EpochComparison:
     """Whether the file was found to be wrong."""
 
     def difference(self, header: BatchHeader) -> str:
-        """In which epoch the file has a batch that is under another one; "" where they agree."""
+        """How the file's epochs differ from a batch's; "" where they agree. The first epoch may
+        begin within a batch, where the log's start lies; no other does.
+        """
         offset, found = header.base_offset, header.partition_leader_epoch
         if offset >= self.end_offset:
             return ""
-        named = _epoch_at(self.entries, offset)
-        if named == found or (named == UNDEFINED_EPOCH and offset < self.start_offset):
-            return ""
-        return f"leader epoch {found} where the log has {named}"
+        count = bisect_right(self.entries, offset, key=lambda e: e.start_offset)
+        named = self.entries[count - 1].leader_epoch if count else UNDEFINED_EPOCH
+        if named != found and (count or offset >= self.start_offset):
+            return f"leader epoch {found} where the log has {named}"
+        following = self.entries[count] if 0 < count < len(self.entries) else None
+        if following is not None and following.start_offset < header.next_offset:
+            return f"leader epoch {following.leader_epoch} begins within the batch"
+        return ""
 
     def is_as_sealed(self, seal: SegmentSeal | None, end_offset: int) -> bool:
         """Whether the file has the epochs of the sealed segment, which ends at `end_offset`, from

@@ -300,6 +300,22 @@ def test_an_epoch_file_that_no_seal_speaks_for_is_the_wrong_one(
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+def test_an_epoch_file_with_an_epoch_that_begins_within_a_batch_is_wrong(clean: bool) -> None:
+    """As one that is cut within a number."""
+    bench = LogBench()
+    log = bench.open()
+    for number in range(8):
+        append(log, "a", "b", "c", "d", "e", "f", leader_epoch=number // 3)
+    log.flush()
+    log.close()
+    path = f"{bench.directory}/leader-epoch-checkpoint"
+    write_leader_epoch_checkpoint(bench.filesystem, path, [(0, 0), (1, 1), (2, 36)])
+    log = bench.open(clean=clean, recovery_point=48)
+    assert log.leader_epoch_cache.entries == [(0, 0), (1, 18), (2, 36)]
+    assert len(read_all(log)) == 48
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("segment_bytes", [1000, 100_000], ids=["many segments", "one segment"])
 @pytest.mark.parametrize(("number", "epoch"), [(0, 1), (14, 4), (29, 5)])
 def test_a_batch_that_contradicts_the_sealed_epochs_is_damaged(
