@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from moldau.runtime.clock import Clock
+if TYPE_CHECKING:
+    from moldau.runtime.clock import Clock
 
 T = TypeVar("T")
 

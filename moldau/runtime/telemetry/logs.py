@@ -16,10 +16,12 @@ import os
 import re
 import sys
 import time
-from typing import Final, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TextIO
 
-from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.telemetry.brake import Brake, LeftOut, Names
+
+if TYPE_CHECKING:
+    from moldau.runtime.clock import Clock
 
 ROOT: Final = "moldau"
 
@@ -247,6 +249,8 @@ def configure_logging(
 
     Raises ValueError for an unknown level.
     """
+    from moldau.runtime.clock import SystemClock  # With asyncio: not for a command's help.
+
     logger = logging.getLogger(ROOT)
     logger.setLevel(_parse_level(level))
     handler = BrakedHandler(stream or sys.stderr, clock or SystemClock())
