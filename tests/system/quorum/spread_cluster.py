@@ -29,7 +29,6 @@ from moldau.protocol.messages.p55_describe_quorum import (
 from moldau.protocol.types import uuid_to_base64
 from tests.kit.repeated_lines import START
 from tests.kit.waiting import until
-from tests.system.processes import run_cli
 from tests.system.quorum.hosts import Hosts
 
 CONTROLLER_PORT: Final = 9093
@@ -252,12 +251,12 @@ class SpreadCluster:
         voters = ",".join(
             f"{each}@{server}:{self._directory_ids[each]}" for each, server in controllers.items()
         )
-        done = run_cli(
-            *("storage", "format", f"--cluster-id={self._cluster_id}"),
-            *("--config", home / "server.properties"),
-            *([f"--initial-controllers={voters}"] if is_controller else []),
-        )
-        assert done.status == 0, done.errors
+        # A process: in this one other threads work, whose streams a command would take.
+        command = [sys.executable, "-m", "moldau", "storage", "format"]
+        command += [f"--cluster-id={self._cluster_id}", f"--config={home / 'server.properties'}"]
+        command += [f"--initial-controllers={voters}"] if is_controller else []
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
     def _kill_all(self) -> None:
         for process in self._processes.values():

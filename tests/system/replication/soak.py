@@ -182,6 +182,7 @@ def _settle(cluster: ChaosCluster, load: Load, outcome: Outcome) -> None:
             )
     except (KafkaException, TimeoutError) as error:
         outcome.complaints.append(str(error))
+        load.finish_producers(0.0)  # What is sent behind the ends is not judged.
 
 
 def _judge(cluster: ChaosCluster, load: Load, outcome: Outcome) -> None:
