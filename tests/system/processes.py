@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -64,6 +65,15 @@ def run_cli(
     """Run the `moldau` command in this process; what it says of a slow node is left out."""
     ended = run_here(*arguments, given=given, environ=environ, **streams)
     return ended._replace(errors=without_slow_node(ended.errors))
+
+
+def format_apart(config: Path, *options: str) -> None:
+    """`moldau storage format` by a process of its own, where other threads work in this one: a
+    command that runs here takes their streams.
+    """
+    command = [sys.executable, "-m", "moldau", "storage", "format", "--config", str(config)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def without_slow_node(errors: str) -> str:

@@ -29,6 +29,7 @@ from moldau.protocol.messages.p55_describe_quorum import (
 from moldau.protocol.types import uuid_to_base64
 from tests.kit.repeated_lines import START
 from tests.kit.waiting import until
+from tests.system.processes import format_apart
 from tests.system.quorum.hosts import Hosts
 
 CONTROLLER_PORT: Final = 9093
@@ -251,12 +252,9 @@ class SpreadCluster:
         voters = ",".join(
             f"{each}@{server}:{self._directory_ids[each]}" for each, server in controllers.items()
         )
-        # A process: in this one other threads work, whose streams a command would take.
-        command = [sys.executable, "-m", "moldau", "storage", "format"]
-        command += [f"--cluster-id={self._cluster_id}", f"--config={home / 'server.properties'}"]
-        command += [f"--initial-controllers={voters}"] if is_controller else []
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        options = [f"--cluster-id={self._cluster_id}"]
+        options += [f"--initial-controllers={voters}"] if is_controller else []
+        format_apart(home / "server.properties", *options)
 
     def _kill_all(self) -> None:
         for process in self._processes.values():

@@ -12,7 +12,7 @@ from moldau.client import KafkaError
 from moldau.config import read_properties_file
 from moldau.testing import Cluster
 from tests.kit.waiting import until
-from tests.system.processes import Writer, run_cli
+from tests.system.processes import Writer, format_apart, run_cli
 from tests.system.replication.three_brokers import Trio
 
 BROKER: Final = 2
@@ -41,11 +41,7 @@ def format_directories(config: Path) -> None:
     [cluster_id] = {
         read_properties_file(str(each))["cluster.id"] for each in paths if each.exists()
     }
-    ended = run_cli(
-        *("storage", "format", "--config", config),
-        *("--cluster-id", cluster_id, "--ignore-formatted"),
-    )
-    assert ended.status == 0, ended.errors
+    format_apart(config, "--cluster-id", cluster_id, "--ignore-formatted")
 
 
 def is_told(cluster: Cluster, topic: str, path: Path) -> bool:
