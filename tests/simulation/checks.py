@@ -243,15 +243,19 @@ class Checks:
     def found_no_room(self, replica: Replica) -> None:
         """A write was refused for want of room, and the core has been told."""
         self._world.scheduler.counts["no-room"] += 1
-        arguments = (replica, replica.core.leader_epoch)
-        self._world.scheduler.after(STAYS_MS, self._has_handed_over, *arguments)
+        if not self._is_only_voter(replica):
+            arguments = (replica, replica.core.leader_epoch)
+            self._world.scheduler.after(STAYS_MS, self._has_handed_over, *arguments)
+
+    @staticmethod
+    def _is_only_voter(replica: Replica) -> bool:
+        voters = [key_of(voter) for voter in replica.core.voters.voters]
+        return len(voters) == 1 and may_be(voters[0], replica.local)
 
     def _has_handed_over(self, replica: Replica, leader_epoch: int) -> None:
         core = replica.core
-        voters = [key_of(voter) for voter in core.voters.voters]
-        is_only = len(voters) == 1 and may_be(voters[0], replica.local)
         leads = core.role is raft_core.Role.LEADER and core.leader_epoch == leader_epoch
-        if replica.alive and leads and not is_only and replica.disk.is_full:
+        if replica.alive and leads and not self._is_only_voter(replica) and replica.disk.is_full:
             raise Violation("full-leader-stays", f"{replica.who} leads {leader_epoch}")
 
     def sends(self, replica: Replica, request: PeerRequest) -> None:
