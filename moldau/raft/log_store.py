@@ -282,6 +282,8 @@ class LogStore:
                 self._on_flushed()
                 if self._log.recovery_point >= self._files.flushed_end_offset + NOTE_EVERY:
                     await self._try_to_note(self._log.recovery_point)
+                if job.lacks_seals and self._log.recovery_point >= self._log.log_end_offset:
+                    break  # the next flush tries to write them
         except DiskFull as error:
             self._on_no_room(str(error))
         except LogOffline as error:
@@ -307,11 +309,14 @@ class LogStore:
 
     def _start_flush(self) -> FlushJob | None:
         """Once the active segment has a durable name, its records are all that a commit needs: a
-        start after a crash rebuilds the indexes. Raises LogOffline, DiskFull.
+        start after a crash rebuilds the indexes. Seals that are due are written with all the rest.
+        Raises LogOffline, DiskFull.
         """
         job = self._log.start_flush()
-        active = self._log.segments.active
-        if job is None or self._synced != (active, self._log.truncation_count):
+        segments = self._log.segments
+        active = segments.active
+        is_synced = self._synced == (active, self._log.truncation_count)
+        if job is None or not is_synced or segments.seals.is_dirty:
             return job
         indexes = {active.offset_index.path, active.time_index.path}
         is_plain = len(job.files) == 1 and set(job.paths) == indexes

@@ -461,6 +461,8 @@ class FlushJob:
     no_room: OSError | None = None
     """Set instead if no fsync failed, but there was no room for the leader epochs or no descriptor
     for a file: the disk's state is known, and another flush may succeed."""
+    lacks_seals: bool = False
+    """There was no room for the seals: they are due still, and all else is durable."""
 
     def add(self, segment: LogSegment) -> None:
         """Sync the segment's files; its log file stays open until the job has run.
@@ -515,6 +517,7 @@ class FlushJob:
         except OSError as error:
             if not is_out_of_room(error):
                 raise
+            self.lacks_seals = True
 
     def _sync_path(self, path: str) -> None:
         # Through a descriptor of its own: fsync covers mapped pages too, and the loop may trim,

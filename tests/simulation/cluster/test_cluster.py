@@ -18,12 +18,21 @@ from tests.simulation.cluster.injected_security_bugs import SECURITY_BUGS
 from tests.simulation.cluster.run import CLUSTER
 
 SEEDS = (2, 3, 4, 7, 8, 9)
+FOUND = (813030547,)
+"""Each has found a fault once: a controller that started on a full disk flushed its log without end
+for seals that had found no room.
+"""
+
 TIMEOUT_S = 240
 
 
 def test_no_seed_breaks_a_promise():
     total = check_seeds(CLUSTER, SEEDS)
     assert total.faults.total() >= len(SEEDS)
+
+
+def test_seeds_that_found_a_fault_once_find_none_now():
+    check_seeds(CLUSTER, FOUND)
 
 
 @pytest.mark.real

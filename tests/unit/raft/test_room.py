@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -14,13 +15,15 @@ from moldau.protocol.metadata_records import NoOpRecord
 from moldau.raft import MetadataLogError
 from moldau.raft.core.values import ReplicaKey
 from moldau.raft.room import MAX_PAUSE_MS, PROBE_FILE
+from moldau.storage.checkpoints import SEGMENT_SEALS, read_segment_seals
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
-from .fixtures import Listener, append, format_directory, open_log, snapshot_of
+from .fixtures import LOG_DIRECTORY, Listener, append, format_directory, open_log, snapshot_of
 from .quorums import Node, Quorum
 
 SAYS_FULL = "no room for the metadata log"
 SAYS_ROOM = "there is room again for the metadata log"
+SEALS = f"{LOG_DIRECTORY}/{SEGMENT_SEALS}"
 
 
 @contextmanager
@@ -282,4 +285,52 @@ async def test_a_node_does_not_start_on_a_full_disk() -> None:
     for _ in range(100):
         await asyncio.sleep(0)
     assert listener.names == ["a"]
+    await log.close()
+
+
+class YieldingFilesystem(SimulatedFilesystem):
+    """What is offloaded lets the loop go on, as a disk thread does."""
+
+    async def offload(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0)
+        return await super().offload(function, *args, **kwargs)
+
+    async def comes_to_rest(self) -> None:
+        """Nothing writes to the disk any more."""
+        for _ in range(100):
+            await asyncio.sleep(0)
+        count = self.operation_count
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert self.operation_count == count, self.operations[-1]
+
+
+@pytest.mark.parametrize("is_start", [False, True])
+async def test_without_room_for_seals_a_flush_is_not_repeated_at_once(is_start: bool) -> None:
+    """Neither where a segment ends, nor at a start, which has checked one and seals it."""
+    filesystem = YieldingFilesystem()
+    format_directory(filesystem)
+    log = await open_log(filesystem)
+    listener = Listener()
+    log.add_listener(listener)
+    append(log, "a")
+    await filesystem.comes_to_rest()
+    fault = Fault("append", SEGMENT_SEALS, errno.ENOSPC, count=None)
+    if is_start:
+        await log.close()
+        filesystem.unlink(SEALS)
+        filesystem.faults = [fault]
+        opening = asyncio.ensure_future(open_log(filesystem))
+        await filesystem.comes_to_rest()
+        log = await opening
+    else:
+        filesystem.faults = [fault]
+        await snapshot_of(log, listener)
+        await filesystem.comes_to_rest()
+    filesystem.faults = []
+    assert 0 not in read_segment_seals(filesystem, SEALS)
+    append(log, "b")
+    await filesystem.comes_to_rest()
+    assert log.high_watermark == log.log_end_offset
+    assert 0 in read_segment_seals(filesystem, SEALS), "with room they are written"
     await log.close()
