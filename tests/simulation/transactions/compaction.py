@@ -9,7 +9,7 @@ nothing of an open transaction.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.kit.seeds import Violation
 from tests.simulation.replication.ledger import PartitionTruth
@@ -53,19 +53,61 @@ def meaning_of(contents: Iterable[Content]) -> Meaning:
     return meaning
 
 
+def _place(name: str, content: Content) -> tuple[str, int, int]:
+    return (name, content.base_offset, content.leader_epoch)
+
+
+def _ends(name: str, contents: Iterable[Content]) -> set[tuple[str, int, int]]:
+    """The markers in a stretch of a log."""
+    return {_place(name, each) for each in contents if each.marker is not None}
+
+
 class CompactedLogs:
     """The contents of compacted partitions as leaders wrote them."""
 
     def __init__(self) -> None:
         self._written: dict[tuple[str, int, int], Content] = {}
+        self._removed_ends: set[tuple[str, int, int]] = set()
+        """Markers that a replica's compaction has removed."""
 
     def wrote(self, name: str, content: Content) -> None:
         """A leader wrote this."""
-        self._written[(name, content.base_offset, content.leader_epoch)] = content
+        self._written[_place(name, content)] = content
 
     def contents(self, name: str, batches: Iterable[Batch]) -> list[Content]:
         """Of batches as they were written."""
         return [self._written[(name, each.base_offset, each.leader_epoch)] for each in batches]
+
+    def compacted(self, name: str, before: list[Content], after: list[Content]) -> None:
+        """These batches have taken the place of those."""
+        self._removed_ends |= _ends(name, before) - _ends(name, after)
+
+    def without_missed_ends(
+        self, name: str, written: list[Content], found: list[Content]
+    ) -> list[Content]:
+        """What was written, as a log says it that has records of transactions, but not the markers
+        that ended them: another replica's compaction has removed them before this one had them.
+        """
+        missed = self._removed_ends - _ends(name, found)
+        held = {record.offset for content in found for record in content.records}
+        seen: list[Content] = []
+        begun: dict[int, list[int]] = {}
+        """By producer: where in `seen` its batches lie that no marker has decided."""
+        for content in written:
+            if content.marker is None:
+                if content.is_transactional:
+                    begun.setdefault(content.producer_id, []).append(len(seen))
+                seen.append(content)
+                continue
+            places = begun.pop(content.producer_id, [])
+            left = [tuple(r for r in seen[each].records if r.offset in held) for each in places]
+            if _place(name, content) not in missed or not any(left):
+                seen.append(content)
+                continue
+            begun[content.producer_id] = places  # The producer's next marker decides them.
+            for place, records in zip(places, left, strict=True):
+                seen[place] = replace(seen[place], records=records)
+        return seen
 
     def check_same(self, who: str, name: str, before: Meaning, after: Meaning) -> None:
         """A log after compaction says what it said before. Raises Violation."""

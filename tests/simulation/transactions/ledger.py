@@ -218,11 +218,10 @@ class TransactionLedger(DataLedger):
         """A log that was read, with what compaction has taken from it. Raises Violation."""
         return restored_mirror(truth, found) if is_compacted(truth.name) else found
 
-    def meaning(self, key: Key, broker_id: int) -> Meaning:
-        """What a replica's log would say if it had never been compacted."""
+    def _written(self, key: Key, broker_id: int) -> list[Content]:
+        """What a replica's log would hold if it had never been compacted."""
         truth = self.truth(key)
-        batches = truth.replicas[broker_id].batches
-        return meaning_of(self.compacted.contents(truth.name, batches))
+        return self.compacted.contents(truth.name, truth.replicas[broker_id].batches)
 
     def check_compacted(
         self, who: str, key: Key, broker_id: int, data: bytes, *, may_miss_tombstones: bool
@@ -230,26 +229,36 @@ class TransactionLedger(DataLedger):
         """A log that has everything says what was written to it. Raises Violation.
 
         Args:
-            may_miss_tombstones: whether a replica may have been away for longer than tombstones are
-                kept. It then has keys that are gone (as with Apache Kafka).
+            may_miss_tombstones: whether a replica may have been away for longer than tombstones and
+                markers are kept. It then has keys that are gone, and ended transactions are open
+                there (as with Apache Kafka).
         """
-        expected = self.meaning(key, broker_id)
+        name = self.truth(key).name
+        written = self._written(key, broker_id)
         if self.is_spoilt:
-            return expected
-        found = meaning_of(contents_of(data, 0.0))
+            return meaning_of(written)
+        contents = contents_of(data, 0.0)
+        found = meaning_of(contents)
+        if may_miss_tombstones:
+            known = self.compacted.without_missed_ends(name, written, contents)
+            self.counts["missed_ends"] += len(written) - len(known)
+            written = known
+        expected = meaning_of(written)
         if may_miss_tombstones and found.open == expected.open:
             back = found.settled.keys() - expected.settled.keys()
             self.counts["keys_that_are_back"] += len(back)
             expected.settled |= {each: found.settled[each] for each in back}
-        self.compacted.check_same(who, self.truth(key).name, expected, found)
+        self.compacted.check_same(who, name, expected, found)
         return expected
 
     def on_compacted(self, who: str, key: Key, before: bytes, after: bytes) -> None:
         """New segments have taken the place of old ones."""
         self.counts["compactions"] += 1
         self.counts["compacted_bytes"] += len(before) - len(after)
-        meanings = [meaning_of(contents_of(data, 0.0)) for data in (before, after)]
-        self.compacted.check_same(who, self.truth(key).name, *meanings)
+        name = self.truth(key).name
+        contents = [contents_of(data, 0.0) for data in (before, after)]
+        self.compacted.compacted(name, *contents)
+        self.compacted.check_same(who, name, *map(meaning_of, contents))
 
     def _check_marker(self, name: str, content: Content, is_commit: bool) -> None:
         pair = (content.producer_id, content.producer_epoch)
