@@ -54,7 +54,7 @@ class LogRecovery:
         self._now_ms = segments.clock.now_ms()
         self._may_have_holes = may_have_holes
         self._compared = EpochComparison()
-        """What the epoch file had beside the batches that were read so far."""
+        """The leader epochs that the checkpoint file had; none of a file that cannot be read."""
         self._flushed_end = 0
         """Below it no file lags behind the batches."""
         self.log_start_offset = 0

@@ -245,9 +245,10 @@ def configure_logging(
     stream: TextIO | None = None,
     clock: Clock | None = None,
 ) -> None:
-    """Send our logs to `stream` (standard error unless told), replacing an earlier configuration.
+    """Send our logs to `stream` (standard error without one), replacing an earlier configuration.
 
-    Raises ValueError for an unknown level.
+    `clock` is what the limit on repetitive lines goes by; the system's without one. Raises
+    ValueError for an unknown level.
     """
     from moldau.runtime.clock import SystemClock  # With asyncio: not for a command's help.
 
