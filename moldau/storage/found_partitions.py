@@ -21,6 +21,7 @@ from moldau.storage.checkpoints import (
 )
 from moldau.storage.faults import CorruptFile, LogOffline, describe
 from moldau.storage.log_directory import STRAY_SUFFIX, DirectoryContents, LogDirectory
+from moldau.storage.log_table import OfflinePartition
 
 if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
@@ -266,8 +267,8 @@ class FoundPartitions:
         holder = directory or self._manager.table.emptiest(self._manager.directories)
         assert holder is not None, "some directory is online, or the node has stopped"
         reason = "its log is in no log directory of this broker"
-        found = {RECOVERY_POINT_CHECKPOINT: {topic_partition: 0}}
-        self._manager.table.put_offline(topic_partition, holder, reason, found, topic_id)
+        offline = OfflinePartition(holder, reason, topic_id, {RECOVERY_POINT_CHECKPOINT: 0})
+        self._manager.table.put_offline(topic_partition, offline)
         self.missing.add(topic_partition)
         self._manager.jobs.recovery_points.soon()
         return reason
@@ -313,6 +314,6 @@ class FoundPartitions:
     def _put_offline(
         self, contents: DirectoryContents, topic_partition: TopicPartition, reason: str
     ) -> None:
-        self._manager.table.put_offline(
-            topic_partition, contents.directory, reason, contents.checkpoints
-        )
+        offsets = contents.offsets_of(topic_partition)
+        offline = OfflinePartition(contents.directory, reason, offsets=offsets)
+        self._manager.table.put_offline(topic_partition, offline)

@@ -302,6 +302,10 @@ class DirectoryContents:
     partitions: list[TopicPartition]
     to_delete: list[str]
 
+    def offsets_of(self, topic_partition: TopicPartition) -> dict[str, int | None]:
+        """What the checkpoints say of one partition, by the file's name."""
+        return {name: each.get(topic_partition) for name, each in self.checkpoints.items()}
+
     def names(self) -> Iterator[TopicPartition]:
         """The partitions that were here when the checkpoints were written."""
         for topic_partition in {

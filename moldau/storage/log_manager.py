@@ -57,7 +57,7 @@ from moldau.storage.log_directory import (
     scan_directory,
 )
 from moldau.storage.log_jobs import MAX_LOGS_PER_VISIT, LogJobs
-from moldau.storage.log_table import LogTable
+from moldau.storage.log_table import LogTable, OfflinePartition
 from moldau.storage.meta_properties import META_PROPERTIES
 from moldau.storage.segment import OpenSegments
 
@@ -148,6 +148,8 @@ class LogManager:
         self._on_directory_offline = on_directory_offline
         self.table = LogTable()
         self.found = FoundPartitions(self)
+        self._opening_again: set[TopicPartition] = set()
+        """Those that the disk threads are opening: no other log may be made of that name."""
         self._is_closing = False
         self.cleaner = LogCleaner(
             self,
@@ -200,33 +202,69 @@ class LogManager:
         return report
 
     async def load(self, contents: DirectoryContents, topic_partition: TopicPartition) -> None:
+        """Open one partition that a directory has, once the node starts."""
         config = self._topic_config(topic_partition.topic)
-        log, reason, topic_id = await self.filesystem.offload(
-            self._open, contents, topic_partition, config
+        opened = await self.filesystem.offload(
+            self._open,
+            topic_partition,
+            config,
+            OfflinePartition(contents.directory, "", offsets=contents.offsets_of(topic_partition)),
+            contents.clean_shutdown is not None,
         )
-        directory = contents.directory
+        self._put(topic_partition, opened)
+
+    async def open_again(self, topic_partition: TopicPartition) -> None:
+        """Open a partition that `lacks_room`, if there is room now."""
+        if not self.lacks_room(topic_partition) or self._is_closing:
+            return
+        before = self.table.offline[topic_partition]
+        self._opening_again.add(topic_partition)
+        try:
+            # What an attempt has left half done is looked through, as after an unclean stop.
+            opened = await self.filesystem.offload(
+                self._open,
+                topic_partition,
+                self._topic_config(topic_partition.topic),
+                before,
+                False,
+            )
+        finally:
+            self._opening_again.discard(topic_partition)
+        log, _ = opened
+        if self.table.offline.get(topic_partition) is before and not self._is_closing:
+            self._put(topic_partition, opened)
+        elif log is not None:
+            log.abandon()  # The partition was put aside meanwhile, or the node stops.
+
+    def _put(
+        self, topic_partition: TopicPartition, opened: tuple[Log | None, OfflinePartition]
+    ) -> None:
+        log, offline = opened
+        directory = offline.directory
         if log is not None and not log.offline:
             if directory.is_online:
-                offsets = contents.checkpoints[HIGH_WATERMARK_CHECKPOINT]
-                log.update_high_watermark(offsets.get(topic_partition, 0))
+                log.update_high_watermark(offline.offsets[HIGH_WATERMARK_CHECKPOINT] or 0)
                 self._install(log, directory)
                 return
             log.abandon()
-            reason = directory.offline_reason or ""
-        self.table.put_offline(topic_partition, directory, reason, contents.checkpoints, topic_id)
+            offline = replace(offline, reason=directory.offline_reason or "")
+        self.table.put_offline(topic_partition, offline)
 
     def _open(
-        self, contents: DirectoryContents, topic_partition: TopicPartition, config: LogConfig
-    ) -> tuple[Log | None, str, UUID]:
+        self,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        found: OfflinePartition,
+        is_clean: bool,
+    ) -> tuple[Log | None, OfflinePartition]:
         """Open one partition, recovering it if need be. Blocks: runs in the disk threads.
 
-        Returns its log (None when it cannot be opened), why it is offline, and its topic id.
+        Returns its log (None when it cannot be opened), and why it is offline.
         """
-        path = contents.directory.join(str(topic_partition))
-        is_clean = contents.clean_shutdown is not None
-        offsets = {name: each.get(topic_partition) for name, each in contents.checkpoints.items()}
+        path = found.directory.join(str(topic_partition))
+        offsets = found.offsets
         topic_id = ZERO_UUID
-        log, reason = None, ""
+        log, reason, lacks_room = None, "", False
         try:
             topic_id = _topic_id(self.filesystem, path, is_clean)
             log = Log.open(
@@ -243,14 +281,15 @@ class LogManager:
                 producer_expiration_ms=self.settings.producer_expiration_ms,
             )
         except (CorruptFile, DiskFull) as error:
-            reason = str(error)
+            reason, lacks_room = str(error), isinstance(error, DiskFull)
         except OSError as error:
             reason = f"{error.filename or path}: {describe(error)}"
+            lacks_room = is_out_of_room(error)
         else:
             reason = log.offline_reason
         if reason:
             logger.error("%s is offline: %s", topic_partition, reason)
-        return log, reason, topic_id
+        return log, OfflinePartition(found.directory, reason, topic_id, offsets, lacks_room)
 
     async def _load_all(
         self, queue: deque[tuple[DirectoryContents, TopicPartition]], worker_count: int
@@ -290,6 +329,11 @@ class LogManager:
         """Why a partition is offline; None when it is online or unknown."""
         offline = self.table.offline.get(topic_partition)
         return None if offline is None else offline.reason
+
+    def lacks_room(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition is offline only until there is room to open it."""
+        offline = self.table.offline.get(topic_partition)
+        return offline is not None and offline.lacks_room and offline.directory.is_online
 
     def logs(self) -> Collection[Log]:
         """All logs that are online (a live view: copy it before awaiting or deleting)."""
@@ -345,11 +389,13 @@ class LogManager:
         Raises:
             LogOffline: it is damaged, or no directory is online.
             InconsistentTopicId: the partition here has another topic id.
-            DiskFull: there is no room for a new one.
+            DiskFull: there is no room for a new one, or to open the one that is here.
         """
         log = self.table.logs.get(topic_partition)
         if log is None:
             offline = self.table.offline.get(topic_partition)
+            if self.lacks_room(topic_partition) or topic_partition in self._opening_again:
+                raise DiskFull(f"no room to open {topic_partition}")
             if offline is not None:
                 raise LogOffline(str(topic_partition), offline.reason)
             return self._create(topic_partition, topic_id, config, directory)
@@ -476,7 +522,7 @@ class LogManager:
             return True
         except OSError as error:
             reason = f"{path} cannot be renamed: {describe(error)}"
-            self.table.put_offline(topic_partition, directory, reason, {}, topic_id)
+            self.table.put_offline(topic_partition, OfflinePartition(directory, reason, topic_id))
             self.fail_directory(directory, reason)
             raise LogOffline(str(topic_partition), reason) from None
         if mark == DELETE_SUFFIX:

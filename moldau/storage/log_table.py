@@ -8,7 +8,7 @@ the online ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
@@ -46,13 +46,15 @@ class OfflinePartition:
     """A partition that exists and cannot be served.
 
     `offsets` by checkpoint file: they are kept there, so that the next start checks the same bytes
-    again. `topic_id` is zero while it is not known.
+    again. `topic_id` is zero while it is not known. `lacks_room`: nothing is wrong with it, and it
+    can be opened once the disk, or the process's descriptor table, has room.
     """
 
     directory: LogDirectory
     reason: str
     topic_id: UUID = ZERO_UUID
     offsets: dict[str, int | None] = field(default_factory=dict)
+    lacks_room: bool = False
 
 
 class LogTable:
@@ -71,17 +73,9 @@ class LogTable:
         self.logs[log.topic_partition] = log
         self.directory_of[log.topic_partition] = directory
 
-    def put_offline(
-        self,
-        topic_partition: TopicPartition,
-        directory: LogDirectory,
-        reason: str,
-        checkpoints: Mapping[str, Offsets],
-        topic_id: UUID = ZERO_UUID,
-    ) -> None:
-        """A partition that was found cannot be served; `checkpoints` by file name."""
-        offsets = {name: found.get(topic_partition) for name, found in checkpoints.items()}
-        self.offline[topic_partition] = OfflinePartition(directory, reason, topic_id, offsets)
+    def put_offline(self, topic_partition: TopicPartition, offline: OfflinePartition) -> None:
+        """A partition that is not online cannot be served."""
+        self.offline[topic_partition] = offline
 
     def log_failed(self, log: Log) -> LogDirectory | None:
         """An online log went offline; returns its directory, None when the log is not here."""

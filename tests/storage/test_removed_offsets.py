@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from moldau.storage.log_directory import LogDirectory
-from moldau.storage.log_table import LogTable
+from moldau.storage.log_table import LogTable, OfflinePartition
 from tests.storage.storage_fixtures import topic_id, tp
 from tests.storage.test_log_manager import Node, fill, settle
 
@@ -45,7 +45,7 @@ async def test_the_offsets_of_a_deleted_partition_leave_every_file() -> None:
 def test_only_the_directory_a_partition_was_removed_from_forgets_it() -> None:
     first, second = (LogDirectory(path, "cluster", 1, UUID(int=1)) for path in ("/1", "/2"))
     table = LogTable()
-    table.put_offline(tp("a-0"), second, "damaged", {})
+    table.put_offline(tp("a-0"), OfflinePartition(second, "damaged"))
     table.remove(tp("a-0"))
     table.offsets_forgotten(first, [tp("a-0")])
     assert table.removed_from(second) == [tp("a-0")]

@@ -39,7 +39,7 @@ MAX_INLINE_OPENS: Final = 100
 requests are served, and their partitions answer NOT_LEADER_OR_FOLLOWER until then."""
 
 RETRY_OPEN_MS: Final = 30_000
-"""The pause before a log is tried again that a full disk kept from being made."""
+"""The pause before a log is tried again that a full disk kept from being made or opened."""
 
 MAX_REPLACEMENTS: Final = 3
 """How often one replica is begun empty in the life of a process: a disk on which logs keep breaking
@@ -140,6 +140,14 @@ class LogOpener:
         return None
 
     def _end_wait(self, partition: Partition, assigned: UUID, is_believed: bool) -> None:
+        if not partition.is_deleted and self._log_manager.lacks_room(partition.topic_partition):
+            self._start(self._open_again(partition, assigned, is_believed))
+            return
+        self._waits_for_room.discard(partition)
+        self._retry_open(partition, assigned, is_believed)
+
+    async def _open_again(self, partition: Partition, assigned: UUID, is_believed: bool) -> None:
+        await self._log_manager.open_again(partition.topic_partition)
         self._waits_for_room.discard(partition)
         self._retry_open(partition, assigned, is_believed)
 
@@ -202,9 +210,13 @@ class LogOpener:
         return directory
 
     def damage(self, partition: Partition) -> str | None:
-        """Why the partition's log cannot be used although its directory can; None otherwise."""
+        """Why the partition's log cannot be used although its directory can, and will have room;
+        None otherwise.
+        """
         directory = self._log_manager.directory_of(partition.topic_partition)
         if directory is None or not directory.is_online:
+            return None
+        if self._log_manager.lacks_room(partition.topic_partition):
             return None
         return self._log_manager.offline_reason(partition.topic_partition)
 

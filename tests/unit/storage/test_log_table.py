@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from moldau.protocol.types import ZERO_UUID, TopicPartition
+from moldau.protocol.types import TopicPartition
 from moldau.storage.checkpoints import (
     CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
@@ -72,9 +72,7 @@ def test_a_directorys_files_name_its_own_partitions_online_and_offline() -> None
     table, first, second = LogTable(), directory("/1"), directory("/2")
     table.put_online(log(A, 100, start=11), first)
     table.put_online(log(B, 0), second)
-    found = by_file({C: 7}, {C: 3}, {C: 6}, {C: 5})
-    table.put_offline(C, first, "damaged", found, ID)
-    assert table.offline[C] == OfflinePartition(first, "damaged", ID, by_file(7, 3, 6, 5))
+    table.put_offline(C, OfflinePartition(first, "damaged", ID, by_file(7, 3, 6, 5)))
     assert written(table, first) == [
         {A: 101, C: 7},
         {A: 11, C: 3},
@@ -82,8 +80,7 @@ def test_a_directorys_files_name_its_own_partitions_online_and_offline() -> None
         {A: 103, C: 5},
     ]
     assert written(table, second) == [{B: 1}, {}, {B: 2}, {}]
-    table.put_offline(C, first, "damaged", {})
-    assert table.offline[C] == OfflinePartition(first, "damaged", ZERO_UUID)
+    table.put_offline(C, OfflinePartition(first, "damaged"))
     assert written(table, first)[0] == {A: 101}
     assert (table.has_offline_in(first), table.has_offline_in(second)) == (True, False)
     assert [each.topic_partition for each in table.logs_in(first)] == [A]
@@ -113,7 +110,7 @@ def test_a_removed_partition_is_remembered_until_its_directorys_files_are_writte
     table, first, second = LogTable(), directory("/1"), directory("/2")
     online = log(A, 1)
     table.put_online(online, first)
-    table.put_offline(B, second, "damaged", {RECOVERY_POINT_CHECKPOINT: {B: 1}})
+    table.put_offline(B, OfflinePartition(second, "damaged"))
     assert (table.holder(A), table.holder(B), table.holder(C)) == (first, second, None)
     assert table.remove(A) is online
     assert table.remove(B) is None
@@ -131,7 +128,7 @@ def test_the_emptiest_directory_counts_offline_partitions_and_no_failed_director
     every = [first, second, third]
     assert table.emptiest(every) is first
     table.put_online(log(A, 1), first)
-    table.put_offline(B, second, "damaged", {})
+    table.put_offline(B, OfflinePartition(second, "damaged"))
     assert table.emptiest(every) is third
     third.fail("burnt")
     table.put_online(log(C, 1), first)
