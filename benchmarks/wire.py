@@ -333,7 +333,13 @@ class FetchFrame:
     _MARK: Final = 0x7A5B_3C1D_0E2F_4A6B
 
     def __init__(
-        self, topic: str, *, max_bytes: int, max_wait_ms: int = 500, partition: int = 0
+        self,
+        topic: str,
+        *,
+        max_bytes: int,
+        max_wait_ms: int = 500,
+        partition: int = 0,
+        current_leader_epoch: int = -1,
     ) -> None:
         request = FetchRequest(
             replica_id=-1,
@@ -348,6 +354,7 @@ class FetchFrame:
                     partitions=[
                         FetchPartition(
                             partition=partition,
+                            current_leader_epoch=current_leader_epoch,
                             fetch_offset=self._MARK,
                             partition_max_bytes=max_bytes,
                         )

@@ -170,6 +170,8 @@ async def test_members_of_others_keep_their_places() -> None:
         await floods.aclose()
         cluster.resume(follower_id)
         await until_async(has_beaten, what="the members are answered")
-        answers = await asyncio.gather(*asked, consumer.send(consumer_beat))
-        assert {each.error_code for each in answers} == {ErrorCode.NONE}
+        # One that was asked with the flood's first commits may have waited as long as they did.
+        waited = {each.error_code for each in await asyncio.gather(*asked)}
+        assert waited <= {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert (await consumer.send(consumer_beat)).error_code == ErrorCode.NONE
         assert (await classic.send(beat)).error_code == ErrorCode.NONE
