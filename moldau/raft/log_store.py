@@ -252,7 +252,7 @@ class LogStore:
         return outcome
 
     async def truncate(self, end_offset: int) -> None:
-        """Remove everything from `end_offset` on. Raises LogOffline, OSError."""
+        """Remove everything from `end_offset` on. Raises LogOffline, OSError, DiskFull."""
         await self.flush_is_idle()
         async with self._log_lock:
             if self._files.flushed_end_offset > end_offset:

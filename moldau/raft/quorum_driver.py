@@ -51,7 +51,7 @@ from moldau.raft.room import RoomWatch
 from moldau.raft.snapshot_store import SnapshotRefused, SnapshotStore
 from moldau.raft.values import MetadataLogError, MetadataLogSettings, QuorumStopped
 from moldau.runtime.clock import Clock, TimerHandle
-from moldau.storage.faults import DiskFull, LogOffline, is_out_of_room
+from moldau.storage.faults import DiskFull, LogOffline, lacks_room
 
 MAX_QUEUED_EVENTS: Final = 1_000
 """Requests of peers wait for a place when so many events are queued. The replica's own events
@@ -397,8 +397,8 @@ class QuorumDriver:
             try:
                 await write()
                 return
-            except OSError as error:
-                if not is_out_of_room(error) or not self._is_started:
+            except (OSError, DiskFull) as error:
+                if not lacks_room(error) or not self._is_started:
                     raise
                 self.room.lost(str(error))
             if self.delivery.leadership.leader_id == self.core.local.node_id:

@@ -15,6 +15,11 @@ def is_out_of_room(error: OSError) -> bool:
     return error.errno in _OUT_OF_ROOM_ERRNOS
 
 
+def lacks_room(error: BaseException) -> bool:
+    """`is_out_of_room` for any error, `DiskFull` too."""
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and is_out_of_room(error))
+
+
 def is_out_of_descriptors(error: OSError) -> bool:
     """Whether no descriptor was left to open a file; unlike a full disk, no fsync says this."""
     return error.errno in _NO_DESCRIPTOR_ERRNOS

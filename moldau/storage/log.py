@@ -33,6 +33,7 @@ from moldau.storage.faults import (
     LogDamaged,
     LogOffline,
     is_out_of_room,
+    lacks_room,
 )
 from moldau.storage.indexes import AbortedTransaction
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
@@ -67,6 +68,9 @@ class Log:
     recovery_point: int = 0
     offline: bool = False
     offline_reason: str = ""
+    lacks_room: bool = False
+    """Whether it is offline because something was left half done on a full disk: as after a crash,
+    it can be opened again when there is room."""
     is_out_of_room: bool = False
     """Whether the last append found no room: logged once, not for every append."""
     roomless_producers: RoomlessProducers = field(default_factory=RoomlessProducers)
@@ -188,10 +192,14 @@ class Log:
 
         Raises: OSError.
         """
-        self.first_dirty_offset = first_dirty_offset
+        before, self.first_dirty_offset = self.first_dirty_offset, first_dirty_offset
         self.may_have_holes = True
         if self.on_first_dirty_changed is not None:
-            self.on_first_dirty_changed(self)
+            try:
+                self.on_first_dirty_changed(self)
+            except OSError:
+                self.first_dirty_offset = before
+                raise
 
     def expire_producers(self) -> int:
         """Forget producers idle for `producer.id.expiration.ms`; returns how many."""
@@ -386,7 +394,7 @@ class Log:
         if not (isinstance(error, OSError) and is_out_of_room(error)):
             self.take_offline(f"append at offset {offset} failed: {error}")
         elif not self.segments.active.is_cut_back():
-            self.take_offline(f"an append could not be undone: {error}")
+            self.take_offline(f"an append could not be undone: {error}", lacks_room=True)
         else:
             if not self.is_out_of_room:
                 self.is_out_of_room = True
@@ -616,7 +624,7 @@ class Log:
         try:
             self._advance_start(before_offset)
         except OSError as error:
-            self.take_offline(f"delete records failed: {error}")
+            self.take_offline(f"delete records failed: {error}", lacks_room=lacks_room(error))
             return ErrorCode.KAFKA_STORAGE_ERROR, -1
         return ErrorCode.NONE, self.log_start_offset
 
@@ -652,7 +660,7 @@ class Log:
     def truncate_to(self, offset: int) -> bool:
         """Remove the records from `offset` on (whole batches); returns whether there were any.
 
-        Raises: LogOffline.
+        Raises: LogOffline; DiskFull, nothing is removed.
         """
         self.require_online()
         if offset >= self.log_end_offset:
@@ -663,15 +671,20 @@ class Log:
         if offset <= segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return True
-        with self._using_disk(f"truncation to {offset}"):
+        what = f"truncation to {offset}"
+        with self._using_disk(what, no_room="no room to cut it"):
             found = segments[segments.index_for(offset)].find(offset)
             # A batch that spans the offset goes as a whole: the recovery point must not stay in it.
             end_offset = min(offset, found[1].base_offset) if found else offset
-            if end_offset < segments[0].base_offset:
-                # The first batch of a follower may begin below its segment; new ones may not.
-                self.truncate_fully_and_start_at(end_offset)
-                return True
-            self._lower_recovery_point(end_offset)
+            # The first batch of a follower may begin below its segment; new ones may not.
+            goes_whole = end_offset < segments[0].base_offset
+            if not goes_whole:
+                self._lower_recovery_point(end_offset)
+                segments.open_for_cut(offset, self.config)
+        if goes_whole:
+            self.truncate_fully_and_start_at(end_offset)
+            return True
+        with self._using_disk(what):
             self.log_end_offset = segments.truncate_to(offset, self.config)
             self._after_cut()
         return True
@@ -679,10 +692,12 @@ class Log:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove all records, leader epochs and producers; the empty log begins at `offset`.
 
-        Raises: LogOffline.
+        Raises: LogOffline; DiskFull, nothing is removed.
         """
-        with self._using_disk(f"restart at {offset}"):
+        what = f"restart at {offset}"
+        with self._using_disk(what, no_room="no room to begin it anew"):
             self._lower_recovery_point(min(self.log_start_offset, offset))
+        with self._using_disk(what):
             # The snapshot of a clean stop is at no segment's start; at `offset` it would be loaded.
             self.producer_state.drop_all_snapshots()
             self.segments.delete(self.segments[::-1], self.config)
@@ -698,9 +713,13 @@ class Log:
         if self.first_dirty_offset is not None and self.first_dirty_offset > offset:
             self.note_first_dirty(offset)
         if self.recovery_point > offset:
-            self.recovery_point = offset
+            before, self.recovery_point = self.recovery_point, offset
             if self.on_recovery_point_lowered is not None:
-                self.on_recovery_point_lowered(self)
+                try:
+                    self.on_recovery_point_lowered(self)
+                except OSError:
+                    self.recovery_point = before
+                    raise
 
     def _after_cut(self) -> None:
         end = self.log_end_offset
@@ -758,12 +777,12 @@ class Log:
         for segment in self.segments:
             segment.abandon()
 
-    def take_offline(self, reason: str) -> None:
+    def take_offline(self, reason: str, *, lacks_room: bool = False) -> None:
         """The files cannot be trusted or used any more; every later call answers an error."""
         if self.offline:
             return
         self.offline = True
-        self.offline_reason = reason
+        self.offline_reason, self.lacks_room = reason, lacks_room
         logger.error("%s: taken offline: %s", self.name, reason)
         # Without waiting: the disk may hang.
         self.leader_epoch_cache.is_closed = self.segments.seals.is_closed = True
@@ -789,5 +808,5 @@ class Log:
         except (OSError, InvalidBatch, DiskFull) as error:
             if no_room and isinstance(error, OSError) and is_out_of_room(error):
                 raise DiskFull(f"{self.name}: {no_room}: {error}") from None
-            self.take_offline(f"{what} failed: {error}")
+            self.take_offline(f"{what} failed: {error}", lacks_room=lacks_room(error))
             raise LogOffline(self.name, self.offline_reason) from None

@@ -43,7 +43,14 @@ from moldau.storage.checkpoints import (
 )
 from moldau.storage.cleaner.log_cleaner import LogCleaner
 from moldau.storage.cleaner.workers import CleanerWorker, InlineWorker
-from moldau.storage.faults import CorruptFile, DiskFull, LogOffline, describe, is_out_of_room
+from moldau.storage.faults import (
+    CorruptFile,
+    DiskFull,
+    LogOffline,
+    describe,
+    is_out_of_room,
+    lacks_room,
+)
 from moldau.storage.found_partitions import FoundPartitions
 from moldau.storage.log import Log
 from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
@@ -264,7 +271,7 @@ class LogManager:
         path = found.directory.join(str(topic_partition))
         offsets = found.offsets
         topic_id = ZERO_UUID
-        log, reason, lacks_room = None, "", False
+        log, reason, has_no_room = None, "", False
         try:
             topic_id = _topic_id(self.filesystem, path, is_clean)
             log = Log.open(
@@ -281,15 +288,15 @@ class LogManager:
                 producer_expiration_ms=self.settings.producer_expiration_ms,
             )
         except (CorruptFile, DiskFull) as error:
-            reason, lacks_room = str(error), isinstance(error, DiskFull)
+            reason, has_no_room = str(error), lacks_room(error)
         except OSError as error:
             reason = f"{error.filename or path}: {describe(error)}"
-            lacks_room = is_out_of_room(error)
+            has_no_room = lacks_room(error)
         else:
-            reason = log.offline_reason
+            reason, has_no_room = log.offline_reason, log.lacks_room
         if reason:
             logger.error("%s is offline: %s", topic_partition, reason)
-        return log, OfflinePartition(found.directory, reason, topic_id, offsets, lacks_room)
+        return log, OfflinePartition(found.directory, reason, topic_id, offsets, has_no_room)
 
     async def _load_all(
         self, queue: deque[tuple[DirectoryContents, TopicPartition]], worker_count: int
@@ -465,7 +472,7 @@ class LogManager:
         error: OSError | DiskFull | CorruptFile,
     ) -> LogOffline | DiskFull:
         """Remove what exists of a partition that could not be made; returns what to raise."""
-        if isinstance(error, DiskFull) or (isinstance(error, OSError) and is_out_of_room(error)):
+        if lacks_room(error):
             try:
                 self.filesystem.rmtree(path)
             except OSError as cleanup_error:

@@ -274,8 +274,18 @@ class LogSegments(Sequence[LogSegment]):
         self.replace(self._segments[count:])
         self.delete(doomed, config)
 
+    def open_for_cut(self, offset: int, config: LogConfig) -> None:
+        """Open the segment that `truncate_to` cuts, which may take room: before any is removed.
+
+        Raises: OSError.
+        """
+        cut = self._segments[self.index_for(offset)]
+        if not cut.is_active:
+            cut.activate(config)
+
     def truncate_to(self, offset: int, config: LogConfig) -> int:
-        """Remove the batches that reach to or past `offset`; returns where the log ends then.
+        """Remove the batches that reach to or past `offset`, in a segment that is open for it;
+        returns where the log ends then.
 
         Raises: OSError, InvalidBatch.
         """
@@ -287,8 +297,6 @@ class LogSegments(Sequence[LogSegment]):
             # it back behind them.
             self.filesystem.fsync_directory(self.directory)
             self.replace(kept)
-        if not kept[-1].is_active:
-            kept[-1].activate(config)
         return kept[-1].truncate_to(offset)
 
     def deletable_count(

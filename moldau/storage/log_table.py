@@ -86,7 +86,7 @@ class LogTable:
         directory = self.directory_of.pop(topic_partition)
         offsets = {name: offset_of(log) for name, offset_of in _OFFSET_OF.items()}
         self.offline[topic_partition] = OfflinePartition(
-            directory, log.offline_reason, log.topic_id, offsets
+            directory, log.offline_reason, log.topic_id, offsets, log.lacks_room
         )
         return directory
 

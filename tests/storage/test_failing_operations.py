@@ -146,6 +146,17 @@ def check_next_process(life: Life, where: str) -> None:
     found.abandon()
 
 
+def check_want_of_room(life: Life, where: str) -> None:
+    """A log that is offline for want of room alone counts as one that can be opened again. A failed
+    fsync says nothing about what is on the disk, whatever its reason.
+    """
+    log = life.log
+    if log is not None and log.offline and log.offline_reason != "closed":
+        is_trusted = "flush failed" not in log.offline_reason
+        has_no_room = life.filesystem.error_number != errno.EIO
+        assert log.lacks_room == (has_no_room and is_trusted), where
+
+
 @ERRORS
 def test_any_operation_of_a_life_may_fail(error_number: int) -> None:
     undisturbed = OneFailure()
@@ -154,6 +165,7 @@ def test_any_operation_of_a_life_may_fail(error_number: int) -> None:
     for fails_at in range(undisturbed.seen):
         life = Life(OneFailure(fails_at, error_number))
         life.run()
+        check_want_of_room(life, f"operation {fails_at}")
         life.end()
         check_next_process(life, f"operation {fails_at}")
 

@@ -30,6 +30,7 @@ from tests.storage.storage_fixtures import (
     tp,
 )
 
+CUT_CHECKPOINTS = ("recovery-point-offset", "cleaner-offset")
 SMALL = LogConfig(
     segment_bytes=1000, segment_index_bytes=96, index_interval_bytes=150, retention_ms=-1
 )
@@ -675,6 +676,31 @@ async def test_a_full_disk_fails_a_flush_and_not_the_partition() -> None:
     node.filesystem.faults.clear()
     assert await manager.jobs.flush(log)
     assert log.recovery_point == 20
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("name", ["recovery-point-offset", "cleaner-offset"])
+async def test_a_cut_that_finds_no_room_for_its_checkpoint_changes_nothing(
+    name: str, *, whole: bool
+) -> None:
+    node = Node()
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    fill(log)
+    assert await manager.jobs.flush(log)
+    log.note_first_dirty(15)
+    manager.write_recovery_points()
+    fault = Fault("rename", f"{name}-checkpoint", errno.ENOSPC, count=2)
+    node.filesystem.faults.append(fault)
+    cut = log.truncate_fully_and_start_at if whole else log.truncate_to
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            cut(10)
+        assert (log.log_end_offset, log.offline) == (20, False)
+    cut(10)
+    assert log.log_end_offset == 10
+    checkpoints = [node.offsets(f"{each}-checkpoint") for each in CUT_CHECKPOINTS]
+    assert max(each[tp("a-0")] for each in checkpoints) <= 10
 
 
 async def test_a_flush_does_not_vouch_for_a_directory_that_could_not_be_synced() -> None:

@@ -24,7 +24,7 @@ from moldau.broker.replica.follower_session import (
     PartitionKey,
 )
 from moldau.protocol.errors import ErrorCode
-from moldau.storage.faults import LogOffline
+from moldau.storage.faults import DiskFull, LogOffline
 
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
@@ -120,6 +120,9 @@ class FollowedPartition:
         except LogOffline:
             partition.changed()
             return FollowerStep.STOP
+        except DiskFull as problem:
+            self._note_problem(str(problem))
+            return FollowerStep.BACK_OFF
 
     def apply_leader_offsets(
         self, requested: FollowerPosition, leader_start_offset: int, leader_end_offset: int
@@ -152,6 +155,9 @@ class FollowedPartition:
         except LogOffline:
             self.partition.changed()
             return FollowerStep.STOP
+        except DiskFull as problem:
+            self._note_problem(str(problem))
+            return FollowerStep.BACK_OFF
         return FollowerStep.FETCH_ON
 
     def _is_still_at(self, log: Log, requested: FollowerPosition) -> bool:
@@ -173,7 +179,7 @@ class FollowedPartition:
         return FollowerStep.BACK_OFF
 
     def _diverging(self, log: Log, data: PartitionData) -> FollowerStep:
-        """Raises: LogOffline."""
+        """Raises: LogOffline, DiskFull."""
         epoch, end_offset = data.diverging_epoch.epoch, data.diverging_epoch.end_offset
         cut = cut_for_divergence(
             epoch,
@@ -197,7 +203,7 @@ class FollowedPartition:
         return FollowerStep.FETCH_ON
 
     def _apply_cut(self, log: Log, cut: LogCut, reason: str) -> None:
-        """Raises: LogOffline."""
+        """Raises: LogOffline, DiskFull."""
         if cut.begins_empty:
             self._begin_empty(log, cut.offset, reason)
             return
@@ -231,7 +237,7 @@ class FollowedPartition:
         self.partition.changed()
 
     def _begin_empty(self, log: Log, log_start_offset: int, reason: str) -> None:
-        """Raises: LogOffline."""
+        """Raises: LogOffline, DiskFull."""
         logger.warning(
             "%s: log of %d to %d is given up and starts again, empty, at %d: %s",
             log.name,
@@ -245,7 +251,7 @@ class FollowedPartition:
         self.partition.changed()
 
     def _append(self, log: Log, data: PartitionData) -> FollowerStep:
-        """Raises: LogOffline."""
+        """Raises: LogOffline, DiskFull."""
         partition = self.partition
         step = FollowerStep.FETCH_ON
         records = data.records

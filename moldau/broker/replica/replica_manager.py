@@ -300,15 +300,7 @@ class ReplicaManager:
             if not self._is_first_change:
                 self._opener.is_new(partition)
         if partition.log is None and not partition.is_opening:
-            assigned = registration.directory(self.broker_id)
-            if assigned == MIGRATING_DIRECTORY and registration.partition_epoch == 0:
-                # The metadata names no directories; a partition that has never changed is new.
-                assigned = UNASSIGNED_DIRECTORY
-            self._opener.open(
-                partition,
-                assigned,
-                is_believed=not self.replication.may_be_replaced(registration),
-            )
+            self._open_log(partition, registration)
         partition.min_insync_replicas = min_insync_replicas
         partition.apply_state(
             PartitionState(
@@ -325,6 +317,14 @@ class ReplicaManager:
         if partition.is_offline:
             self._look_after_damage(partition, registration)
         self.replication.partition_changed(partition, registration)
+
+    def _open_log(self, partition: Partition, registration: PartitionRegistration) -> None:
+        assigned = registration.directory(self.broker_id)
+        if assigned == MIGRATING_DIRECTORY and registration.partition_epoch == 0:
+            # The metadata names no directories; a partition that has never changed is new.
+            assigned = UNASSIGNED_DIRECTORY
+        is_believed = not self.replication.may_be_replaced(registration)
+        self._opener.open(partition, assigned, is_believed=is_believed)
 
     def _make_partition(self, topic_partition: TopicPartition, topic_id: UUID) -> Partition:
         partition = Partition(
@@ -397,6 +397,9 @@ class ReplicaManager:
         if partition.is_deleted or registration is None or not partition.is_offline:
             return
         partition.changed()
+        if self._log_manager.lacks_room(partition.topic_partition):
+            partition.log = None
+            self._open_log(partition, registration)
         if len(registration.replicas) > 1 and self._opener.damage(partition) is not None:
             logger.warning(
                 "%s: its log is damaged and reported as lost; it begins empty when the replica is "

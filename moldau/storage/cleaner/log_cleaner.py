@@ -35,6 +35,7 @@ from moldau.storage.cleaner.job import (
     SourceSegment,
 )
 from moldau.storage.cleaner.workers import CleanerWorker, CleaningRun
+from moldau.storage.faults import lacks_room
 from moldau.storage.log import Log
 from moldau.storage.log_config import MAX_INT64, NEVER_MS, CleanerSettings, LogConfig
 from moldau.storage.periodic import PeriodicJob
@@ -442,7 +443,10 @@ class LogCleaner:
                 epochs = log.leader_epoch_cache.entries
                 log.segments.seal_closed([number], log.log_end_offset, epochs)
         except (OSError, InvalidBatch) as error:
-            log.take_offline(f"a compacted segment could not be put in place: {error}")
+            log.take_offline(
+                f"a compacted segment could not be put in place: {error}",
+                lacks_room=lacks_room(error),
+            )
             raise CleaningFailed(log.offline_reason, is_worker_lost=True) from None
         if log.segments.schedule_deletion is not None:
             log.segments.schedule_deletion(log.config.file_delete_delay_ms, removed)

@@ -1,4 +1,4 @@
-"""A broker that starts without room to open its logs: it waits for room, and gives none up."""
+"""Logs that cannot be opened for want of room, or were left half done: no damage, they wait."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from moldau.broker.replica.log_opener import RETRY_OPEN_MS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from moldau.protocol.metadata_records import RemoveTopicRecord
+from moldau.storage.faults import LogOffline
 from tests.kit.waiting import until_async
 from tests.storage.simulated_filesystem import Fault
-from tests.unit.broker.harness import BROKER_ID, DataPath, topic_id_of
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 from tests.unit.broker.replica.test_lost_directories import BELIEVED, NOT_BELIEVED, Machine
 
@@ -116,6 +117,26 @@ async def test_a_topic_deleted_and_made_again_while_its_log_is_opened_again(
         for _ in range(2):
             await passes(broker)
         assert (broker.log("t").topic_id, broker.log("t").log_end_offset) == (other, 0)
+
+
+@pytest.mark.parametrize("replicas", [[BROKER_ID], [BROKER_ID, OTHER_BROKER_ID]])
+async def test_a_cut_left_half_done_is_no_damage(replicas: list[int]) -> None:
+    machine = Machine()
+    await machine.fill()
+    topic = machine.topic(machine.ids["/one"], replicas=replicas, isr=replicas)
+    async with machine.start(at_start=topic) as broker:
+        fault = Fault("truncate", "t-0/00000000000000000000.log", errno.ENOSPC, count=None)
+        machine.filesystem.faults.append(fault)
+        with pytest.raises(LogOffline):
+            broker.log("t").truncate_to(1)
+        await passes(broker)
+        assert broker.partition("t").log is None
+        machine.filesystem.faults.clear()
+        await passes(broker)
+        assert broker.log("t").log_end_offset == 3
+        found = only(await broker.ask(fetch({("t", 0): 0}, max_wait_ms=0), 12))
+        assert found.error_code == ErrorCode.NONE
+        assert not lost(broker)
 
 
 @NO_ROOM
