@@ -69,8 +69,7 @@ class Log:
     offline: bool = False
     offline_reason: str = ""
     lacks_room: bool = False
-    """Whether it is offline because something was left half done on a full disk: as after a crash,
-    it can be opened again when there is room."""
+    """Whether something was left half done on a full disk: the log can be opened again."""
     is_out_of_room: bool = False
     """Whether the last append found no room: logged once, not for every append."""
     roomless_producers: RoomlessProducers = field(default_factory=RoomlessProducers)
@@ -84,11 +83,11 @@ class Log:
     on_roll: Callable[[Log], None] | None = None
     """Called after a roll: the closed segments want a flush, off the loop."""
     on_offline: Callable[[Log], None] | None = None
-    on_first_dirty_changed: Callable[[Log], None] | None = None
-    """Makes `first_dirty_offset` durable before what depends on it happens."""
-    on_recovery_point_lowered: Callable[[Log], None] | None = None
-    """Called before files are cut. Checkpoints the lowered recovery point durably, or a crash makes
-    the cut look like damage."""
+    checkpoint_first_dirty: Callable[[Log, int], None] | None = None
+    """Makes the new `first_dirty_offset` durable before it counts."""
+    checkpoint_recovery_point: Callable[[Log, int], None] | None = None
+    """Makes the lowered recovery point durable before files are cut, or a crash makes the cut look
+    like damage."""
 
     def __post_init__(self) -> None:
         self.filesystem, self.directory = self.segments.filesystem, self.segments.directory
@@ -192,14 +191,10 @@ class Log:
 
         Raises: OSError.
         """
-        before, self.first_dirty_offset = self.first_dirty_offset, first_dirty_offset
         self.may_have_holes = True
-        if self.on_first_dirty_changed is not None:
-            try:
-                self.on_first_dirty_changed(self)
-            except OSError:
-                self.first_dirty_offset = before
-                raise
+        if self.checkpoint_first_dirty is not None:
+            self.checkpoint_first_dirty(self, first_dirty_offset)
+        self.first_dirty_offset = first_dirty_offset
 
     def expire_producers(self) -> int:
         """Forget producers idle for `producer.id.expiration.ms`; returns how many."""
@@ -671,8 +666,7 @@ class Log:
         if offset <= segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return True
-        what = f"truncation to {offset}"
-        with self._using_disk(what, no_room="no room to cut it"):
+        with self._using_disk(f"truncation to {offset}", no_room="no room to cut it"):
             found = segments[segments.index_for(offset)].find(offset)
             # A batch that spans the offset goes as a whole: the recovery point must not stay in it.
             end_offset = min(offset, found[1].base_offset) if found else offset
@@ -680,11 +674,11 @@ class Log:
             goes_whole = end_offset < segments[0].base_offset
             if not goes_whole:
                 self._lower_recovery_point(end_offset)
-                segments.open_for_cut(offset, self.config)
+                segments.activate_for_cut(offset, self.config)
         if goes_whole:
             self.truncate_fully_and_start_at(end_offset)
             return True
-        with self._using_disk(what):
+        with self._using_disk(f"truncation to {offset}"):
             self.log_end_offset = segments.truncate_to(offset, self.config)
             self._after_cut()
         return True
@@ -694,10 +688,9 @@ class Log:
 
         Raises: LogOffline; DiskFull, nothing is removed.
         """
-        what = f"restart at {offset}"
-        with self._using_disk(what, no_room="no room to begin it anew"):
+        with self._using_disk(f"restart at {offset}", no_room="no room to begin it again"):
             self._lower_recovery_point(min(self.log_start_offset, offset))
-        with self._using_disk(what):
+        with self._using_disk(f"restart at {offset}"):
             # The snapshot of a clean stop is at no segment's start; at `offset` it would be loaded.
             self.producer_state.drop_all_snapshots()
             self.segments.delete(self.segments[::-1], self.config)
@@ -713,13 +706,9 @@ class Log:
         if self.first_dirty_offset is not None and self.first_dirty_offset > offset:
             self.note_first_dirty(offset)
         if self.recovery_point > offset:
-            before, self.recovery_point = self.recovery_point, offset
-            if self.on_recovery_point_lowered is not None:
-                try:
-                    self.on_recovery_point_lowered(self)
-                except OSError:
-                    self.recovery_point = before
-                    raise
+            if self.checkpoint_recovery_point is not None:
+                self.checkpoint_recovery_point(self, offset)
+            self.recovery_point = offset
 
     def _after_cut(self) -> None:
         end = self.log_end_offset
@@ -759,10 +748,9 @@ class Log:
         """
         if self.offline:
             return
-        producer_state = self.producer_state
         with self._using_disk("closing"):
-            if self.log_end_offset > self.segments[0].base_offset or producer_state.producers:
-                producer_state.take_last_snapshot(self.log_end_offset, self.name)
+            if self.log_end_offset > self.segments[0].base_offset or self.producer_state.producers:
+                self.producer_state.take_last_snapshot(self.log_end_offset, self.name)
             if self.segments.active.is_active:
                 self.segments.active.deactivate()
             self.flush()

@@ -320,10 +320,9 @@ class LogManager:
         log.segments.share_open_segments(self.open_segments)
         log.on_offline = self._log_went_offline
         log.on_roll = self.jobs.flush_soon
-        log.on_recovery_point_lowered = partial(
-            self._write_checkpoint_of, name=RECOVERY_POINT_CHECKPOINT
-        )
-        log.on_first_dirty_changed = partial(self._write_checkpoint_of, name=CLEANER_CHECKPOINT)
+        write = self._write_checkpoint_with
+        log.checkpoint_recovery_point = partial(write, RECOVERY_POINT_CHECKPOINT)
+        log.checkpoint_first_dirty = partial(write, CLEANER_CHECKPOINT)
         log.segments.schedule_deletion = self.jobs.removal.add
         self.table.put_online(log, directory)
 
@@ -550,11 +549,12 @@ class LogManager:
 
     # -- checkpoints -----------------------------------------------------------------------------
 
-    def _write_checkpoint_of(self, log: Log, name: str) -> None:
-        """Write one offset of the log durably, before what depends on it. Raises: OSError."""
+    def _write_checkpoint_with(self, name: str, log: Log, offset: int) -> None:
+        """Write a log's next offset durably, before what depends on it. Raises: OSError."""
         directory = self.table.directory_of.get(log.topic_partition)
         if directory is not None:
-            self._write_checkpoint(directory, name)
+            offsets = self.table.offsets(directory, name)
+            self.checkpoints[directory.path][name].write({**offsets, log.topic_partition: offset})
 
     def _write_checkpoint(self, directory: LogDirectory, name: str) -> None:
         offsets = self.table.offsets(directory, name)

@@ -274,12 +274,12 @@ class LogSegments(Sequence[LogSegment]):
         self.replace(self._segments[count:])
         self.delete(doomed, config)
 
-    def open_for_cut(self, offset: int, config: LogConfig) -> None:
+    def activate_for_cut(self, cut_offset: int, config: LogConfig) -> None:
         """Open the segment that `truncate_to` cuts, which may take room: before any is removed.
 
         Raises: OSError.
         """
-        cut = self._segments[self.index_for(offset)]
+        cut = self._segments[self.index_for(cut_offset)]
         if not cut.is_active:
             cut.activate(config)
 

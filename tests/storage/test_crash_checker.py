@@ -74,13 +74,13 @@ def marker_stays(patch: Patch) -> None:
 
 def recovery_point_not_lowered(patch: Patch) -> None:
     """A truncation below the checkpointed recovery point."""
-    original = LogManager._write_checkpoint_of
+    original = LogManager._write_checkpoint_with
 
-    def write(self: LogManager, log: Log, name: str) -> None:
+    def write(self: LogManager, name: str, log: Log, offset: int) -> None:
         if name != RECOVERY_POINT_CHECKPOINT:
-            original(self, log, name)
+            original(self, name, log, offset)
 
-    patch.setattr(LogManager, "_write_checkpoint_of", write)
+    patch.setattr(LogManager, "_write_checkpoint_with", write)
 
 
 def wrong_index_position(patch: Patch) -> None:

@@ -88,7 +88,7 @@ def test_holes_and_empty_batches_of_a_compacted_leader_are_taken() -> None:
     bench = LogBench(config=LogConfig(segment_bytes=400))
     follower = bench.open()
     noted: list[int | None] = []
-    follower.on_first_dirty_changed = lambda log: noted.append(log.first_dirty_offset)
+    follower.checkpoint_first_dirty = lambda _log, offset: noted.append(offset)
     for piece in (kept[0], b"".join(kept[1:]) + bytes(emptied)):
         result = follower.append_as_follower(bytearray(piece), leader_epoch=0)
         assert result.error is ErrorCode.NONE, result

@@ -161,7 +161,7 @@ def test_truncation_leaves_the_records_below(offset: int, clean: bool) -> None:
     log.flush()
     expected = [r for r in read_all(log) if r.offset < offset]
     lowered: list[int] = []
-    log.on_recovery_point_lowered = lambda each: lowered.append(each.recovery_point)
+    log.checkpoint_recovery_point = lambda _log, offset: lowered.append(offset)
     assert log.truncate_to(offset) == (offset < 50)
     assert lowered == ([offset] if offset < 50 else [])
     end = min(offset, 50)
@@ -210,8 +210,8 @@ def test_a_log_that_starts_over_lowers_its_recovery_point_before_its_files_go(of
     log.flush()
     before = bench.names()
     told: list[tuple[int, bool]] = []
-    log.on_recovery_point_lowered = lambda each: told.append(
-        (each.recovery_point, bench.names() == before)
+    log.checkpoint_recovery_point = lambda _log, lowered: told.append(
+        (lowered, bench.names() == before)
     )
     log.truncate_fully_and_start_at(offset)
     assert told == [(min(10, offset), True)]

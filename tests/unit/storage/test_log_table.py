@@ -31,7 +31,7 @@ class FakeLog:
     def __init__(self, topic_partition: TopicPartition, number: int, start: int = 0) -> None:
         self.topic_partition = topic_partition
         self.topic_id = ID
-        self.offline_reason = "burnt"
+        self.offline_reason, self.lacks_room = "burnt", True
         self.recovery_point = number + 1
         self.high_watermark = number + 2
         self.first_dirty_offset = number + 3 if number else None
@@ -98,7 +98,9 @@ def test_a_log_that_fails_keeps_its_place_and_its_offsets() -> None:
     assert table.log_failed(log(A, 100)) is None, "another log of that name"
     assert table.log_failed(failed) is first
     assert (table.logs, table.directory_of) == ({}, {})
-    assert table.offline[A] == OfflinePartition(first, "burnt", ID, by_file(101, 11, 102, 103))
+    assert table.offline[A] == OfflinePartition(
+        first, "burnt", ID, by_file(101, 11, 102, 103), lacks_room=True
+    )
     assert written(table, first) == [{A: 101}, {A: 11}, {A: 102}, {A: 103}]
     assert table.holder(A) is first
     assert table.log_failed(failed) is None
