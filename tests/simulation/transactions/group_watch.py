@@ -144,8 +144,9 @@ class GroupWatch:
 
             def building(version: int) -> Any:
                 request = build(version)
-                self.world.guard(self._sent, request)
                 node_id = link._node_id
+                assert node_id is not None, "a request is built for the coordinator that was found"
+                self.world.guard(self._sent, request, node_id)
                 leads = self.world.is_coordinator(self.group, node_id)
                 sent.append((request, self.world.loop.time(), self._joins, node_id, leads))
                 return request
@@ -164,21 +165,20 @@ class GroupWatch:
 
     # -- requests --------------------------------------------------------------------------------
 
-    def _sent(self, request: Any) -> None:
+    def _sent(self, request: Any, node_id: int) -> None:
         data = self.world.data
         if isinstance(request, JoinGroupRequest):
             self._begin_membership(is_classic=True)
+            # An assignment names topics, and means those that the coordinator knows: not one that
+            # is created again later.
+            names = [plan.name for plan in self.world.topics]
+            self._topic_ids = {name: self.world.topic_id_at(node_id, name) for name in names}
             for protocol in request.protocols:
                 read = decode_payload(ConsumerProtocolSubscription, bytes(protocol.metadata))
                 owned = [(each.topic, i) for each in read.owned_partitions for i in each.partitions]
                 self._check_said(owned)
-        elif isinstance(request, HeartbeatRequest):
+        elif isinstance(request, HeartbeatRequest | SyncGroupRequest):
             self._check_epoch(request.generation_id)
-        elif isinstance(request, SyncGroupRequest):
-            self._check_epoch(request.generation_id)
-            # An assignment names topics; one that is created again later is not meant by it.
-            names = [plan.name for plan in self.world.topics]
-            self._topic_ids = {name: data.topic_id_of(name) for name in names}
         elif isinstance(request, LeaveGroupRequest):
             for member in request.members:
                 data.group_log.left.add((self.group, member.member_id))
@@ -275,9 +275,10 @@ class GroupWatch:
                 self._synced(request, response, sent_at)
             elif isinstance(request, HeartbeatRequest):
                 self._heard(sent_at)
-                # A former coordinator may hear it, too, and its successor expel it (ADR 15).
+                # A former coordinator may hear it, too, and its successor expel it (ADR 15). One that
+                # has asked to leave since does not stay.
                 leads = was_leader and self.world.is_coordinator(self.group, node_id)
-                if self.instance_id is None and leads:
+                if self.instance_id is None and leads and self.is_member:
                     data = self.world.data
                     data.may_stay(self.group, self.member_id, self.patience.ends_at)
             else:
