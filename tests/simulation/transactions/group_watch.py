@@ -275,8 +275,8 @@ class GroupWatch:
                 self._synced(request, response, sent_at)
             elif isinstance(request, HeartbeatRequest):
                 self._heard(sent_at)
-                # A former coordinator may hear it, too, and its successor expel it (ADR 15). One that
-                # has asked to leave since does not stay.
+                # A former coordinator may hear it, too, and its successor expel it (ADR 15). One
+                # that has asked to leave since does not stay.
                 leads = was_leader and self.world.is_coordinator(self.group, node_id)
                 if self.instance_id is None and leads and self.is_member:
                     data = self.world.data
