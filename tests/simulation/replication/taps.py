@@ -104,9 +104,9 @@ def _moves_start(original: Callable[..., Any], *, is_asked: bool) -> Callable[..
 
 
 def _take_offline(original: Callable[..., Any]) -> Callable[..., Any]:
-    def take_offline(log: Any, reason: str) -> None:
+    def take_offline(log: Any, reason: str, **options: Any) -> None:
         was_offline = log.offline
-        original(log, reason)
+        original(log, reason, **options)
         broker = _broker_of(log)
         if broker is not None and not was_offline:
             broker.log_failed(log, reason)
