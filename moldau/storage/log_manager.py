@@ -474,6 +474,8 @@ class LogManager:
         if lacks_room(error):
             try:
                 self.filesystem.rmtree(path)
+            except FileNotFoundError:
+                pass  # There was no room for its name.
             except OSError as cleanup_error:
                 logger.warning("%s is left half made: %s", path, describe(cleanup_error))
             return DiskFull(f"no room to make {topic_partition} in {directory.path}")

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from moldau.config.backoff import Backoff
 from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
 from moldau.storage.faults import DiskFull, LogOffline
@@ -38,8 +39,10 @@ MAX_INLINE_OPENS: Final = 100
 """New logs made at once for one metadata change (about a millisecond each); the others follow while
 requests are served, and their partitions answer NOT_LEADER_OR_FOLLOWER until then."""
 
-RETRY_OPEN_MS: Final = 30_000
-"""The pause before a log is tried again that a full disk kept from being made or opened."""
+FIRST_ROOM_PAUSE_MS: Final = 1_000
+MAX_ROOM_PAUSE_MS: Final = 10_000
+"""Before a log is tried again that a full disk kept from being made or opened; each pause in a row
+is twice as long as the one before."""
 
 MAX_REPLACEMENTS: Final = 3
 """How often one replica is begun empty in the life of a process: a disk on which logs keep breaking
@@ -72,6 +75,8 @@ class LogOpener:
         """Replicas, by topic id, that came to this broker while it ran, and have no log yet."""
         self._inline_budget = MAX_INLINE_OPENS
         self._replacements: dict[TopicPartition, int] = {}
+        self._room_pauses: dict[Partition, Backoff] = {}
+        """Of the partitions whose logs have found no room at their last attempt."""
         self._waits_for_room: set[Partition] = set()
 
     def begin_change(self) -> None:
@@ -127,15 +132,18 @@ class LogOpener:
             )
         except DiskFull as problem:
             if partition not in self._waits_for_room:
-                logger.warning("%s; trying again in %d ms", problem, RETRY_OPEN_MS)
-                self._waits_for_room.add(partition)
-                self._timers.call_later(
-                    RETRY_OPEN_MS, self._end_wait, partition, assigned, is_believed
+                pauses = self._room_pauses.setdefault(
+                    partition, Backoff(FIRST_ROOM_PAUSE_MS, MAX_ROOM_PAUSE_MS)
                 )
+                pause_ms = pauses.next_ms()
+                logger.warning("%s; trying again in %d ms", problem, pause_ms)
+                self._waits_for_room.add(partition)
+                self._timers.call_later(pause_ms, self._end_wait, partition, assigned, is_believed)
         except (LogOffline, InconsistentTopicId) as problem:
             logger.error("%s is offline: %s", topic_partition, problem)
         else:
             self._new.discard((topic_partition, partition.topic_id))
+            self._room_pauses.pop(partition, None)
             return log
         return None
 
@@ -153,6 +161,7 @@ class LogOpener:
 
     def _retry_open(self, partition: Partition, assigned: UUID, is_believed: bool) -> None:
         if partition.is_deleted or partition.log is not None:
+            self._room_pauses.pop(partition, None)
             return
         partition.log = self._open_log(partition, assigned, is_believed)
         if partition.log is not None:

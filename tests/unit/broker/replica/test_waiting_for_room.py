@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.replica.log_opener import RETRY_OPEN_MS
+from moldau.broker.replica.log_opener import MAX_ROOM_PAUSE_MS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from moldau.protocol.metadata_records import RemoveTopicRecord
@@ -44,7 +44,7 @@ async def killed(fault: tuple[str, int]) -> Machine:
 
 async def passes(broker: DataPath) -> None:
     """The pause until the next attempt passes, and the attempt is over."""
-    broker.clock.advance(RETRY_OPEN_MS)
+    broker.clock.advance(MAX_ROOM_PAUSE_MS)
     for _ in range(30):
         await asyncio.sleep(0)
 
