@@ -145,7 +145,6 @@ class GroupWatch:
             def building(version: int) -> Any:
                 request = build(version)
                 node_id = link._node_id
-                assert node_id is not None, "a request is built for the coordinator that was found"
                 self.world.guard(self._sent, request, node_id)
                 leads = self.world.is_coordinator(self.group, node_id)
                 sent.append((request, self.world.loop.time(), self._joins, node_id, leads))
@@ -165,14 +164,17 @@ class GroupWatch:
 
     # -- requests --------------------------------------------------------------------------------
 
-    def _sent(self, request: Any, node_id: int) -> None:
+    def _sent(self, request: Any, node_id: int | None) -> None:
         data = self.world.data
         if isinstance(request, JoinGroupRequest):
             self._begin_membership(is_classic=True)
             # An assignment names topics, and means those that the coordinator knows: not one that
             # is created again later.
-            names = [plan.name for plan in self.world.topics]
-            self._topic_ids = {name: self.world.topic_id_at(node_id, name) for name in names}
+            for name in [plan.name for plan in self.world.topics]:
+                known = data.topic_id_of(name)
+                if node_id is not None:
+                    known = self.world.topic_id_at(node_id, name)
+                self._topic_ids[name] = known
             for protocol in request.protocols:
                 read = decode_payload(ConsumerProtocolSubscription, bytes(protocol.metadata))
                 owned = [(each.topic, i) for each in read.owned_partitions for i in each.partitions]
