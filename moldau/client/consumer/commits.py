@@ -4,10 +4,11 @@ Owns OffsetCommit v2–v10 and OffsetFetch v1–v10 (which version can say what,
 mean), the queue of commits that no call waits for, their callbacks, and when automatic commits are
 due (`enable.auto.commit`). Runs nothing automatically by itself: polls and `close` ask for it.
 Invariants: a commit is signed with the membership under which it was asked for, or fails; commits
-arrive in the order in which they were asked for, one at a time, and one that is tried again leaves
-out what a later one has committed; of waiting ones under one signature only the newest offset of a
-partition is sent; every partition that was asked for has an outcome, also when the broker left it
-out; automatic commits cover only positions of records that earlier polls handed out.
+arrive in the order in which they were asked for, one at a time: one that is tried again leaves out
+what a later one has committed, and repeats the offset of a later one that may have been committed
+in place of its own; of waiting ones under one signature only the newest offset of a partition is
+sent; every partition that was asked for has an outcome, also when the broker left it out; automatic
+commits cover only positions of records that earlier polls handed out.
 """
 
 from __future__ import annotations
@@ -83,11 +84,19 @@ _OUT: Final = frozenset(
 
 
 @dataclass(slots=True)
-class _Commit:
-    """Offsets to be committed. `numbers`: when each was asked for, counted over all commits."""
+class _Asked:
+    """An offset to be committed. `number`: when it was asked for, counted over all commits."""
 
-    offsets: dict[TopicPartition, OffsetAndMetadata]
-    numbers: dict[TopicPartition, int]
+    offset: OffsetAndMetadata
+    number: int
+    is_committed: bool = False
+
+
+@dataclass(slots=True)
+class _Commit:
+    """What one call, or several that wait together, asked for."""
+
+    asked: dict[TopicPartition, _Asked]
     identity: Identity
     callbacks: list[Callable[[KafkaError | None], None]] = field(default_factory=list)
 
@@ -113,7 +122,8 @@ class Commits:
         self._turn = asyncio.Lock()
         self._asked_count = 0
         self._waited_for_count = 0
-        self._committed_numbers: dict[TopicPartition, int] = {}
+        self._newest: dict[TopicPartition, _Asked] = {}
+        """Of what has been committed, or may have been: it was sent, and is in doubt."""
         self._worker: asyncio.Task[None] | None = None
         self._callbacks: deque[tuple[CommitCallback, Offsets, KafkaError | None]] = deque()
         self._waiting_count = 0
@@ -142,7 +152,7 @@ class Commits:
             await self._client.retry(attempt, what="commit offsets", timeout_ms=timeout_ms)
         finally:
             self._waited_for_count -= 1
-            self._forget_numbers()
+            self._forget_newest()
 
     def enqueue(self, offsets: Offsets, done: Callable[[KafkaError | None], None]) -> None:
         """Commit in the background, once; `done` is called on the loop with the outcome. Raises:
@@ -151,8 +161,7 @@ class Commits:
         commit = self._asked(offsets)
         last = self._queue[-1] if self._queue else None
         if last is not None and last.identity == commit.identity:
-            last.offsets.update(commit.offsets)
-            last.numbers.update(commit.numbers)
+            last.asked.update(commit.asked)
         else:
             last = commit
             self._queue.append(last)
@@ -163,7 +172,8 @@ class Commits:
     def _asked(self, offsets: Offsets) -> _Commit:
         identity = self._membership.sign()
         self._asked_count += 1
-        return _Commit(dict(offsets), dict.fromkeys(offsets, self._asked_count), identity)
+        number = self._asked_count
+        return _Commit({each: _Asked(offsets[each], number) for each in offsets}, identity)
 
     def commit_nowait(self, offsets: Offsets, callback: CommitCallback | None) -> None:
         """Commit in the background, once; a later poll calls the callback, which is never lost.
@@ -228,33 +238,52 @@ class Commits:
                     callback(error)
         finally:
             self._worker = None
-            self._forget_numbers()
+            self._forget_newest()
             closed = ClientClosed("the consumer was closed before the commit was answered")
             for left in [*([waiting] if waiting is not None else []), *self._queue]:
                 for callback in left.callbacks:
                     callback(closed)
             self._queue.clear()
 
-    def _forget_numbers(self) -> None:
+    def _forget_newest(self) -> None:
         """Without a commit that may be tried again, none can be overtaken by a later one."""
         if self._worker is None and not self._waited_for_count:
-            self._committed_numbers.clear()
+            self._newest.clear()
 
     async def _commit_once(self, commit: _Commit) -> None:
         """One try. The signature is renewed where the member's epoch has moved on."""
         async with self._turn:
-            newest = self._committed_numbers
-            offsets = {
-                partition: offset
-                for partition, offset in commit.offsets.items()
-                if newest.get(partition, 0) <= commit.numbers[partition]
-            }
-            if not offsets:
-                return
-            problems = await self._ask(offsets, commit.identity)
-            newest.update((each, commit.numbers[each]) for each in offsets if each not in problems)
+            problems = await self._send(commit)
         for partition, code in problems.items():
             self._judge(partition, code, commit)
+
+    async def _send(self, commit: _Commit) -> Mapping[TopicPartition, ErrorCode]:
+        """Send no offset older than one that may be committed: that one is sent again and covers
+        both. Kafka's consumer has no such case, as it cannot be called while a commit is retried.
+        """
+        asked: dict[TopicPartition, _Asked] = {}
+        for partition, own in commit.asked.items():
+            newest = self._newest.get(partition, own)
+            if newest.number < own.number:
+                newest = own
+            if not newest.is_committed:
+                asked[partition] = newest
+        if not asked:
+            return {}
+        try:
+            problems = await self._ask(
+                {partition: each.offset for partition, each in asked.items()}, commit.identity
+            )
+        except (NoBrokerAvailable, asyncio.CancelledError):
+            self._newest.update(asked)
+            raise
+        for partition, each in asked.items():
+            code = problems.get(partition)
+            each.is_committed = code is None
+            # A coordinator that did not hear of its replicas in time has written it all the same.
+            if code is None or code.retriable:
+                self._newest[partition] = each
+        return problems
 
     async def _ask(
         self, offsets: Offsets, identity: Identity
@@ -316,7 +345,7 @@ class Commits:
                 code=code,
             )
         if code is ErrorCode.STALE_MEMBER_EPOCH:
-            if not self._membership.may_sign_again(frozenset(commit.offsets)):
+            if not self._membership.may_sign_again(frozenset(commit.asked)):
                 raise CommitFailed(
                     "the offsets were not committed: some of the partitions are not this member's "
                     "any more",

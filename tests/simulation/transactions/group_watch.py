@@ -3,8 +3,9 @@
 Owns: who the consumer is to its coordinator, what it was assigned and was told to be committed, and
 what its listener was told. Must not: change a request or an answer. Invariants: what a member says
 it owns is all that it reads, so that an eager one says nothing when it joins; nothing is handed out
-of a partition between its revocation and its next assignment; commits leave in the order in which
-they were asked for; every refusal is one that the protocol knows, and has its reason.
+of a partition between its revocation and its next assignment; no commit leaves after one that was
+asked for later and may be committed; every refusal is one that the protocol knows, and has its
+reason.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ OUT = frozenset(
 )
 """With which a membership ends, or does not begin."""
 
+IN_DOUBT = frozenset({ErrorCode.REQUEST_TIMED_OUT, *ELSEWHERE})
+"""What a coordinator may say that has written a commit and does not know its end."""
+
 REFUSED = OUT | {
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.MEMBER_ID_REQUIRED,
@@ -110,7 +114,8 @@ class GroupWatch:
         """The newest assignment of KIP-848, likewise."""
         self._owes = False
         """Whether its coordinator waits for partitions that are to be given back."""
-        self._answered_commits: dict[Place, int] = {}
+        self._newest_commits: dict[Place, int] = {}
+        """Of those that are committed, or may be: not answered, or with an error IN_DOUBT."""
 
     def __repr__(self) -> str:
         state = "in" if self.is_member else "out, before in"
@@ -154,8 +159,7 @@ class GroupWatch:
                 response = await ask(kind, building, **options)
             except BaseException:
                 if sent and isinstance(sent[-1][0], OffsetCommitRequest):
-                    data = self.world.data
-                    data.group_log.may_come_late(sent[-1][0], data.topic_names)
+                    self._lost(sent[-1][0])
                 raise
             self.world.guard(self._answered, *sent[-1], response)
             return response
@@ -238,10 +242,10 @@ class GroupWatch:
             # Signed again with a newer epoch, it may still arrive with the older one.
             self.world.data.group_log.authors.setdefault(metadata, author)
             place, number = (topic, partition.partition_index), commit_number(metadata)
-            answered = self._answered_commits.get(place, -1)
-            if number < answered:
+            newest = self._newest_commits.get(place, -1)
+            if number < newest:
                 raise Violation(
-                    "commit-reordered", f"{metadata} of {place}, {answered} was answered"
+                    "commit-reordered", f"{metadata} of {place}, {newest} may be committed"
                 )
 
     # -- answers ---------------------------------------------------------------------------------
@@ -396,6 +400,19 @@ class GroupWatch:
 
     # -- offsets ---------------------------------------------------------------------------------
 
+    def _lost(self, request: OffsetCommitRequest) -> None:
+        """A commit was sent and not answered."""
+        data = self.world.data
+        data.group_log.may_come_late(request, data.topic_names)
+        for topic, partition in partitions_of(request, data.topic_names):
+            self._may_be_committed((topic, partition.partition_index), partition)
+
+    def _may_be_committed(self, place: Place, partition: Any) -> None:
+        metadata = partition.committed_metadata or ""
+        if metadata:
+            newest = self._newest_commits.get(place, -1)
+            self._newest_commits[place] = max(commit_number(metadata), newest)
+
     def _committed(self, request: OffsetCommitRequest, response: Any, sent_at: float) -> None:
         sent = {
             (topic, partition.partition_index): partition
@@ -404,17 +421,16 @@ class GroupWatch:
         for topic, answer in partitions_of(response, self.world.data.topic_names):
             error = self._judge(ErrorCode.of(answer.error_code), "OffsetCommit", sent_at)
             place = (topic, answer.partition_index)
+            partition = sent[place]
+            if error is ErrorCode.NONE or error in IN_DOUBT:
+                self._may_be_committed(place, partition)
             if error is not ErrorCode.NONE:
                 continue
-            partition = sent[place]
             metadata = partition.committed_metadata or ""
             key = (self.group, *place)
             self.world.data.offset_answered(key, partition.committed_offset, metadata)
             if place in self.reported:
                 self.committed.setdefault(place, []).append(partition.committed_offset)
-            if metadata:
-                number = commit_number(metadata)
-                self._answered_commits[place] = max(number, self._answered_commits.get(place, -1))
 
     def _fetched(
         self, request: OffsetFetchRequest, response: Any, sent_at: float, *, is_leader: bool

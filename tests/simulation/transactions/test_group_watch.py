@@ -1,4 +1,6 @@
-"""When another member may read what one has not given up, and which have to leave."""
+"""When another member may read what one has not given up, which have to leave, and in which order
+commits are sent.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,15 @@ from uuid import UUID
 
 import pytest
 
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     Assignment,
@@ -31,11 +42,14 @@ class Member:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._answer: ConsumerGroupHeartbeatResponse | None = None
+        self._answer: ConsumerGroupHeartbeatResponse | OffsetCommitResponse | None = None
         self.ledger = TransactionLedger(Counter(), print, lambda: self.now, lambda _topic: TOPIC)
         self.ledger.topic_names[TOPIC] = "input"
         world: Any = SimpleNamespace(
             data=self.ledger,
+            counts=Counter(),
+            changing_groups=(),
+            draws=SimpleNamespace(groups=False, levels=False, has_visitors=False),
             loop=SimpleNamespace(time=lambda: self.now),
             guard=lambda check, *arguments: check(*arguments),
             is_coordinator=lambda group, node_id: True,
@@ -83,6 +97,23 @@ class Member:
             asyncio.run(self.link.ask(ConsumerGroupHeartbeatRequest, lambda version: request))
         except ConnectionError:
             assert is_lost
+
+    def commits(self, number: int, answer: ErrorCode | None) -> None:
+        """Send its commit of that number, which is lost, or answered. Raises Violation."""
+        offset = OffsetCommitRequestPartition(
+            partition_index=0, committed_offset=number, committed_metadata=f"slow:{number}"
+        )
+        topic = OffsetCommitRequestTopic(name="input", partitions=[offset])
+        request = OffsetCommitRequest(group_id="team", member_id="slow", topics=[topic])
+        self._answer = None
+        if answer is not None:
+            outcome = OffsetCommitResponsePartition(partition_index=0, error_code=answer)
+            told = OffsetCommitResponseTopic(name="input", partitions=[outcome])
+            self._answer = OffsetCommitResponse(topics=[told])
+        try:
+            asyncio.run(self.link.ask(OffsetCommitRequest, lambda version: request))
+        except ConnectionError:
+            assert answer is None
 
     def is_replaced(self, at: float) -> None:
         """Another member reads the partition that this one was to keep. Raises Violation."""
@@ -157,3 +188,26 @@ def test_a_classic_member_whose_leave_was_not_sent_has_no_id_to_leave_with_again
         asyncio.run(link.ask(LeaveGroupRequest, lambda version: None))
     assert not watch.must_leave("")
     assert watch.must_leave("slow-2"), "it has joined again"
+
+
+@pytest.mark.parametrize(
+    ("answer", "may_be_committed"),
+    [
+        (None, True),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, True),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, False),
+    ],
+)
+def test_no_commit_is_sent_after_a_later_one_that_may_be_committed(
+    answer: ErrorCode | None, may_be_committed: bool
+):
+    member = Member()
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    member.commits(1, loading)
+    member.commits(2, answer)
+    member.commits(2, loading)
+    if may_be_committed:
+        with pytest.raises(Violation, match="commit-reordered"):
+            member.commits(1, loading)
+    else:
+        member.commits(1, loading)

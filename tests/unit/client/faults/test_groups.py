@@ -480,6 +480,46 @@ async def test_a_commit_that_is_tried_again_does_not_overwrite_a_later_one(proto
 
 
 @PROTOCOLS
+@pytest.mark.parametrize(
+    ("trouble", "committed"),
+    [
+        (AnswerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, after_apply=True), 2),
+        (CutResponse(), 2),
+        (Stall(after_apply=True), 2),
+        (AnswerError(ErrorCode.OFFSET_METADATA_TOO_LARGE), 1),
+    ],
+    ids=["not in time", "lost", "cancelled", "refused"],
+)
+async def test_a_commit_that_is_tried_again_stays_behind_no_later_one_that_is_in_doubt(
+    protocol: str, trouble: Any, committed: int
+):
+    """The later one is not tried again. Where it was refused, the first one commits its own."""
+    async with (
+        _cluster() as cluster,
+        _consumer(cluster, protocol, retry_backoff_ms=300) as consumer,
+    ):
+        assert len(await take(consumer, 3)) == 3
+        loading = AnswerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        fault = cluster.fault(ApiKey.OFFSET_COMMIT, loading, times=1)
+        first = asyncio.create_task(consumer.commit({partition(0): OffsetAndMetadata(1)}))
+        await ends(fault.fired(), "the first try")
+        fault = cluster.fault(ApiKey.OFFSET_COMMIT, trouble, times=1)
+        outcomes: list[KafkaError | None] = []
+        later = {partition(0): OffsetAndMetadata(2)}
+        if isinstance(trouble, Stall):
+            call = asyncio.create_task(consumer.commit(later))
+            await ends(fault.fired(), "the later commit")
+            call.cancel()
+            fault.release()
+        else:
+            consumer.commit_nowait(later, lambda _offsets, error: outcomes.append(error))
+        await ends(first, "the first commit")
+        assert None not in outcomes
+        assert fault.fired_count == 1
+        assert cluster.groups.committed("g", "t") == committed
+
+
+@PROTOCOLS
 @pytest.mark.parametrize("is_known", [False, True])
 async def test_a_position_in_a_deleted_topic_is_not_committed_for_the_next_one_of_its_name(
     protocol: str, is_known: bool
