@@ -62,11 +62,17 @@ def choose_settings(random: Random) -> dict[str, Any]:
 @dataclass(slots=True)
 class Reading:
     """Where a consumer stands in a partition of the topic `topic_id`: behind what it was shown, or
-    where it went. `position` None: not known yet.
+    where it went.
+
+    Attributes:
+        position: None while it is not known.
+        is_ambiguous: whether, when it came to stand there, the committed metadata or a broker took
+            another topic for the one of this name.
     """
 
     topic_id: UUID | None = None
     position: int | None = None
+    is_ambiguous: bool = False
     is_paused: bool = False
 
 
@@ -159,17 +165,15 @@ class ConsumerClient(ClientHost):
                 reading.position = None
                 continue
             if topic_id != reading.topic_id:
-                is_first = reading.topic_id is None
-                reading.topic_id = topic_id
-                reading.position = reading.position if is_first else None
+                reading.topic_id, reading.position = topic_id, None
             key = (topic_id, place.partition)
             truth = self.world.data.truth(key)
             self._advance(truth, place, reading, records)
             if after is None:
                 continue
-            if self._between(truth, key, reading.position, after.offset):
+            if self._passed_over(truth, key, reading, after.offset):
                 raise Violation("position-ahead", f"{self.host}: {place} is at {after}: {reading}")
-            reading.position = after.offset
+            self._stand(place, reading, after.offset)
             self._check_lag(consumer, place, truth, after.offset)
 
     def _advance(
@@ -186,30 +190,35 @@ class ConsumerClient(ClientHost):
                 raise Violation("read-elsewhere", f"{self.host}: {record} of {place}")
             self.world.data.records.on_read(self.host, key, record)
             position = reading.position
-            if position is not None and not self._may_jump(truth, position):
+            if position is not None and not self._may_jump(truth, reading, position):
                 what = f"{self.host}: {record.offset} of {truth.name} at {position}"
                 if record.offset < position:
                     raise Violation("read-twice", what)
-                missed = self._between(truth, key, position, record.offset)
+                missed = self._passed_over(truth, key, reading, record.offset)
                 if missed:
                     raise Violation("consumer-gap", f"{what}, not {missed[:3]}")
-            reading.position = record.offset + 1
+            self._stand(place, reading, record.offset + 1)
 
-    def _between(
-        self, truth: PartitionTruth, key: tuple[UUID, int], start: int | None, end: int
+    def _passed_over(
+        self, truth: PartitionTruth, key: tuple[UUID, int], reading: Reading, end: int
     ) -> list[int]:
-        """Records that a reading would leave out; none where it may."""
-        if start is None or self._may_jump(truth, start):
+        """Records that going on from `end` would leave out; none where it may."""
+        start = reading.position
+        if start is None or self._may_jump(truth, reading, start):
             return []
         return self.world.data.records.offsets_in(truth, key, start, end)
 
-    def _may_jump(self, truth: PartitionTruth, position: int) -> bool:
+    def _may_jump(self, truth: PartitionTruth, reading: Reading, position: int) -> bool:
         """Whether a position may be given up: records were lawfully lost, or those behind it have
-        been deleted. Where a topic was created again, leaders may have been asked by its name for
-        offsets of the other one, as by Kafka's consumer.
+        been deleted, or leaders may have been asked since for offsets of another topic: consumers
+        ask by name, as Kafka's do.
         """
-        is_passing = truth.name.rpartition("-")[0] in self.world.ledger.deletions_asked
-        return bool(truth.lost or truth.allows_unclean or position < truth.deleted_to or is_passing)
+        may_be_lost = truth.lost or truth.allows_unclean or position < truth.deleted_to
+        return bool(may_be_lost) or reading.is_ambiguous
+
+    def _stand(self, place: TopicPartition, reading: Reading, position: int | None) -> None:
+        reading.position = position
+        reading.is_ambiguous = bool(self.world.topic_ids(place.topic) - {reading.topic_id})
 
     def _check_lag(
         self,
@@ -243,12 +252,24 @@ class ConsumerClient(ClientHost):
         if truth is not None:
             end = max(truth.committed.end_offset, truth.deleted_to)
             offset = self.random.randint(truth.deleted_to, end)
-            consumer.seek(place, offset)
-            self.readings[place].position = offset
+            self._go_to(consumer, place, offset)
+
+    def _go_to(self, consumer: Consumer[bytes, bytes], place: TopicPartition, offset: int) -> None:
+        """A seek is into the topic that the consumer takes for the one of this name. While it knows
+        none, that can only be said where there has been no other one.
+        """
+        consumer.seek(place, offset)
+        topic_id = consumer.positions()[place].topic_id
+        if topic_id is None and place.topic not in self.world.ledger.deletions_asked:
+            topic = self.world.ledger.image.topics.topics_by_name.get(place.topic)
+            topic_id = None if topic is None else topic.topic_id
+        reading = self.readings[place]
+        reading.topic_id = topic_id
+        self._stand(place, reading, None if topic_id is None else offset)
 
     async def _go_to_an_end(self, consumer: Consumer[bytes, bytes]) -> None:
         place = self._some_place()
-        self.readings[place].position = None
+        self._stand(place, self.readings[place], None)
         if self.random.random() < 0.5:
             await consumer.seek_to_beginning(place)
         else:
@@ -273,10 +294,9 @@ class ConsumerClient(ClientHost):
 
     def _begin_again(self, consumer: Consumer[bytes, bytes]) -> None:
         """Without `auto.offset.reset` the application says where reading goes on."""
-        for place, reading in self.readings.items():
+        for place in self.readings:
             truth = self._truth_of(place)
-            reading.position = 0 if truth is None else truth.deleted_to
-            consumer.seek(place, reading.position)
+            self._go_to(consumer, place, 0 if truth is None else truth.deleted_to)
 
     def _judge(self, error: KafkaError) -> None:
         """What may be raised: what faults lead to, and lost positions where that is lawful."""
@@ -286,11 +306,11 @@ class ConsumerClient(ClientHost):
             lost = {error.topic_partition: error.position}
         for place, position in lost.items():
             reading = self.readings.get(place)
-            truth = None
-            if reading is not None and reading.topic_id is not None:
-                truth = self.world.data.truth((reading.topic_id, place.partition))
+            if reading is None or reading.topic_id is None:
+                continue
+            truth = self.world.data.truth((reading.topic_id, place.partition))
             # What was deleted and then lost with the unflushed tail leaves no trace of its epoch.
-            if truth is None or position == truth.deleted_to or self._may_jump(truth, position):
+            if position == truth.deleted_to or self._may_jump(truth, reading, position):
                 continue
             kind = "consumer-truncated" if isinstance(error, LogTruncated) else "offset-lost"
             raise Violation(kind, f"{self.host}, {place} {reading}: {error}")
@@ -311,8 +331,8 @@ class ConsumerClient(ClientHost):
             return
         key = (topic_id, place.partition)
         truth = self.world.data.truth(key)
-        is_back = told < position and not self._may_jump(truth, position)
-        if is_back or self._between(truth, key, position, told):
+        is_back = told < position and not self._may_jump(truth, reading, position)
+        if is_back or self._passed_over(truth, key, reading, told):
             raise Violation("position-moved", f"{self.host}: {place} is at {told}, not {reading}")
 
     async def _ask_for_ends(self, consumer: Consumer[bytes, bytes]) -> None:
