@@ -121,6 +121,7 @@ def test_where_it_went_in_a_topic_says_nothing_of_the_next(world, client):
     world.recreate()
     client.shows(consumer, LATER, 0, 1)
     client.shows(consumer, LATER, 2)
+    assert client.readings[PLACE] == Reading(LATER, 3)
 
 
 @pytest.mark.parametrize("known", [FORMER, None])
@@ -137,6 +138,7 @@ def test_it_reads_anywhere_where_it_may_have_gone_in_another_topic(world, client
     consumer = KnownConsumer(None)
     client._begin_again(consumer)
     client.shows(consumer, LATER, 0)
+    assert client.readings[PLACE] == Reading(LATER, 1)
 
 
 def test_it_is_led_astray_only_while_a_broker_means_another_topic(world, client):
