@@ -79,6 +79,11 @@ class BrokerDirectories:
         """How many logs lie there."""
         return sum(place == path for place in self._places.values())
 
+    @property
+    def lacks_one(self) -> bool:
+        """Whether a directory is out."""
+        return bool(self.dead) or len(self.configured) < len(self._broker.world.log_directories)
+
     def is_away(self, key: Key) -> bool:
         """Whether this broker's log of a partition is out of reach."""
         return key in self._away

@@ -7,8 +7,10 @@ Must not: look at records. Invariant: every committed change of a partition is t
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from moldau.metadata.image import MetadataImage
+from moldau.metadata.image.values import UNASSIGNED_DIRECTORY
 from moldau.protocol import metadata_records as kinds
 from moldau.protocol.schema import Message
 from tests.simulation.cluster.ledger import Ledger
@@ -23,7 +25,20 @@ class MetadataLedger(Ledger):
     def __init__(self, data: DataLedger) -> None:
         super().__init__()
         self._data = data
+        self._unplaced: dict[int, set[tuple[UUID, int]]] = {}
         data.metadata = self
+
+    def may_have_had(self, broker_id: int, topic_id: UUID, index: int) -> bool:
+        """Whether a former process of the broker may have made the replica in any of its
+        directories: it had none yet in the metadata when the present process registered.
+        """
+        place = (topic_id, index)
+        registration = self.image.topics.partition(*place)
+        return (
+            registration is not None
+            and registration.directory(broker_id) == UNASSIGNED_DIRECTORY
+            and place in self._unplaced.get(broker_id, ())
+        )
 
     def _take_note(self, record: Message, before: MetadataImage) -> None:
         super()._take_note(record, before)
@@ -37,6 +52,12 @@ class MetadataLedger(Ledger):
         elif isinstance(record, kinds.RemoveTopicRecord):
             self._data.on_topic_removed(record.topic_id)
         elif isinstance(record, kinds.RegisterBrokerRecord):
+            self._unplaced[record.broker_id] = {
+                (topic_id, index)
+                for topic_id, topic in before.topics.topics_by_id.items()
+                for index, partition in topic.partitions.items()
+                if record.broker_id in partition.replicas
+            }
             self._data.on_registration(record.broker_id, record.incarnation_id)
 
     def _note_cleared(self, before: MetadataImage) -> None:

@@ -387,10 +387,15 @@ class ReplicationWorld(BaseWorld):
         return True
 
     def _is_away(self, key: Key, partition: Any) -> bool:
-        """Whether some replica lies in a log directory that is out."""
-        return any(
-            self.brokers[broker_id - 1].directories.is_away(key) for broker_id in partition.replicas
-        )
+        """Whether some replica lies in a log directory that is out, or may, for all that its broker
+        can know.
+        """
+        for broker_id in partition.replicas:
+            directories = self.brokers[broker_id - 1].directories
+            may_lie = directories.lacks_one and self.ledger.may_have_had(broker_id, *key)
+            if may_lie or directories.is_away(key):
+                return True
+        return False
 
     def _abandoned(self, *, with_away: bool = True) -> list[tuple[str, int]]:
         """Partitions that no replica can lead: neither ISR nor ELR has a member."""
