@@ -191,6 +191,17 @@ class EpochComparison:
             return f"leader epoch {following.leader_epoch} begins within the batch"
         return ""
 
+    def begun_in_gap(self, header: BatchHeader, previous_end: int) -> list[EpochStartOffset]:
+        """The epochs up to a batch's own that begin, by the file, in the gap between the end of the
+        batch before it and itself: compaction has removed what was written there.
+        """
+        return [
+            each
+            for each in self.entries
+            if previous_end <= each.start_offset <= header.base_offset
+            and each.leader_epoch <= header.partition_leader_epoch
+        ]
+
     def is_as_sealed(self, seal: SegmentSeal | None, end_offset: int) -> bool:
         """Whether the file has the epochs of the sealed segment, which ends at `end_offset`, from
         its first offset on: when the log's start moves, older ones go.

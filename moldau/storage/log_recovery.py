@@ -372,7 +372,8 @@ class LogRecovery:
                 if difference and differing is None:
                     differing = position, difference
                 segment.note_batch(position, header, self._config.index_interval_bytes)
-                self._leader_epoch_cache.assign(header.partition_leader_epoch, header.base_offset)
+                if header.partition_leader_epoch > self._leader_epoch_cache.latest_epoch:
+                    self._begin_epoch(header, next_offset)
                 self._producer_state.replay(
                     header, batch, self._now_ms, index=segment.transaction_index
                 )
@@ -389,6 +390,15 @@ class LogRecovery:
         if differing is not None:
             self._judge(segment, next_offset, *differing)
         return segment.size_bytes, next_offset, None
+
+    def _begin_epoch(self, header: BatchHeader, previous_end: int) -> None:
+        """A batch is the first one left of its leader epoch. Where the epoch began may be known
+        better by the file: a replica that has other records from there on must be cut there.
+        """
+        cache = self._leader_epoch_cache
+        for epoch, start_offset in self._compared.begun_in_gap(header, previous_end):
+            cache.assign(epoch, start_offset)
+        cache.assign(header.partition_leader_epoch, header.base_offset)
 
     def _end_at(self, index: int, end_offset: int, why: str) -> None:
         """Drop the segments from number `index` on, newest first.

@@ -299,6 +299,42 @@ def test_an_epoch_file_that_no_seal_speaks_for_is_the_wrong_one(
     assert read_leader_epoch_checkpoint(bench.filesystem, path) == [(3, 0), (4, 15)]
 
 
+COMPACTED = [(0, 0), (1, 2), (2, 4), (3, 9)]
+LEFT = {0: 0, 1: 0, 7: 2, 8: 2, 9: 3}
+"""Leader epochs by offset."""
+
+
+@pytest.mark.parametrize("recovery_point", [0, 5, 10])
+@pytest.mark.parametrize(
+    ("entries", "found"),
+    [
+        (COMPACTED, COMPACTED),
+        ([(0, 0), (1, 2), (2, 4), (3, 10)], COMPACTED),
+        ([(0, 0), (2, 3), (3, 9)], [(0, 0), (2, 3), (3, 9)]),
+        ([(0, 0), (1, 1), (3, 8)], [(0, 0), (2, 7), (3, 9)]),
+        ([(1, 4), (3, 5)], [(0, 0), (1, 4), (2, 7), (3, 9)]),
+    ],
+)
+def test_an_epoch_begins_where_it_began_though_its_first_records_are_compacted(
+    entries: list[tuple[int, int]], found: list[tuple[int, int]], recovery_point: int
+) -> None:
+    """A replica with other records from there on is cut there, and not only at what is left."""
+    bench = LogBench(config=LogConfig(cleanup_policy=("compact",)))
+    log = bench.open()
+    for offset, leader_epoch in LEFT.items():
+        data = batch_of(f"{offset}")
+        data[:8] = offset.to_bytes(8)
+        data[12:16] = leader_epoch.to_bytes(4)
+        assert log.append_as_follower(data, leader_epoch=3).error is ErrorCode.NONE
+    log.flush()
+    log.abandon()
+    path = f"{bench.directory}/leader-epoch-checkpoint"
+    write_leader_epoch_checkpoint(bench.filesystem, path, entries)
+    log = bench.open(recovery_point=recovery_point)
+    assert not log.offline, log.offline_reason
+    assert log.leader_epoch_cache.entries == found
+
+
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 def test_an_epoch_file_with_an_epoch_that_begins_within_a_batch_is_wrong(clean: bool) -> None:
     """As one that is cut within a number."""
