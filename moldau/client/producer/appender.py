@@ -383,7 +383,9 @@ class Appender:
         elif topic in self.held:
             self._learn(topic, 1)
 
-    def fail_all_held(self, error: Exception) -> None:
+    def fail_all(self, error: Exception) -> None:
+        """Fail all that is in no batch: held records, and the calls that wait for room."""
+        self.turn_away(error)
         for groups in (self.held, self.out_of_range):
             for topic in list(groups):
                 self.fail_held(topic, error, groups)
@@ -392,7 +394,7 @@ class Appender:
 
     async def wait_for_bytes(self, size_bytes: int, deadline_ms: float) -> None:
         """Wait until `size_bytes` of `buffer.memory` are free; callers are served in their order.
-        Raises: BufferFull when they are not by the deadline.
+        Raises: BufferFull when they are not by the deadline; the error of `turn_away`.
         """
         accumulator = self._accumulator
         if not self._room_waiters and accumulator.free_bytes >= size_bytes:
@@ -402,11 +404,15 @@ class Appender:
         accumulator.hurries += 1
         self.wake()
         try:
-            while self._room_waiters[0] is not waiter or accumulator.free_bytes < size_bytes:
+            while waiter.refusal is None:
+                if self._room_waiters[0] is waiter and accumulator.free_bytes >= size_bytes:
+                    return
                 remaining_ms = deadline_ms - self._clock.monotonic_ms()
                 if remaining_ms <= 0:
                     raise self.buffer_full(accumulator.settings.max_block_ms)
                 await waiter.turn.wait(remaining_ms)
+            # The callers share the error: without this its traceback would grow.
+            raise waiter.refusal.with_traceback(None)
         finally:
             accumulator.hurries -= 1
             self._room_waiters.remove(waiter)
@@ -416,9 +422,15 @@ class Appender:
         """As `wait_for_bytes`, for records that are given up when there is no room in time."""
         try:
             await self.wait_for_bytes(size_bytes, deadline_ms)
-        except BufferFull as error:
+        except Exception as error:
             self.refused(error)
             raise
+
+    def turn_away(self, error: Exception) -> None:
+        """Fail every call that waits for room now, however much there will be."""
+        for waiter in self._room_waiters:
+            waiter.refusal = waiter.refusal or error
+            waiter.turn.set()
 
     def let_pass(self) -> None:
         """Let the caller's records pass the other waiting callers until it awaits something, since
@@ -475,11 +487,13 @@ def chosen_by(
     return partition
 
 
-class _RoomWaiter(NamedTuple):
-    """One caller that waits for so much memory."""
+@dataclass(slots=True, eq=False)
+class _RoomWaiter:
+    """One caller that waits for so much memory, or has been turned away."""
 
     size_bytes: int
     turn: Signal
+    refusal: Exception | None = None
 
 
 def held_size_bytes(key: bytes | None, value: bytes | None, headers: RecordHeaders) -> int:

@@ -168,8 +168,10 @@ class Producer(ClusterUser, Generic[Key, Value]):
     async def close(self, timeout_ms: float | None = None) -> None:
         """Deliver all records, abort an open transaction, close all connections (idempotent).
 
-        When no broker was ever reached, and none can be now, all records fail soon with
-        `ClientClosed`, which says why.
+        Calls that wait for room in `buffer.memory` fail at once with `ClientClosed`. When no broker
+        was ever reached, and none can be now, all records fail soon with it, which says why. When
+        the call is cancelled, all records without an acknowledgement fail, and the connections are
+        closed in the background.
 
         Args:
             timeout_ms: how long to wait for acknowledgements; records without one by then fail with
@@ -180,6 +182,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
             return
         self._closing = asyncio.get_running_loop().create_future()
         self._must_check = True
+        self._appender.turn_away(ClientClosed("the producer was closed before there was room"))
         limit_ms = self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms
         transactions = self._transactions
         try:
@@ -190,11 +193,9 @@ class Producer(ClusterUser, Generic[Key, Value]):
                 if transactions is not None and not self._is_transactional:
                     await transactions.close(limit_ms)
         finally:
-            try:
-                await self._shut_down()
-            finally:
-                if not self._closing.done():
-                    self._closing.set_result(None)
+            ending = asyncio.create_task(self._shut_down(self._closing))
+            self._fail_all()
+            await asyncio.shield(ending)
 
     async def _flush_within(self, timeout_ms: float | None) -> bool:
         try:
@@ -222,16 +223,23 @@ class Producer(ClusterUser, Generic[Key, Value]):
                 _LOG.warning("records are lost: %s", error)
             self._sender.fail_waiting(ClientClosed(str(error)))
 
-    async def _shut_down(self) -> None:
+    def _fail_all(self) -> None:
         error = ClientClosed("the producer was closed before the record was acknowledged")
-        self._appender.fail_all_held(error)
+        self._appender.fail_all(error)
         self._sender.results.fail_all(error)
         self._sender.announce()
-        for task in list(self._learning.values()):
-            task.cancel()
-        await asyncio.gather(*self._learning.values(), return_exceptions=True)
-        await self._sender.stop()
-        await self._client.close()
+
+    async def _shut_down(self, closing: asyncio.Future[None]) -> None:
+        try:
+            for task in list(self._learning.values()):
+                task.cancel()
+            await asyncio.gather(*self._learning.values(), return_exceptions=True)
+            if self._transactions is not None:
+                await self._transactions.close(0)  # what a cancelled `close` has not come to
+            await self._sender.stop()
+            await self._client.close()
+        finally:
+            closing.set_result(None)
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -397,6 +405,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
 
         Raises:
             BufferFull: not within `max.block.ms`.
+            KafkaError: the producer takes no more records: ClientClosed; the transaction's errors.
         """
         self._check()
         needed = max(self._accumulator.settings.buffer_memory_bytes // ROOM_SHARE, 1)
@@ -593,10 +602,9 @@ class Producer(ClusterUser, Generic[Key, Value]):
             self._appender.fail_unknown(topic, partition_count, error)
         finally:
             del self._learning[topic]
-        if self._closing is None:
-            self._take_metadata(topic)
-            self._appender.learn_more(topic)
-            self._sender.wake()
+        self._take_metadata(topic)
+        self._appender.learn_more(topic)
+        self._sender.wake()
 
     async def _topic(self, topic: str, partition_count: int = 1) -> TopicQueues:
         self._appender.check_topic(topic)

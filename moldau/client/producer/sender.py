@@ -113,7 +113,7 @@ class Sender:
         error = KafkaError(f"the producer has failed: {failure!r}")
         error.__cause__ = failure
         self._refusing()
-        self._appender.fail_all_held(error)
+        self._appender.fail_all(error)
         self.results.fail_all(error)
         self._appender.refused(error)
         self.announce()
@@ -147,11 +147,11 @@ class Sender:
             self._flushes.remove(flush)
 
     def fail_waiting(self, error: KafkaError) -> None:
-        """Fail every record that is not on the wire, also those that wait to be sent again or for a
-        topic.
+        """Fail every record that is not on the wire, also those that wait to be sent again, for a
+        topic or for room.
         """
         self._refusing()
-        self._appender.fail_all_held(error)
+        self._appender.fail_all(error)
         self.results.fail_waiting(error)
         self.wake()
 
@@ -377,10 +377,16 @@ class Sender:
     # -- notifying -------------------------------------------------------------------------------
 
     def announce(self) -> None:
-        """Tell waiting callers which batches have ended."""
+        """Tell waiting callers which batches have ended, and whether there is room now: memory also
+        comes back without an outcome, with a batch that had expired on the wire.
+        """
         accumulator = self._accumulator
-        if not accumulator.finished and not accumulator.replaced:
-            return
+        if accumulator.finished or accumulator.replaced:
+            self._announce_outcomes()
+        self._appender.room_changed()
+
+    def _announce_outcomes(self) -> None:
+        accumulator = self._accumulator
         finished, accumulator.finished = accumulator.finished, []
         replaced, accumulator.replaced = accumulator.replaced, []
         for flush in self._flushes:
@@ -393,7 +399,6 @@ class Sender:
                     waiter(outcome, index)
                 except Exception:  # noqa: BLE001 - the application's callback; others still run
                     _LOG.exception("a delivery callback has failed")
-        self._appender.room_changed()
 
 
 class _Flush:

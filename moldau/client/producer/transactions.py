@@ -182,7 +182,7 @@ class Transactions:
     async def close(self, timeout_ms: float) -> None:
         """Abort what is open, unless it is prepared, and stop. A transaction that is left open when
         the time for all of it is over is aborted by the cluster after `transaction.timeout.ms`, or
-        by the next producer of its id. With 0 no request is sent.
+        by the next producer of its id. With 0 no request is sent; a cancelled call waits for none.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         manager = self._manager
@@ -196,6 +196,9 @@ class Transactions:
                     await self._driver.until(lambda: manager.state not in _ENDING)
         except (KafkaError, TimeoutError) as error:
             logger.warning("closing with an open transaction: %s", words_of(error))
+        except asyncio.CancelledError:
+            deadline_ms = 0.0
+            raise
         finally:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             await self._driver.stop(max(0.0, left_ms) / 1000)
