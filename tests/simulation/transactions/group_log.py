@@ -377,6 +377,11 @@ class GroupLog:
         self.removed.setdefault(key, []).extend(zip(commits, ends, strict=False))
         commits.clear()
 
+    def was_removed(self, key: OffsetKey, offset: int, metadata: str) -> bool:
+        """Whether that was committed once, and a tombstone has taken it."""
+        removed = [commit for commit, _until in self.removed.get(key, ())]
+        return any((each.offset, each.metadata) == (offset, metadata) for each in removed)
+
     def _is_owned(self, group: str, topic: str, index: int) -> bool:
         if group in self.member_epochs:
             place = (self.topic_id_of(topic), index)

@@ -453,6 +453,7 @@ class GroupWatch:
                     sent_at,
                     is_leader=is_leader,
                     topic_id=topic_id if name in data.recreated else None,
+                    may_miss_tombstones=self.world.may_miss_tombstones,
                 )
                 place = (name, each.partition_index)
                 self.committed.setdefault(place, []).append(max(each.committed_offset, 0))

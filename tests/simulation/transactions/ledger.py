@@ -575,9 +575,10 @@ class TransactionLedger(DataLedger):
         *,
         is_leader: bool,
         topic_id: UUID | None = None,
+        may_miss_tombstones: bool = False,
     ) -> None:
         """A coordinator said what is committed. `topic_id`: the topic that it was asked for, where
-        others had its name.
+        others had its name. `may_miss_tombstones`: what was removed may be back.
         """
         self.counts["offset_fetches"] += 1
         if self.is_spoilt:
@@ -586,6 +587,9 @@ class TransactionLedger(DataLedger):
             raise Violation("offset-of-another-topic", f"{key} of {topic_id}: {metadata!r}")
         lawful = self.group_log.tellable(key, asked_at, topic_id, is_leader=is_leader)
         if (offset, metadata) not in lawful:
+            if may_miss_tombstones and self.group_log.was_removed(key, offset, metadata):
+                self.counts["offsets_back"] += 1
+                return
             raise Violation(
                 "offset-is-another", f"{key}: {offset} {metadata!r}, lawful {lawful[-3:]}"
             )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -462,12 +462,44 @@ class ConsumerGroup:
 
     def take_stock(self) -> None:
         """After loading: compute the owners from the members. If two claim the same partition, the
-        one of the newer epoch owns it.
+        one of the newer epoch owns it, and the other waits for it. One of them may have left, and
+        compaction has removed its tombstone before this replica had it.
         """
         self.owners = {}
-        for member in sorted(self.members.values(), key=lambda each: each.member_epoch):
-            self._own(member.assigned, member, is_live=False)
-            self._own(member.pending_revocation, member, is_live=False)
+        newest_last = sorted(self.members.values(), key=lambda each: each.member_epoch)
+        for member in reversed(newest_last):
+            rightful = self._without_claims(member)
+            self.members[member.member_id] = rightful
+            self._own(rightful.assigned, rightful, is_live=True)
+            self._own(rightful.pending_revocation, rightful, is_live=True)
+
+    def _without_claims(self, member: ConsumerGroupMember) -> ConsumerGroupMember:
+        """The member without partitions that another one owns."""
+        claimed = any(
+            self.owner_of(topic_id, index) is not None
+            for topic_id, partitions in member.may_read.items()
+            for index in partitions
+        )
+        if not claimed:
+            return member
+        is_stable = member.state is MemberState.STABLE
+        return replace(
+            member,
+            assigned=self._unowned(member.assigned),
+            pending_revocation=self._unowned(member.pending_revocation),
+            state=MemberState.UNRELEASED_PARTITIONS if is_stable else member.state,
+        )
+
+    def _unowned(self, owned: OwnedPartitions) -> OwnedPartitions:
+        left = {
+            topic_id: {
+                index: epoch
+                for index, epoch in partitions.items()
+                if self.owner_of(topic_id, index) is None
+            }
+            for topic_id, partitions in owned.items()
+        }
+        return {topic_id: partitions for topic_id, partitions in left.items() if partitions}
 
     def forget_subscriptions(self) -> None:
         """The group goes: take it out of the shared index."""
