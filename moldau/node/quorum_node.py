@@ -55,6 +55,7 @@ from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
 from moldau.runtime.loop_thread import LoopThread
 from moldau.runtime.network import AsyncioNetwork
+from moldau.runtime.shared_work import outcome_of
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.connection_limits import ServerLimits
@@ -240,7 +241,7 @@ class QuorumNode:
         # What began on the thread goes on when the caller is cancelled; `stop` waits for it then.
         self._starting = asyncio.create_task(self._thread.run(self._start()))
         try:
-            await asyncio.shield(self._starting)
+            await outcome_of(self._starting)
         except (ConfigError, MetadataLogError, OSError):
             await self.stop()
             raise

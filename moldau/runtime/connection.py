@@ -117,6 +117,12 @@ class PendingRequest:
         self.deadline_ms = deadline_ms
         self.future = future
 
+    def refuse(self, error: BaseException) -> None:
+        """There will be no answer. A caller that has gone never looks: the loop reports nothing."""
+        if not self.future.done():
+            self.future.set_exception(error)
+            self.future.exception()
+
 
 class Connection(asyncio.BufferedProtocol):
     """An open connection to one node. Use `await Connection.connect(…)`.
@@ -535,12 +541,9 @@ class Connection(asyncio.BufferedProtocol):
             self._arm_deadline(earliest)
             return
         for pending in self._pending:
-            if pending.deadline_ms <= now and not pending.future.done():
-                pending.future.set_exception(
-                    RequestTimedOut(
-                        f"{self._peer} did not answer {api_name(pending.api_key)} in time"
-                    )
-                )
+            if pending.deadline_ms <= now:
+                api = api_name(pending.api_key)
+                pending.refuse(RequestTimedOut(f"{self._peer} did not answer {api} in time"))
         self._fail(ConnectionLost(f"{self._peer} was given up: a request timed out"))
 
     def _fail(self, error: BaseException) -> None:
@@ -561,10 +564,7 @@ class Connection(asyncio.BufferedProtocol):
         if held is not None:
             self._pending.extend(held.pending)
         for pending in self._pending:
-            if not pending.future.done():
-                pending.future.set_exception(type(error)(*error.args))
-                # A caller that was cancelled never looks: that is no warning's business.
-                pending.future.exception()
+            pending.refuse(type(error)(*error.args))
         self._pending.clear()
         if self._transport is not None:
             self._transport.abort()

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Final, TypeVar, TypeVarTuple
 
+from moldau.runtime.shared_work import outcome_of
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -84,12 +86,10 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         wrapped = asyncio.wrap_future(future)
         wrapped.add_done_callback(self._finished)
-        return await asyncio.shield(wrapped)
+        return await outcome_of(wrapped)
 
-    def _finished(self, future: asyncio.Future[T]) -> None:
+    def _finished(self, _future: asyncio.Future[T]) -> None:
         self._calls -= 1
-        if not future.cancelled():
-            future.exception()  # seen: the caller may have gone
 
     async def stop(self) -> None:
         """End the loop and wait for the thread; what was to be closed there is closed before."""

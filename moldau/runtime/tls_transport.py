@@ -143,7 +143,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     async def wait_closed(self) -> None:
         """Until the socket is closed."""
-        await asyncio.shield(self._gone)
+        await asyncio.wait([self._gone])
 
     # -- the protocol's side ---------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from moldau.protocol.records import (
     encode_batch,
     iter_batches,
 )
+from moldau.runtime.shared_work import look_at_failure
 
 PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 SEQUENCE_LIMIT: Final = 2**31
@@ -146,7 +147,9 @@ async def _produce_partition(
                 )
             )
             template_count = count
-        waiting.append(asyncio.create_task(send(bytearray(template), count)))
+        task = asyncio.create_task(send(bytearray(template), count))
+        task.add_done_callback(look_at_failure)  # the first one to fail is told
+        waiting.append(task)
         sequence = (sequence + count) % SEQUENCE_LIMIT
         record_count -= count
         while len(waiting) >= load.in_flight_count:
@@ -187,6 +190,10 @@ async def run_latency(
         await _send(client, leader_id, request)
         figures.answered(due, 1, record_bytes)
 
+    def ended(task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is None:
+            running.discard(task)
+
     with timed(figures):
         begin = time.perf_counter()
         for number in range(int(rate_per_second * seconds)):
@@ -196,7 +203,7 @@ async def run_latency(
                 await asyncio.sleep(pause)
             task = asyncio.create_task(send(due))
             running.add(task)
-            task.add_done_callback(running.discard)
+            task.add_done_callback(ended)
         await asyncio.gather(*running)
 
 

@@ -41,6 +41,7 @@ from moldau.runtime.authentication import (
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import DEFAULT_MAX_IN_FLIGHT, Connection, NothingHeard
 from moldau.runtime.network import Network
+from moldau.runtime.shared_work import outcome_of
 
 Purpose: TypeAlias = Literal["data", "fetch", "coordinator"]
 """Each has a socket of its own, so that heartbeats wait neither for fetches nor for joins."""
@@ -187,9 +188,8 @@ class Connections:
         if existing is not None and not existing.is_closed:
             return existing
         task = self._attempts.get((address, purpose)) or self._attempt(address, purpose)
-        # Shielded: several callers may wait for the same connection.
         try:
-            return await asyncio.shield(task)
+            return await outcome_of(task)
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             assert caller is not None

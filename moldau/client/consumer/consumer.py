@@ -60,6 +60,7 @@ from moldau.protocol.reusable_memory import ReusableMemory
 from moldau.protocol.types import ZERO_UUID
 from moldau.runtime.clock import Clock
 from moldau.runtime.ports import Ports
+from moldau.runtime.shared_work import outcome_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -760,7 +761,7 @@ class Consumer(ClusterUser, Generic[Key, Value]):
                 self._loop = asyncio.get_running_loop()
             self._interrupt()
             self._closing = asyncio.create_task(self._shut_down(timeout_ms, commits=commits))
-        await asyncio.shield(self._closing)
+        await outcome_of(self._closing)
 
     async def _shut_down(self, timeout_ms: float, *, commits: bool) -> None:
         """Leave the group, end the fetch sessions, close the connections, in this order."""

@@ -18,6 +18,7 @@ from moldau.client.errors import KafkaError, UnsupportedByBroker
 from moldau.protocol.errors import LocalProtocolError
 from moldau.protocol.schema import Request, Response
 from moldau.runtime.connection import UnsupportedByPeer
+from moldau.runtime.shared_work import outcome_of
 
 MEMBERSHIP: Final[Purpose] = "coordinator"
 """The connection of JoinGroup, SyncGroup and heartbeats; a join may keep it busy for minutes."""
@@ -96,8 +97,7 @@ class GroupLink:
         if self._finding is None:
             self._finding = asyncio.create_task(self._find())
             self._finding.add_done_callback(self._found)
-        # Shared and shielded: a caller that is cancelled does not stop the search for others.
-        return await asyncio.shield(self._finding)
+        return await outcome_of(self._finding)
 
     def _found(self, task: asyncio.Task[int]) -> None:
         self._finding = None

@@ -234,10 +234,10 @@ class Membership:
     def _ended(self, task: asyncio.Task[object], request: GroupRequest, attempt: int) -> None:
         if self._exchange is task:
             self._exchange = None
+        error = None if task.cancelled() else task.exception()
         if task.cancelled() or self._stopping:
             return
         now_ms = self._clock.monotonic_ms()
-        error = task.exception()
         if error is None:
             self.group.accept(request, attempt, task.result(), now_ms)
         elif isinstance(error, (AnswerLost, *PASSING_FAULTS)):

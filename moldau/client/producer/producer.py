@@ -178,7 +178,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
                 `ClientClosed`. None: as long as the records' own time limits allow.
         """
         if self._closing is not None:
-            await asyncio.shield(self._closing)
+            await asyncio.wait([self._closing])
             return
         self._closing = asyncio.get_running_loop().create_future()
         self._must_check = True

@@ -16,6 +16,7 @@ from typing import Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar
 
 from moldau.client.errors import ClientClosed
 from moldau.client.sync.portal import Callers, Closable, Work, thread_portal
+from moldau.runtime.shared_work import outcome_of
 
 Inner = TypeVar("Inner", bound=Closable, covariant=True)
 Owner = TypeVar("Owner")
@@ -97,9 +98,8 @@ class BlockingClient(Generic[Inner]):
 
     async def _ended(self, work: Work[None], arguments: tuple[object, ...]) -> None:
         closing = asyncio.ensure_future(work(*arguments))
-        closing.add_done_callback(_look_at_error)
         self._portal.closing(self._inner, closing)
-        await asyncio.shield(closing)
+        await outcome_of(closing)
 
     def close(self) -> None:
         """End the client. Idempotent."""
@@ -110,11 +110,6 @@ class BlockingClient(Generic[Inner]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
-
-
-def _look_at_error(closing: asyncio.Future[None]) -> None:
-    if not closing.cancelled():
-        closing.exception()  # raised where the caller still waits; otherwise it is dropped
 
 
 Face: TypeAlias = Callable[Concatenate[BlockingClient[Closable], Parameters], Result]

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 from moldau.config.backoff import Backoff
 from moldau.runtime.authentication import AuthenticationError
 from moldau.runtime.clock import Clock
+from moldau.runtime.shared_work import outcome_of
 
 RENEWAL_PATIENCE_S: Final = 2.0
 
@@ -102,7 +103,7 @@ class CachedTokens:
             self._renewal.add_done_callback(self._renewed)
         renewal = self._renewal
         if token is None or left_ms <= 0:
-            return await asyncio.shield(renewal)
+            return await outcome_of(renewal)
         await asyncio.wait((renewal,), timeout=min(RENEWAL_PATIENCE_S, left_ms / 4_000))
         return self._token or token
 

@@ -7,10 +7,12 @@ Invariant: everything follows from the seed; every violation reaches `run` as an
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from random import Random
 from types import MappingProxyType
 from typing import Any
@@ -34,6 +36,27 @@ from tests.virtual.network import Fabric
 from tests.virtual.wall_clocks import WallClocks
 
 POLL_MS = 50.0
+
+COLLECT_EVERY = 5_000
+"""So many steps lie between two collections of what is young."""
+
+COLLECT_ALL_EVERY = 8 * COLLECT_EVERY
+"""And so many between two of everything: the garbage of disks is large."""
+
+
+@contextmanager
+def collected_by_the_run() -> Iterator[None]:
+    """The garbage collector runs at fixed steps and at the end, never in between: what a run's
+    garbage has to report, such as a failure that no caller has looked at, follows from its seed.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+        gc.collect()
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class BaseWorld:
@@ -160,15 +183,18 @@ class BaseWorld:
     def _after_step(self) -> None:
         if self.violation is not None:
             raise self.violation
+        if self.loop.step_count % COLLECT_EVERY == 0:
+            gc.collect(1 if self.loop.step_count % COLLECT_ALL_EVERY else 2)
 
     # -- running ---------------------------------------------------------------------------------
 
     def run(self, chaos: Callable[[], Any] | None) -> None:
         """All phases of the run. Raises Violation and the loop's failures."""
         try:
-            self.loop.run_until_complete(self._phases(chaos))
+            with collected_by_the_run():
+                self.loop.run_until_complete(self._phases(chaos))
             self._after_step()
-            unheard = self.loop.unheard_failures()
+            unheard = [*self.loop.failures, *self.loop.unheard_failures()]
             if unheard:
                 raise UnhandledFailure(unheard[0])
         except (Deadlock, EndlessLoop) as error:

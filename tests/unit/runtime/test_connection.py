@@ -40,6 +40,7 @@ from moldau.runtime.connection import (
 from moldau.runtime.network import AsyncioNetwork
 from moldau.server.request import Request
 from moldau.server.server import Server
+from tests.kit.loop_reports import heard_reports
 from tests.kit.manual_clock import ManualClock
 from tests.kit.waiting import until_async
 
@@ -154,6 +155,29 @@ async def test_a_timeout_closes_the_connection(harness: Harness) -> None:
     assert ended == [connection]
     with pytest.raises(ConnectionLost):
         await connection.send(ask("late"), api_version=9)
+
+
+async def test_requests_that_time_out_together_are_no_reports_of_the_loop(
+    harness: Harness,
+) -> None:
+    """As a follower waits for them: the failure of the first one is the end for both."""
+    clock = ManualClock()
+    waiting: list[Request] = []
+    server = await harness.server(waiting.append)
+
+    async def wait_for_the_first() -> None:
+        connection = await connect(harness, server, negotiate=False, clock=clock)
+        first, _second = (
+            connection.submit(ask(name), api_version=9, timeout_ms=1_000) for name in "ab"
+        )
+        await until_async(lambda: len(waiting) == 2)
+        clock.advance(1_001)
+        with pytest.raises(RequestTimedOut):
+            await first
+
+    with heard_reports() as reports:
+        await wait_for_the_first()
+    assert reports == []
 
 
 async def test_in_flight_limits(harness: Harness) -> None:

@@ -28,8 +28,11 @@ from moldau.client.consumer.assignors import (
     Topics,
     make_assignors,
 )
+from moldau.client.consumer.core.rebalance_steps import GroupRequest
+from moldau.client.consumer.group_link import AnswerLost
 from moldau.protocol import ApiKey, ErrorCode
 from tests.fake_broker import AnswerError, FakeCluster, Settings, Stall
+from tests.kit.loop_reports import heard_reports
 from tests.unit.client.faults.harness import MEMBER, ends
 from tests.virtual.machine import pass_time
 
@@ -450,6 +453,26 @@ async def test_a_topic_that_is_created_again_is_read_when_the_coordinator_has_as
         await consumer.commit()
         assert cluster.groups.committed(MEMBER["group_id"], "t") == 1
         assert listener.names() == ["assigned", "revoked", "assigned"]
+
+
+async def test_a_request_that_fails_as_the_consumer_closes_is_not_reported():
+    """The task has failed, and its callback runs after `close` has begun."""
+
+    async def answer_lost() -> None:
+        raise AnswerLost("cut")
+
+    async def fail_after_the_end() -> None:
+        async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+            consumer.subscribe(["t"])
+            await until_assigned(consumer)
+        assert consumer._group is not None
+        exchange = asyncio.create_task(answer_lost())
+        await asyncio.wait([exchange])
+        consumer._group._membership._ended(exchange, GroupRequest.HEARTBEAT, 0)
+
+    with heard_reports() as reports:
+        await fail_after_the_end()
+    assert reports == []
 
 
 async def test_more_partitions_are_noticed_by_the_leader():

@@ -213,7 +213,7 @@ def test_an_interrupted_listener_ends_with_an_error(loop: ThreadPortal, callers:
 
     async def poll() -> None:
         steps.append(asyncio.create_task(callers.run(listener)))
-        await asyncio.shield(steps[0])
+        await asyncio.wait(steps)
 
     async def next_poll() -> None:
         await steps[0]
