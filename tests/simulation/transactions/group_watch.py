@@ -278,7 +278,7 @@ class GroupWatch:
                 self.epoch = response.generation_id
                 self.is_cooperative = response.protocol_name == "cooperative-sticky"
             elif isinstance(request, SyncGroupRequest):
-                self._synced(request, response, sent_at)
+                self._synced(request, response, sent_at, node_id)
             elif isinstance(request, HeartbeatRequest):
                 self._heard(sent_at)
                 # A former coordinator may hear it, too, and its successor expel it (ADR 15). One
@@ -328,11 +328,16 @@ class GroupWatch:
         self.refusals.add(error)
         return error
 
-    def _synced(self, request: SyncGroupRequest, response: Any, sent_at: float) -> None:
+    def _synced(
+        self, request: SyncGroupRequest, response: Any, sent_at: float, node_id: int | None
+    ) -> None:
         given = assigned(bytes(response.assignment))
         # A static member that comes back has the assignment that it had (KIP-345).
         who = self.instance_id or self.label
-        self.world.data.claimed(self.group, request.generation_id, who, given)
+        if self.world.rests_on_uncommitted(self.group, node_id):
+            self.world.counts["assigned_by_uncommitted"] += 1
+        else:
+            self.world.data.claimed(self.group, request.generation_id, who, given)
         self._told = {place: self._topic_ids.get(place[0]) for place in given}
         self.is_member = True
         self.refusals.clear()

@@ -38,6 +38,7 @@ def check_loaded(world: TransactionWorld, shard: Any) -> None:
     if log.topic_partition.topic == TRANSACTION_STATE.topic:
         _check_transactions(who, meaning, shard.machine)
     else:
+        world.loaded_ends[disk.owner.broker_id, key[1]] = log.log_end_offset
         _check_offsets(who, meaning, shard.machine)
 
 

@@ -100,6 +100,8 @@ class TransactionWorld(ReplicationWorld):
         self.places: list[tuple[str, int]] = []
         """What applications write to."""
         self.input_topics = [INPUT]
+        self.loaded_ends: dict[tuple[int, int], int] = {}
+        """Where the logs of coordinators of groups ended that brokers have loaded, by partition."""
         self._gives_up_at: float | None = None
 
     def _make_data_ledger(self) -> TransactionLedger:
@@ -319,6 +321,15 @@ class TransactionWorld(ReplicationWorld):
             return False
         partition = topic.partitions[partition_for(group, len(topic.partitions))]
         return bool(partition.leader == broker_id)
+
+    def rests_on_uncommitted(self, group: str, broker_id: int | None) -> bool:
+        """Whether that coordinator has loaded records of a leader before it that are not committed
+        yet, and may never be: it answers by them all the same, as Apache Kafka's.
+        """
+        index = partition_for(group, INTERNAL_PARTITIONS)
+        truth = self.data.truth((self._topic_id_of(CONSUMER_OFFSETS.topic), index))
+        end_offset = self.loaded_ends.get((broker_id or 0, index), 0)
+        return end_offset > truth.committed.end_offset
 
     def known_to_followers(self, place: tuple[str, int], leader: DataBroker) -> int:
         """How much of a partition its living followers know to be committed, at most."""
