@@ -85,8 +85,14 @@ class Ownership:
 class GroupLog:
     """All partitions of the topic together."""
 
-    def __init__(self, now: Callable[[], float], topic_id_of: Callable[[str], Any]) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        topic_id_of: Callable[[str], Any],
+        readers: Mapping[OffsetKey, Any] | None = None,
+    ) -> None:
         self._now = now
+        self._readers = {} if readers is None else readers
         self.topic_id_of = topic_id_of
         self.commits: dict[OffsetKey, list[Commit]] = {}
         self.asked_again: dict[OffsetKey, set[int]] = {}
@@ -387,7 +393,12 @@ class GroupLog:
             place = (self.topic_id_of(topic), index)
             return any(place in mine for mine in self.current.get(group, {}).values())
         owner = self.owners.get(group, {}).get((topic, index))
-        return owner is not None and (group, owner) not in self.left
+        if owner is None or (group, owner) in self.left:
+            return False
+        # The record without its members may have found no room: as with Apache Kafka, the group is
+        # empty all the same for its coordinator, until another one loads the log.
+        reader = self._readers.get((group, topic, index))
+        return reader is None or self._now() < reader.patience.ends_at
 
     def _end(self, group: str) -> None:
         """Nothing but offsets is left of a group."""

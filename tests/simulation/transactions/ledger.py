@@ -94,7 +94,8 @@ class TransactionLedger(DataLedger):
         self.streams: dict[str, Stream] = {}
         self.transactions: dict[str, ClientTransaction] = {}
         self.transaction_log = TransactionLog()
-        self.group_log = GroupLog(now, topic_id_of)
+        self.owners: dict[tuple[str, str, int], Ownership] = {}
+        self.group_log = GroupLog(now, topic_id_of, self.owners)
         self.given: set[tuple[int, int]] = set()
         """Producer ids and epochs that instances were told."""
         self.fences: dict[int, tuple[int, float]] = {}
@@ -104,7 +105,6 @@ class TransactionLedger(DataLedger):
         self.id_of_producer: dict[int, str] = {}
         self.group_of_id: dict[str, str] = {}
         """For ids that commit a group's offsets."""
-        self.owners: dict[tuple[str, str, int], Ownership] = {}
         self.processed: dict[OffsetKey, set[int]] = {}
         """Offsets of records that the members of a group have handed out."""
         self.challengers: dict[tuple[str, str], dict[str, bool]] = {}
