@@ -50,6 +50,7 @@ from moldau.config.backoff import backoff_ms
 from moldau.protocol.records import Codec, RecordHeaders
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.ports import Ports
+from moldau.runtime.shared_work import outcome_of
 
 if TYPE_CHECKING:
     from moldau.client.arrow.sending import ArrowData, ArrowDelivery, ArrowSender
@@ -195,7 +196,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
         finally:
             ending = asyncio.create_task(self._shut_down(self._closing))
             self._fail_all()
-            await asyncio.shield(ending)
+            await outcome_of(ending)
 
     async def _flush_within(self, timeout_ms: float | None) -> bool:
         try:
