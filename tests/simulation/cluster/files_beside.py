@@ -54,18 +54,21 @@ class FilesBesideLogs:
                 continue
             kind = _kind(path)
             how = random.choice(("lost", "cut", "exchanged"))
+            data: bytes | None = None
+            if how == "cut":
+                whole = disk.read_bytes(path)
+                count = random.randrange(len(whole) // ENTRY_BYTES[kind] + 1)
+                data = whole[: count * ENTRY_BYTES[kind]]
+            elif how == "exchanged":
+                alike = [each for each in paths if _kind(each) == kind and disk.exists(each)]
+                data = disk.read_bytes(random.choice(alike))
             if kind == LEADER_EPOCH_CHECKPOINT and path.split("/")[-2].startswith(COMPACTED):
                 continue  # Nothing else tells where epochs began whose first records are gone.
-            if how == "lost":
+            if data is None:
                 disk.unlink(path)
                 disk.fsync_directory(path.rpartition("/")[0])
-            elif how == "cut":
-                data = disk.read_bytes(path)
-                count = random.randrange(len(data) // ENTRY_BYTES[kind] + 1)
-                disk.put(path, data[: count * ENTRY_BYTES[kind]])
             else:
-                alike = [each for each in paths if _kind(each) == kind and disk.exists(each)]
-                disk.put(path, disk.read_bytes(random.choice(alike)))
+                disk.put(path, data)
             self._world.counts["files_beside_" + how] += 1
             self._world.note(f"{host}: {path} is {how}")
 
