@@ -334,7 +334,8 @@ class GroupLog:
         is_first = self._is_first_of_topic(key, value)
         if commits and commits[-1].offset > value.offset and not is_first:
             is_lawful = value.offset in self.asked_again.get(key, ()) or key[0] in self.may_go_back
-            if not is_lawful and not self._was_taken_by_name(key, commits[-1]):
+            by_name = any(self._was_taken_by_name(key, each) for each in (commits[-1], value))
+            if not is_lawful and not by_name:
                 raise Violation("offset-went-back", f"{key}: {value} after {commits[-1]}")
             self.wents_back += 1
         timestamp_ms = value.commit_timestamp
@@ -342,7 +343,7 @@ class GroupLog:
             Commit(value.offset, value.metadata, place, self._now(), timestamp_ms, value.topic_id)
         )
 
-    def _was_taken_by_name(self, key: OffsetKey, commit: Commit) -> bool:
+    def _was_taken_by_name(self, key: OffsetKey, commit: Any) -> bool:
         """Whether a classic member of a consumer group committed it that has the partition of the
         topic before. It knows topics by their names, and goes on with the new one until it hears of
         the rebalance, while another member has got it: as in Apache Kafka.
