@@ -110,6 +110,8 @@ class GroupWatch:
         """What it was assigned since it joined, with the topics' ids."""
         self._joins = 0
         self._topic_ids: dict[str, Any] = {}
+        self._is_heard = True
+        """Whether the coordinator that has answered led the group's partition all the time."""
         self._target: dict[Place, Any] = {}
         """The newest assignment of KIP-848, likewise."""
         self._owes = False
@@ -261,10 +263,11 @@ class GroupWatch:
     ) -> None:
         what = type(request).__name__.removesuffix("Request")
         error = self._judge(ErrorCode.of(getattr(response, "error_code", 0)), what, sent_at)
+        leads = was_leader and self.world.is_coordinator(self.group, node_id)
+        self._is_heard = leads
         if isinstance(request, OffsetCommitRequest):
             self._committed(request, response, sent_at)
         elif isinstance(request, OffsetFetchRequest):
-            leads = was_leader and self.world.is_coordinator(self.group, node_id)
             self._fetched(request, response, sent_at, is_leader=leads)
         elif isinstance(request, MEMBERSHIP) and getattr(request, "member_epoch", 0) >= JOIN_EPOCH:
             if joins != self._joins:
@@ -281,9 +284,7 @@ class GroupWatch:
                 self._synced(request, response, sent_at, node_id)
             elif isinstance(request, HeartbeatRequest):
                 self._heard(sent_at)
-                # A former coordinator may hear it, too, and its successor expel it (ADR 15). One
-                # that has asked to leave since does not stay.
-                leads = was_leader and self.world.is_coordinator(self.group, node_id)
+                # One that has asked to leave since does not stay.
                 if self.instance_id is None and leads and self.is_member:
                     data = self.world.data
                     data.may_stay(self.group, self.member_id, self.patience.ends_at)
@@ -368,6 +369,9 @@ class GroupWatch:
         }
 
     def _heard(self, sent_at: float) -> None:
+        """A former coordinator may hear it, too, and its successor expel it (ADR 15)."""
+        if not self._is_heard:
+            return
         self.patience.heard_at = max(self.patience.heard_at, sent_at)
         if self.is_classic:
             # Another member may begin a rebalance at any time.
