@@ -5,6 +5,7 @@ Owns: what each replaces, and which faults bring it to light. Must not: be activ
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from moldau.client.consumer.commits import AutomaticCommits, Commits
@@ -16,16 +17,18 @@ from moldau.client.consumer.membership import Membership
 from moldau.client.errors import NoBrokerAvailable
 from tests.kit.injected_bugs import InjectedBug, Patch
 
-AGAIN = "again"
+AGAIN = 2**31
+"""No commit is asked for so late: one that has this number, or a greater one, was sent before."""
 
 
 def commit_reordered(patch: Patch) -> None:
     """A commit whose answer is lost is sent again after one that was asked for later."""
-    original = Commits._commit_once
+    original, numbers = Commits._commit_once, count(AGAIN)
 
     async def commit_once(self: Any, commit: Any) -> None:
-        is_again = AGAIN in commit.numbers
-        commit.numbers = dict.fromkeys((*commit.offsets, AGAIN), 2**31)
+        is_again = any(each.number >= AGAIN for each in commit.asked.values())
+        for each in commit.asked.values():
+            each.number, each.is_committed = next(numbers), False
         await original(self, commit)
         if not is_again:
             raise NoBrokerAvailable("as if its answer had been lost")
