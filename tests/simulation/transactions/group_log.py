@@ -92,7 +92,7 @@ class GroupLog:
         readers: Mapping[OffsetKey, Any] | None = None,
     ) -> None:
         self._now = now
-        self._readers = {} if readers is None else readers
+        self._readers = readers
         self.topic_id_of = topic_id_of
         self.commits: dict[OffsetKey, list[Commit]] = {}
         self.asked_again: dict[OffsetKey, set[int]] = {}
@@ -398,8 +398,10 @@ class GroupLog:
             return False
         # The record without its members may have found no room: as with Apache Kafka, the group is
         # empty all the same for its coordinator, until another one loads the log.
+        if self._readers is None:
+            return True
         reader = self._readers.get((group, topic, index))
-        return reader is None or self._now() < reader.patience.ends_at
+        return reader is not None and self._now() < reader.patience.ends_at
 
     def _end(self, group: str) -> None:
         """Nothing but offsets is left of a group."""
