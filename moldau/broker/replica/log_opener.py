@@ -140,6 +140,7 @@ class LogOpener:
                 self._waits_for_room.add(partition)
                 self._timers.call_later(pause_ms, self._end_wait, partition, assigned, is_believed)
         except (LogOffline, InconsistentTopicId) as problem:
+            self._room_pauses.pop(partition, None)
             logger.error("%s is offline: %s", topic_partition, problem)
         else:
             self._new.discard((topic_partition, partition.topic_id))

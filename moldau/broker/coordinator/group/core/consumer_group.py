@@ -470,8 +470,8 @@ class ConsumerGroup:
         for member in reversed(newest_last):
             rightful = self._without_claims(member)
             self.members[member.member_id] = rightful
-            self._own(rightful.assigned, rightful, is_live=True)
-            self._own(rightful.pending_revocation, rightful, is_live=True)
+            self._own(rightful.assigned, rightful, is_live=False)
+            self._own(rightful.pending_revocation, rightful, is_live=False)
 
     def _without_claims(self, member: ConsumerGroupMember) -> ConsumerGroupMember:
         """The member without partitions that another one owns."""

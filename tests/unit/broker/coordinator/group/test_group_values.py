@@ -149,6 +149,12 @@ def test_owners_are_those_who_have_or_have_yet_to_give_back() -> None:
     other = loaded.members["m1"]
     assert (other.assigned, other.state) == ({T1: {1: 5}}, MemberState.UNRELEASED_PARTITIONS)
     assert loaded.members["m2"].state is MemberState.STABLE
+    loaded.update_member(owner(3, 9, {T2: {0: 9}}, pending_revocation={T2: {0: 8}}), is_live=False)
+    loaded.take_stock()
+    assert loaded.owners == {T1: {0: "m2", 1: "m1"}, T2: {0: "m3"}}, (
+        "a record may contradict itself"
+    )
+    loaded.remove_member("m3")
     loaded.update_member(owner(1, 8, {T1: {1: 5}}))
     loaded.update_member(owner(2, 8, {T1: {0: 7}}))
     assert loaded.owners == {T1: {0: "m2", 1: "m1"}}
