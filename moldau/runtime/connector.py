@@ -193,8 +193,13 @@ class Connector:
         if pause_ms <= 0:
             return
         over = asyncio.get_running_loop().create_future()
-        timer = self._clock.call_later(pause_ms, over.set_result, None)
+        timer = self._clock.call_later(pause_ms, _finish, over)
         try:
             await over
         finally:
             timer.cancel()
+
+
+def _finish(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():  # who waits may have been cancelled in this turn of the loop
+        waiting.set_result(None)

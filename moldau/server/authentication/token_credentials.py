@@ -111,7 +111,8 @@ class TokenCredentials:
             del logins[:RESUMED_PER_TURN]
             self._waiting_count -= len(turn)
             for login in turn:
-                login.is_there.set_result(True)
+                if not login.is_there.done():  # it was cancelled
+                    login.is_there.set_result(True)
             if not logins:
                 del self._waiting[place]
             await asyncio.sleep(0)

@@ -189,6 +189,21 @@ async def test_a_login_is_tried_again_after_a_pause_and_told_once(
     assert "wrong-secret" not in caplog.text
 
 
+async def test_a_pause_may_end_in_the_turn_that_cancels_its_attempt() -> None:
+    clock = ManualClock()
+    async with Peer(by_password()) as peer:
+        own = connector(by_password("wrong-secret"), clock)
+        with pytest.raises(PeerRefused):
+            await own.connect(HOST, peer.port)
+        trying = asyncio.ensure_future(own.connect(HOST, peer.port))
+        await asyncio.sleep(0)
+        assert clock.timer_count == 1
+        trying.cancel()
+        clock.advance(FIRST_PAUSE_MS)
+        with pytest.raises(asyncio.CancelledError):
+            await trying
+
+
 async def test_two_ways_to_a_peer_say_once_what_is_wrong_with_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

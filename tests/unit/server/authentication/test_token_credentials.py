@@ -109,6 +109,19 @@ async def test_a_postponed_exchange_goes_on_with_the_same_message() -> None:
     assert exchange.step(proof).user == "bob"  # type: ignore[union-attr]
 
 
+async def test_a_cancelled_login_leaves_the_others_their_turn() -> None:
+    making = Making(is_open=False)
+    find = credentials(making, a=token(), b=token())
+    logins = [asyncio.ensure_future(found(find, "SCRAM-SHA-256", each)) for each in "ab"]
+    for _turn in range(2):
+        await asyncio.sleep(0)
+    assert making.names == ["a"], "its keys are being made"
+    logins[0].cancel()
+    making.gate.set()
+    await making.run()
+    assert await logins[1] is not None
+
+
 async def test_a_token_is_good_at_the_last_message_too(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = {"a": token(), "b": token()}
     making, clock = Making(), ManualClock(NOW_MS)
