@@ -61,6 +61,9 @@ OUT = frozenset(
 )
 """With which a membership ends, or does not begin."""
 
+NO_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
+"""With which a commit, or a look at what is committed, reports that its member is none."""
+
 IN_DOUBT = frozenset({ErrorCode.REQUEST_TIMED_OUT, *ELSEWHERE})
 """What a coordinator may say that has written a commit and does not know its end."""
 
@@ -429,6 +432,7 @@ class GroupWatch:
         }
         for topic, answer in partitions_of(response, self.world.data.topic_names):
             error = self._judge(ErrorCode.of(answer.error_code), "OffsetCommit", sent_at)
+            self.was_put_out |= error in NO_MEMBER
             place = (topic, answer.partition_index)
             partition = sent[place]
             if error is ErrorCode.NONE or error in IN_DOUBT:
@@ -446,7 +450,8 @@ class GroupWatch:
     ) -> None:
         data = self.world.data
         found = response.groups[0]
-        self._judge(ErrorCode.of(found.error_code), "OffsetFetch", sent_at)
+        error = self._judge(ErrorCode.of(found.error_code), "OffsetFetch", sent_at)
+        self.was_put_out |= error in NO_MEMBER
         ids = {topic.topic_id for topic in request.groups[0].topics}
         for topic in found.topics:
             name = topic.name or data.topic_names[topic.topic_id]

@@ -211,3 +211,18 @@ def test_no_commit_is_sent_after_a_later_one_that_may_be_committed(
             member.commits(1, loading)
     else:
         member.commits(1, loading)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_out"),
+    [
+        (ErrorCode.UNKNOWN_MEMBER_ID, True),
+        (ErrorCode.FENCED_INSTANCE_ID, True),
+        (ErrorCode.STALE_MEMBER_EPOCH, False),
+    ],
+)
+def test_a_refused_commit_may_report_that_its_member_is_none(answer: ErrorCode, is_out: bool):
+    member = Member()
+    member.ledger.is_spoilt = True
+    member.commits(1, answer)
+    assert member.watch.was_put_out is is_out
