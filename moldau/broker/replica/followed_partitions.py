@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -254,22 +255,14 @@ class FollowedPartition:
         """Raises: LogOffline, DiskFull."""
         partition = self.partition
         step = FollowerStep.FETCH_ON
-        records = data.records
+        records = data.records or b""
+        assert isinstance(records, (bytearray, bytes, memoryview)), "records come from the network"
+        if isinstance(records, bytes):
+            records = memoryview(records)
+        if log.log_start_offset < log.log_end_offset == data.log_start_offset:
+            first_offset = int.from_bytes(records[:8]) if records else log.log_end_offset
+            self._leave_all(log, first_offset)
         if records:
-            assert isinstance(records, (bytearray, bytes, memoryview)), (
-                "records come from the network"
-            )
-            if isinstance(records, bytes):
-                records = memoryview(records)
-            is_inside_a_batch = int.from_bytes(records[:8]) < log.log_end_offset
-            if (
-                is_inside_a_batch
-                and log.log_start_offset < log.log_end_offset == data.log_start_offset
-            ):
-                # Only an empty log may begin inside a batch, and all of this one is deleted at the
-                # leader.
-                reason = "the leader's log begins there, inside a batch"
-                self._begin_empty(log, data.log_start_offset, reason)
             result = log.append_as_follower(records, leader_epoch=partition.core.leader_epoch)
             if log.offline:
                 partition.changed()
@@ -285,6 +278,24 @@ class FollowedPartition:
             partition.follower_problem = ""
         self._follow_offsets(log, data.high_watermark, data.log_start_offset)
         return step
+
+    def _leave_all(self, log: Log, first_offset: int) -> None:
+        """The leader has deleted all offsets of this log, and so cannot report whether its records
+        were others. The new segment lets these go from the disk: a crash loses the log start
+        offset, and none of another history must come back by that.
+
+        Args:
+            first_offset: of what the leader has next.
+
+        Raises: LogOffline, DiskFull.
+        """
+        end = log.log_end_offset
+        if first_offset < end:
+            # Only an empty log may begin inside a batch.
+            self._begin_empty(log, end, "the leader's log begins there, inside a batch")
+            return
+        with suppress(DiskFull):  # they are deleted, as at the leader
+            log.roll()
 
     def _follow_offsets(self, log: Log, high_watermark: int, log_start_offset: int) -> None:
         """Take over the leader's offsets. A new leader may know less of what is committed than this

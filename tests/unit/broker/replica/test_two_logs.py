@@ -23,6 +23,7 @@ from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from tests.kit.manual_clock import ManualClock
 from tests.storage.log_fixtures import LogBench, batch_of
+from tests.storage.simulated_filesystem import SimulatedFilesystem
 from tests.unit.broker.replica.replicas import LonelyContext
 
 NAME = TopicPartition("topic", 0)
@@ -77,10 +78,10 @@ class Pair:
     def follower_id(self) -> int:
         return 3 - self.leader_id
 
-    def elect(self, leader_id: int) -> None:
+    def elect(self, leader_id: int, in_sync: tuple[int, ...] = BROKERS) -> None:
         self.leader_id = leader_id
         self.leader_epoch += 1
-        state = PartitionState(leader_id, self.leader_epoch, self.leader_epoch, BROKERS, BROKERS)
+        state = PartitionState(leader_id, self.leader_epoch, self.leader_epoch, BROKERS, in_sync)
         for partition in self.replicas.values():
             partition.apply_state(state)
 
@@ -223,3 +224,43 @@ def test_a_follower_ends_where_the_leaders_log_begins_inside_a_batch(sizes: list
         pass
     assert pair.batches(1) == pair.batches(2)
     assert (follower_log.log_start_offset, follower_log.log_end_offset) == (2, 6)
+
+
+@pytest.mark.parametrize("later", [[], [1]], ids=["all deleted", "more behind"])
+def test_what_a_former_leader_did_not_commit_does_not_come_back_by_a_crash(
+    later: list[int],
+) -> None:
+    """The new leader's records were deleted up to where the follower's own end: no answer says that
+    these were others. A crash loses the follower's log start offset.
+    """
+    pair = Pair()
+    pair.elect(1)
+    pair.append(2)
+    pair.elect(2, in_sync=(2,))
+    for size in [2, *later]:
+        pair.append(size)
+    leader_log, follower_log = pair.log(2), pair.log(1)
+    assert leader_log.advance_log_start_offset(2)
+    while pair.fetch(300):
+        pass
+    assert follower_log.log_start_offset == 2
+    follower_log.abandon()
+    reopened = LogBench(filesystem=follower_log.filesystem).open()
+    assert reopened.log_start_offset == 2
+    assert reopened.log_end_offset == leader_log.log_end_offset
+
+
+def test_a_follower_without_room_for_a_segment_follows_on() -> None:
+    pair = Pair()
+    pair.elect(1)
+    pair.append(1)
+    pair.elect(2, in_sync=(2,))
+    pair.append(1)
+    leader_log, follower_log = pair.log(2), pair.log(1)
+    assert leader_log.advance_log_start_offset(1)
+    filesystem = follower_log.filesystem
+    assert isinstance(filesystem, SimulatedFilesystem)
+    filesystem.capacity_bytes = 0
+    while pair.fetch(300):
+        pass
+    assert follower_log.log_start_offset == 1
