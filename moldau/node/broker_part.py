@@ -292,7 +292,10 @@ class BrokerPart:
             producer_ids=ProducerIds(
                 lambda: allocate_producer_ids(
                     controller, self._config.node_id, self._broker_epoch()
-                )
+                ),
+                clock=self._clock,
+                timers=timers,
+                start=background.start,
             ),
             clock=self._clock,
             timers=timers,
