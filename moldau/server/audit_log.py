@@ -16,7 +16,8 @@ from moldau.protocol.access_control import Operation, PatternType, PermissionTyp
 from moldau.protocol.api_keys import api_name
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.telemetry.brake import Brake, Names
-from moldau.runtime.telemetry.logs import Event, quoted
+from moldau.runtime.telemetry.logs import Event
+from moldau.text import quoted, short_name
 
 if TYPE_CHECKING:
     from moldau.metadata.image.security import AccessControlEntry
@@ -31,8 +32,6 @@ INTERVAL_MS: Final = 10_000.0
 DEFAULT_MAX_LINES: Final = 100
 ONE_SENDERS_SHARE: Final = 0.5
 """Of an interval's lines, what one sender may cause."""
-MAX_NAME_LENGTH: Final = 250
-"""Characters shown of a name: what clients send may be 32 KiB long."""
 
 
 class Rule(NamedTuple):
@@ -154,13 +153,13 @@ class DecisionLog:
 
         def event() -> Event:
             fields: dict[str, object] = {
-                "principal": shown(principal),
+                "principal": short_name(principal),
                 "allowed": is_allowed,
                 "operation": operation.name,
                 "host": host,
                 "resource_type": resource_type.name,
                 "pattern_type": PatternType.LITERAL.name,
-                "resource_name": shown(resource_name),
+                "resource_name": short_name(resource_name),
                 "request": None if request is None else api_name(request),
                 "listener": listener or None,
             }
@@ -195,12 +194,12 @@ class AuthenticationLog:
         def event() -> Event:
             text = (
                 f"failed authentication from host = {quoted(host)} on listener = "
-                f"{quoted(listener_name)}: {shown(reason)}"
+                f"{quoted(listener_name)}: {short_name(reason)}"
             )
             fields: dict[str, object] = {
                 "host": host,
                 "listener": listener_name,
-                "reason": shown(reason),
+                "reason": short_name(reason),
             }
             return Event("authentication failed", text, fields, is_counted=True)
 
@@ -211,15 +210,8 @@ class AuthenticationLog:
         self._lines.close()
 
 
-def shown(name: str) -> str:
-    """A name, cut when it is very long."""
-    if len(name) <= MAX_NAME_LENGTH:
-        return name
-    return f"{name[:MAX_NAME_LENGTH]}… ({len(name)} characters)"
-
-
 def _who(sender: Names) -> str:
-    *principal, host = (quoted(shown(each)) for each in sender)
+    *principal, host = (quoted(short_name(each)) for each in sender)
     return f"Principal = {principal[0]} from host = {host}" if principal else f"host = {host}"
 
 
@@ -240,11 +232,11 @@ def _entry_fields(entry: AccessControlEntry) -> dict[str, object]:
     return {
         "permission": PermissionType(entry.permission_type).name,
         "operation": Operation(entry.operation).name,
-        "principal": shown(entry.principal),
+        "principal": short_name(entry.principal),
         "host": entry.host,
         "resource_type": ResourceType(entry.resource_type).name,
         "pattern_type": PatternType(entry.pattern_type).name,
-        "resource_name": shown(entry.resource_name),
+        "resource_name": short_name(entry.resource_name),
     }
 
 
