@@ -2,8 +2,8 @@
 
 Owns the wording of these lines, and what a `Brake` counts of them. Must not decide anything.
 Invariants: an event is one line, and no name in it can be taken for another part of it; what a
-client does a hundred thousand times is one line and a count; one client's lines leave room for
-those of others.
+client does a hundred thousand times is one line and a count; whatever others do, each sender has
+a line of its own in an interval, and a count of what is left out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from moldau.addresses import network_of
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
 from moldau.protocol.api_keys import api_name
 from moldau.runtime.clock import Clock, TimerHandle
@@ -30,8 +31,8 @@ AUTHENTICATION: Final = logging.getLogger("moldau.authentication")
 
 INTERVAL_MS: Final = 10_000.0
 DEFAULT_MAX_LINES: Final = 100
-ONE_SENDERS_SHARE: Final = 0.5
-"""Of an interval's lines, what one sender may cause."""
+MAX_SENDERS: Final = 1_000
+"""Who has a line of its own in an interval, beside those of `max_lines`, and a count."""
 
 
 class Rule(NamedTuple):
@@ -65,7 +66,7 @@ class Lines:
             max_lines=1,
             interval_ms=INTERVAL_MS,
             max_messages=max_lines,
-            senders_share=ONE_SENDERS_SHARE,
+            max_senders=MAX_SENDERS,
         )
         self._timer: TimerHandle | None = None
 
@@ -78,7 +79,7 @@ class Lines:
 
         Args:
             key: equal for lines that say the same.
-            sender: who causes it: a host, or a principal and its host.
+            sender: who causes it: a network, or a principal and its host.
         """
         line = self._brake.take(key, event, sender)
         if line is not None:
@@ -203,7 +204,7 @@ class AuthenticationLog:
             }
             return Event("authentication failed", text, fields, is_counted=True)
 
-        self._lines.tell((listener_name, host, reason), (host,), event)
+        self._lines.tell((listener_name, host, reason), (network_of(host),), event)
 
     def close(self) -> None:
         """Write the counts that are due."""
