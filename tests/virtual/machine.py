@@ -132,13 +132,19 @@ async def pass_time(duration_ms: float) -> None:
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """On which loop a test runs."""
+    """On which loops a test runs."""
     if item.get_closest_marker("real"):
-        return {"real": asyncio.new_event_loop}
-    return virtual_loop(item)
+        return {"real": asyncio.new_event_loop, **virtual_too(item)}
+    return _virtual_loop(item)
 
 
-def virtual_loop(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+def virtual_too(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The virtual machine of a real test that is marked so; nothing for another one."""
+    mark = item.get_closest_marker("virtual_too")
+    return {} if mark is None or mark.args == (False,) else _virtual_loop(item)
+
+
+def _virtual_loop(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The machine of one test, by the name that makes this turn of it one of the gate."""
     own_seed = zlib.crc32(item.nodeid.encode())
     return {ON_VIRTUAL: lambda: MachineLoop(drawn_seed(own_seed))}

@@ -20,8 +20,7 @@ from moldau.runtime.telemetry.logs import configure_logging
 from moldau.server.request import Request
 from moldau.server.server import ListenerSpec, Server
 from tests.kit.manual_clock import ManualClock
-from tests.virtual import machine
-from tests.virtual.machine import the_machine_is_virtual
+from tests.virtual.machine import the_machine_is_virtual, virtual_too
 
 __all__ = ["the_machine_is_virtual"]
 
@@ -31,10 +30,7 @@ def pytest_asyncio_loop_factories(
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Everything here runs on both loops that nodes may use."""
     loops = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-    mark = item.get_closest_marker("virtual_too")
-    if mark is not None and mark.args != (False,):
-        loops |= machine.virtual_loop(item)
-    return loops
+    return {**loops, **virtual_too(item)}
 
 
 class Peer:
