@@ -8,11 +8,9 @@ the authorizer is asked on the loop that it lives on; a refusal does not tell wh
 from __future__ import annotations
 
 import asyncio
-import binascii
 import contextlib
 import re
 import ssl
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
 from moldau.node.http.passwords import Credentials, PasswordChecks, TooManyTries
 from moldau.protocol.access_control import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.protocol.base64_text import canonical_base64
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.jwks import KeySource
 from moldau.runtime.authentication.listener_tls import ListenerContexts
@@ -312,13 +311,12 @@ class HttpAccess:
 
     async def _user_by_password(self, encoded: str, host: str) -> str:
         try:
-            text = b64decode(encoded, validate=True).decode()
-            name, colon, password = text.partition(":")
-            if not colon or not name:
-                raise ValueError("no name and password in it")
-        except (binascii.Error, ValueError) as error:
-            is_text = not isinstance(error, binascii.Error | UnicodeError)
-            self._unusable(host, str(error) if is_text else "not Base64 of UTF-8")
+            text = canonical_base64(encoded).decode()
+        except ValueError:
+            self._unusable(host, "not Base64 of UTF-8")
+        name, colon, password = text.partition(":")
+        if not colon or not name:
+            self._unusable(host, "no name and password in it")
         try:
             if await self._passwords.is_right(name, password, host):
                 return name
