@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 from moldau.addresses import canonical_address
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
-from moldau.node.http.passwords import Credentials, PasswordChecks, TooManyTries
+from moldau.metadata.image import MetadataImage
+from moldau.node.http.passwords import PasswordChecks, TooManyTries
 from moldau.protocol.access_control import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.protocol.base64_text import canonical_base64
 from moldau.runtime.authentication import SecuritySettingError
@@ -165,12 +166,12 @@ class Authority(NamedTuple):
     Attributes:
         authorizer: gives it; None while the node is starting.
         loop: gives the one that it lives on, once there is an authorizer.
-        credentials: gives the newest users of SCRAM; in any thread.
+        image: gives the newest one, which has the users of SCRAM; in any thread.
     """
 
     authorizer: Callable[[], Authorizer | None]
     loop: Callable[[], asyncio.AbstractEventLoop]
-    credentials: Callable[[], Credentials]
+    image: Callable[[], MetadataImage]
 
 
 async def _first_keys(keys: KeySource) -> None:
@@ -188,7 +189,7 @@ class HttpAccess:
         self._asked = asyncio.Semaphore(MAX_ASKED)
         clock = SystemClock()
         self._log = AuthenticationLog(clock, security.max_log_lines)
-        self._passwords = PasswordChecks(authority.credentials, clock.monotonic_ms)
+        self._passwords = PasswordChecks(authority.image, clock.monotonic_ms)
         contexts = security.contexts
         self.handshakes = None if contexts is None else HttpHandshakes(contexts, self._log)
         self._keys_tried: asyncio.Task[None] | None = None

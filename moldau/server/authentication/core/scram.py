@@ -38,15 +38,6 @@ _CLIENT_FINAL: Final = re.compile(
 _NO_BINDING: Final = b"n,,"
 
 
-def invented_keys(hash_name: str, user: str, secret: bytes) -> ScramKeys:
-    """The keys of a user that does not exist: the same each time, and no password fits them."""
-    salt, stored_key, server_key = (
-        hmac.digest(secret, f"{purpose} {user}".encode(), hash_name)
-        for purpose in ("salt", "stored", "server")
-    )
-    return ScramKeys(salt[:24], stored_key, server_key, LEAST_ITERATIONS)
-
-
 class KnownKeys(NamedTuple):
     """Keys, and who has proved what by them.
 
