@@ -628,8 +628,8 @@ def _http_keys() -> Iterator[ConfigKey]:
 _METRICS = (
     ConfigKey("moldau.audit.log.max.lines", INT, 100, within(1), LOW, STATIC,
         "Our own: different denied actions, allowed ones and failed authentications that are "
-        "logged in ten seconds, of each; one client's are half of them at most, and what is left "
-        "out is counted."),
+        "logged in ten seconds, of each, beside one of every client; one client's are half of the "
+        "free ones at most, and what is left out is counted."),
     ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC", "BEARER"), MEDIUM,
         STATIC,
         "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NoReturn, TypeVar
 
 from moldau.config.definition import ConfigError
@@ -45,6 +45,17 @@ def resolved(properties: Mapping[str, Value], environ: Mapping[str, str]) -> dic
         if isinstance(value, str) and "${" in value and not _is_about_providers(key):
             values[key] = _replaced(key, value, providers, files)
     return values
+
+
+def referenced_files(properties: Mapping[str, str]) -> Iterator[str]:
+    """The files that references of these properties name. Raises: ConfigError, as `resolved`."""
+    providers = _providers(properties, {})
+    for key, text in properties.items():
+        if "${" in text and not _is_about_providers(key):
+            for alias, path, name in _REFERENCE.findall(text):
+                if alias in providers and path:
+                    is_whole = providers[alias].kind == f"{_PACKAGE}DirectoryConfigProvider"
+                    yield os.path.join(path, name) if is_whole else path
 
 
 def without_providers(properties: Mapping[str, Value]) -> dict[str, Value]:

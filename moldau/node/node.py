@@ -39,6 +39,7 @@ from moldau.raft import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.garbage_collector import freeze_garbage_collector
+from moldau.runtime.private_files import close_to_others
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
@@ -187,6 +188,8 @@ class Node:
             node_id=self._config.node_id,
             random=self._random,
         )
+        for directory in self._directories.online:
+            _close_to_others(directory.path)
         if self._config.is_controller:
             self._check_metadata_log(os.path.join(metadata_directory, METADATA_DIRECTORY), has_run)
         return self._directories
@@ -363,6 +366,20 @@ class Node:
         if self._config.is_broker:
             return self._broker is not None and self._broker.state is BrokerState.RUNNING
         return self._is_serving
+
+
+def _close_to_others(path: str) -> None:
+    """Of a directory from an earlier version, or made by hand; says so, once for all in it."""
+    count, refused = close_to_others(path)
+    if count:
+        logger.warning(
+            "%s: others than the owner had rights on %d files and directories, as those of SCRAM "
+            "keys and topics' data are; these rights are taken",
+            path,
+            count,
+        )
+    if refused:
+        logger.warning("others keep their rights on a file or directory: %s", refused)
 
 
 def _words(error: OSError) -> str:

@@ -2,7 +2,8 @@
 
 Owns: the one table. Must not: run anything. Invariant: every test is of exactly one kind. A mark
 `real` or `long` at the test, its class or its module says so, else the longest row above its file
-or function, else it is of the gate.
+or function, else it is of the gate. A test that runs on the virtual machine as well as on real
+loops (the mark `virtual_too`) is of the gate there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent.parent
+ON_VIRTUAL = "virtual"
+"""The name that a test's turn on the virtual machine has in its parameters."""
 
 
 class Kind(StrEnum):
@@ -65,6 +68,9 @@ SMOKE = (
 
 def kind_of(item: pytest.Item) -> Kind:
     """The kind of a collected test."""
+    call = getattr(item, "callspec", None)
+    if call is not None and ON_VIRTUAL in call.id.split("-"):
+        return Kind.GATE
     for kind in (Kind.LONG, Kind.REAL):
         if item.get_closest_marker(kind) is not None:
             return kind

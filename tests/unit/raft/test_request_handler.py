@@ -14,6 +14,7 @@ from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.registry import response_class
+from moldau.protocol.schema import MAX_STRING_BYTES
 from moldau.protocol.types import ZERO_UUID
 from moldau.raft.request_handler import MAX_ENDPOINTS, MAX_EPOCH_JUMP, MAX_NAMED
 from moldau.raft.wire import encode_request
@@ -136,6 +137,11 @@ async def test_voters_are_added_and_removed_by_request() -> None:
             await refused(leader, new_voter(late, cluster_id="another"))
             is ErrorCode.INCONSISTENT_CLUSTER_ID
         )
+        for cluster_id in ("x" * MAX_STRING_BYTES, "\0" * MAX_STRING_BYTES):
+            request = new_voter(late, cluster_id=cluster_id)
+            assert await refused(leader, request) is ErrorCode.INCONSISTENT_CLUSTER_ID
+            removal = RemoveRaftVoterRequest(cluster_id=cluster_id, voter_id=4)
+            assert await refused(leader, removal) is ErrorCode.INCONSISTENT_CLUSTER_ID
         assert await refused(leader, new_voter(late, voter_directory_id=ZERO_UUID)) is invalid
         assert await refused(leader, new_voter(late, voter_id=-1)) is invalid
         assert await refused(leader, new_voter(late, listeners=[])) is invalid
