@@ -659,6 +659,10 @@ _METRICS = (
         "Our own: the URLs that sasl.oauthbearer.jwks.endpoint.url and "
         "sasl.oauthbearer.token.endpoint.url may have, as Kafka's system property "
         "org.apache.kafka.sasl.oauthbearer.allowed.urls."),
+    ConfigKey("moldau.ssl.store.directories", LIST, (), list_of(), MEDIUM, STATIC,
+        "Our own: where the files of key and trust stores lie that are set while the node runs; "
+        "the directories of the stores that the node's own configuration names, when empty. Never "
+        "in a log directory."),
     ConfigKey("quota.window.num", INT, 11, within(1), LOW, STATIC,
         "Samples kept for client quotas."),
     ConfigKey("quota.window.size.seconds", INT, 1, within(1), LOW, STATIC,

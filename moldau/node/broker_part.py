@@ -448,6 +448,7 @@ class BrokerPart:
             await services.background.close()
             await services.producer_ids.close()
             await services.matcher.close()
+            services.changes.close()
         if lifecycle is not None:
             await lifecycle.stop()
         if self._log_manager is not None:

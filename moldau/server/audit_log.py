@@ -221,7 +221,7 @@ def _decision_text(fields: dict[str, object], rule: Rule) -> str:
     told = {name: quoted(str(value)) for name, value in fields.items()}
     verdict = "Allowed" if fields["allowed"] else "Denied"
     resource = _resource_text(fields, told)
-    reason = rule.name if rule.entry is None else f"{rule.name}({_entry_text(rule.entry)})"
+    reason = rule.name if rule.entry is None else f"{rule.name}({entry_text(rule.entry)})"
     return (
         f"Principal = {told['principal']} is {verdict} operation = {told['operation']} "
         f"from host = {told['host']} on resource = {resource} for request = {told['request']} "
@@ -241,7 +241,8 @@ def _entry_fields(entry: AccessControlEntry) -> dict[str, object]:
     }
 
 
-def _entry_text(entry: AccessControlEntry) -> str:
+def entry_text(entry: AccessControlEntry) -> str:
+    """An access control entry in words, its names quoted."""
     fields = _entry_fields(entry)
     told = {name: quoted(str(value)) for name, value in fields.items()}
     return (
