@@ -634,6 +634,10 @@ _METRICS = (
         "Our own: how many delegation tokens an owner has; expired ones do not count. The answer "
         "beyond is POLICY_VIOLATION. Of the 100,000 of a cluster an owner has no more than are "
         "left for others."),
+    ConfigKey("moldau.fetch.session.cache.max.partitions", INT, 500_000, within(0), LOW, STATIC,
+        "Our own: how many partitions the fetch sessions of a broker hold together; a principal "
+        "has an equal share when they are full. A client that finds no room fetches without a "
+        "session."),
     ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC", "BEARER"), MEDIUM,
         STATIC,
         "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "
