@@ -638,6 +638,9 @@ _METRICS = (
         "Our own: how many partitions the fetch sessions of a broker hold together; a principal "
         "has an equal share when they are full. A client that finds no room fetches without a "
         "session."),
+    ConfigKey("moldau.group.coordinator.max.bytes", LONG, 1_073_741_824, within(1), LOW, STATIC,
+        "Our own: how much memory groups and their offsets take at one broker, estimated. A "
+        "principal has no more than is left for others; what is there is never taken away."),
     ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC", "BEARER"), MEDIUM,
         STATIC,
         "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "
@@ -663,6 +666,9 @@ _METRICS = (
         "Our own: the URLs that sasl.oauthbearer.jwks.endpoint.url and "
         "sasl.oauthbearer.token.endpoint.url may have, as Kafka's system property "
         "org.apache.kafka.sasl.oauthbearer.allowed.urls."),
+    ConfigKey("moldau.transaction.coordinator.max.bytes", LONG, 536_870_912, within(1), LOW, STATIC,
+        "Our own: how much memory transactional ids take at one broker, estimated. A principal "
+        "has no more than is left for others; what is there is never taken away."),
     ConfigKey("quota.window.num", INT, 11, within(1), LOW, STATIC,
         "Samples kept for client quotas."),
     ConfigKey("quota.window.size.seconds", INT, 1, within(1), LOW, STATIC,
