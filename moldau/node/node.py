@@ -15,7 +15,7 @@ import os
 import random
 import secrets
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
@@ -52,7 +52,7 @@ from moldau.storage.log_directory import (
 from moldau.storage.meta_properties import META_PROPERTIES
 
 if TYPE_CHECKING:
-    from moldau.metadata.image.security import ScramCredential, ScramKey
+    from moldau.metadata.image import MetadataImage
     from moldau.node.http.access import HttpAccess, HttpSecurity
     from moldau.node.http.server import HttpListener
 
@@ -335,12 +335,12 @@ class Node:
                 return own_loop
             return self._quorum.loop
 
-        def credentials() -> Mapping[ScramKey, ScramCredential]:
+        def image() -> MetadataImage:
             if self._config.is_broker or self._quorum is None:
-                return self._metadata.image.scram.credentials
-            return self._quorum.image.scram.credentials
+                return self._metadata.image
+            return self._quorum.image
 
-        return HttpAccess(security, Authority(authorizer, loop, credentials))
+        return HttpAccess(security, Authority(authorizer, loop, image))
 
     # -- stop ------------------------------------------------------------------------------------
 

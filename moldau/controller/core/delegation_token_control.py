@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from moldau.constants import MAX_INT64
 from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
+from moldau.controller.core.scram_control import secret_records
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import DELEGATION_TOKEN_LEVEL
 from moldau.metadata.image.security import DelegationToken
@@ -71,6 +72,7 @@ def create_delegation_token(
     response.hmac = state.token_secrets.hmac_of(token_id)
     result.records += [(RemoveDelegationTokenRecord(token_id=each), 0) for each in expired]
     result.records.append((token.record(token_id), 0))
+    result.records += secret_records(state)  # it is in the salts of tokens
     return result
 
 

@@ -61,11 +61,12 @@ class ControllerSettings:
     """What the controller is told at its start; what may change at run time is in the image.
 
     `node_config` has the controller's own keys, and the defaults behind topic and broker
-    configuration.
+    configuration. `scram_secret` is drawn for a cluster that has none yet; "" for not at all.
     """
 
     node_config: NodeConfig
     cluster_id: str
+    scram_secret: str = ""
     max_changes_per_step: int = MAX_CHANGES_PER_STEP
 
 
