@@ -634,6 +634,13 @@ _METRICS = (
         "Our own: how many delegation tokens an owner has; expired ones do not count. The answer "
         "beyond is POLICY_VIOLATION. Of the 100,000 of a cluster an owner has no more than are "
         "left for others."),
+    ConfigKey("moldau.fetch.session.cache.max.partitions", INT, 500_000, within(0), LOW, STATIC,
+        "Our own: how many partitions the fetch sessions of a broker hold together; a principal "
+        "has an equal share when they are full. A client that finds no room fetches without a "
+        "session."),
+    ConfigKey("moldau.group.coordinator.max.bytes", LONG, 1_073_741_824, within(1), LOW, STATIC,
+        "Our own: how much memory groups and their offsets take at one broker, estimated. A "
+        "principal has no more than is left for others; what is there is never taken away."),
     ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC", "BEARER"), MEDIUM,
         STATIC,
         "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "
@@ -663,6 +670,9 @@ _METRICS = (
         "Our own: where the files of key and trust stores lie that are set while the node runs; "
         "the directories of the stores that the node's own configuration names, when empty. Never "
         "in a log directory."),
+    ConfigKey("moldau.transaction.coordinator.max.bytes", LONG, 536_870_912, within(1), LOW, STATIC,
+        "Our own: how much memory transactional ids take at one broker, estimated. A principal "
+        "has no more than is left for others; what is there is never taken away."),
     ConfigKey("quota.window.num", INT, 11, within(1), LOW, STATIC,
         "Samples kept for client quotas."),
     ConfigKey("quota.window.size.seconds", INT, 1, within(1), LOW, STATIC,

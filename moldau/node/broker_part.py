@@ -297,6 +297,7 @@ class BrokerPart:
                 self._clock,
                 self._random,
                 max_sessions=self._config.get_int("max.incremental.fetch.session.cache.slots"),
+                max_partitions=self._config.get_int("moldau.fetch.session.cache.max.partitions"),
             ),
             producer_ids=ProducerIds(
                 lambda: allocate_producer_ids(
