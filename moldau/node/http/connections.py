@@ -25,8 +25,9 @@ from moldau.addresses import canonical_address
 from moldau.config import NodeConfig
 from moldau.node.http.places import Places
 from moldau.runtime.clock import Clock
-from moldau.runtime.telemetry.logs import Event, quoted
+from moldau.runtime.telemetry.logs import Event
 from moldau.server.audit_log import Lines
+from moldau.text import quoted
 
 logger = logging.getLogger("moldau.node.http")
 

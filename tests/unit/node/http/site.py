@@ -12,10 +12,10 @@ import pytest
 
 from moldau.broker.api.services import BrokerServices
 from moldau.config import NodeConfig
+from moldau.metadata.image import MetadataImage
 from moldau.node.http import server as http_server
 from moldau.node.http.access import Authority, HttpAccess, HttpSecurity
 from moldau.node.http.connections import HttpLimits
-from moldau.node.http.passwords import Credentials
 from moldau.node.http.server import HttpListener
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
@@ -169,13 +169,13 @@ async def served(
     is_ready: Callable[[], bool] = lambda: True,
     registry: Registry | None = None,
     authorizer: Callable[[], Authorizer | None] = Authorizer,
-    credentials: Callable[[], Credentials] = dict,
+    image: Callable[[], MetadataImage] = MetadataImage,
 ) -> AsyncIterator[Site]:
     """A listener with these settings; without any, every client may read every page."""
     monkeypatch.setattr(http_server, "LoopThread", HereThread)
     loop = asyncio.get_running_loop()
     made = config(**(settings or {}))
-    authority = Authority(authorizer, lambda: loop, credentials)
+    authority = Authority(authorizer, lambda: loop, image)
     listener = HttpListener(
         services,
         server=server,
