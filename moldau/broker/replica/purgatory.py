@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from moldau.runtime.telemetry.logs import quoted
 from moldau.server.fair_line import FairLine
+from moldau.text import quoted
 
 if TYPE_CHECKING:
     from moldau.runtime.timers import TimerWheel, WheelTimer
