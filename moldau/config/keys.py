@@ -641,17 +641,36 @@ _METRICS = (
     ConfigKey("moldau.group.coordinator.max.bytes", LONG, 1_073_741_824, within(1), LOW, STATIC,
         "Our own: how much memory groups and their offsets take at one broker, estimated. A "
         "principal has no more than is left for others; what is there is never taken away."),
+    ConfigKey("moldau.health.socket", STRING, "", None, LOW, STATIC,
+        "Our own: the path of a Unix domain socket that `moldau server health` asks whether the "
+        "node's event loops run, without the network; empty switches it off."),
     ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC", "BEARER"), MEDIUM,
         STATIC,
         "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "
         "SCRAM; BEARER, with signed tokens; certificates come in by moldau.http.ssl.client.auth."),
+    ConfigKey("moldau.http.header.timeout.ms", INT, 5_000, within(100), LOW, STATIC,
+        "Our own: how long an HTTP client may take for the headers of a request, from the "
+        "connection's beginning or from the first byte of a further request."),
+    ConfigKey("moldau.http.idle.timeout.ms", INT, 75_000, within(100), LOW, STATIC,
+        "Our own: how long a connection to the HTTP listener may be without a request."),
     ConfigKey("moldau.http.listener", STRING, "", BIND_ADDRESS, MEDIUM, STATIC,
         "Our own: HOST:PORT for metrics, health and read-only JSON over HTTP; empty switches it "
         "off."),
+    ConfigKey("moldau.http.max.connections", INT, 1_000, within(1), LOW, STATIC,
+        "Our own: connections to the HTTP listener; one more closes the one that has waited "
+        "longest of the address that has most."),
+    ConfigKey("moldau.http.max.connections.per.ip", INT, 100, within(1), LOW, STATIC,
+        "Our own: the same, of one address; one more closes its own that has waited longest."),
+    ConfigKey("moldau.http.max.unsent.bytes", LONG, 67_108_864, within(1), LOW, STATIC,
+        "Our own: answers of the HTTP listener that its clients have not read yet; above that the "
+        "address that leaves most unread loses the connection that has waited longest."),
     ConfigKey("moldau.http.open.paths", LIST, ("/healthz", "/readyz"),
         list_of("/healthz", "/metrics", "/readyz"), MEDIUM, STATIC,
         "Our own: pages of the HTTP listener that every client may read, whatever the other "
         "settings and the authorizer say."),
+    ConfigKey("moldau.http.response.timeout.ms", INT, 30_000, within(100), LOW, STATIC,
+        "Our own: how long a client of the HTTP listener may take to read an answer, from the end "
+        "of its request."),
     *_http_keys(),
     ConfigKey("moldau.log.format", STRING, "console", one_of("console", "json"), LOW, STATIC,
         "Our own: whether log lines are for people (console) or for machines (json)."),

@@ -22,11 +22,11 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.registry import request_class
 from moldau.runtime.slices import Work, in_slices
-from moldau.server.audit_log import shown
 from moldau.server.fair_shares import FairShares, Lane, Waiting
 from moldau.server.quotas.request_time import Stopwatch, TimedWork, timed_steps
 from moldau.server.request import RequestContext
 from moldau.server.server_connection import ANONYMOUS
+from moldau.text import short_name
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Message
@@ -322,7 +322,7 @@ class RequestRouter:
         _LOG.warning(
             "%s at %s has %d requests under way in the lane of %s, and %d wait:"
             " its connections are not read until they have had their turns",
-            shown(call.request.connection.principal),
+            short_name(call.request.connection.principal),
             call.request.connection.client_host,
             places.held_by(call.party),
             lane.name,
