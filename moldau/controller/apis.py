@@ -55,6 +55,7 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.slices import completed
 from moldau.server.api_versions import answer_api_versions
 from moldau.server.authentication.out_of_place import refuse_handshake, refuse_token
+from moldau.server.change_log import CHANGES_OF, ChangeLog
 from moldau.server.decoding import (
     BULK_BYTES,
     SCALARS,
@@ -65,7 +66,11 @@ from moldau.server.decoding import (
     on_topics,
 )
 from moldau.server.decoding import Steps as DecodingSteps
-from moldau.server.described_configs import config_permission
+from moldau.server.described_configs import (
+    STORES_NEED_ALTER,
+    config_permission,
+    may_change_stores,
+)
 from moldau.server.fair_shares import Lane
 from moldau.server.outgoing import Offload
 from moldau.server.request import RequestContext, Sender, array_names
@@ -367,22 +372,26 @@ def _create_delegation_token(
 def _config_filter(
     request_class: Callable[..., AnyRequest], response_class: Callable[[], Message]
 ) -> Filter:
-    def restrict(request: Any, context: Sender, _image: MetadataImage) -> Filtered:
+    def restrict(request: Any, context: Sender, image: MetadataImage) -> Filtered:
         allowed, refused = [], []
         for resource in request.resources:
             yield
-            error = config_permission(
-                context, Operation.ALTER_CONFIGS, resource.resource_type, resource.resource_name
-            )
+            kind, name = resource.resource_type, resource.resource_name
+            error = config_permission(context, Operation.ALTER_CONFIGS, kind, name)
+            words = "altering its configuration is not allowed"
+            if error is ErrorCode.NONE and not may_change_stores(
+                context, resource, image.configs.get(kind, name)
+            ):
+                error, words = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, STORES_NEED_ALTER
             if error is ErrorCode.NONE:
                 allowed.append(resource)
             else:
                 refused.append(
                     incremental.AlterConfigsResourceResponse(
                         error_code=error,
-                        error_message="altering its configuration is not allowed",
-                        resource_type=resource.resource_type,
-                        resource_name=resource.resource_name,
+                        error_message=words,
+                        resource_type=kind,
+                        resource_name=name,
                     )
                 )
 
@@ -443,6 +452,7 @@ class ControllerApis:
         kraft_upgrade: KraftUpgrade,
         work: LongWork,
         mutations: ControllerMutationQuotas,
+        changes: ChangeLog,
     ) -> None:
         self._controller = controller
         self._quorum = quorum
@@ -450,6 +460,7 @@ class ControllerApis:
         self._kraft_upgrade = kraft_upgrade
         self._work = work
         self._mutations = mutations
+        self._changes = changes
         self._in_order: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By client: held from its request until the decision is asked for, so that none overtakes
         another of the client whose resources are being looked at.
@@ -518,6 +529,8 @@ class ControllerApis:
             response = await self._decision(request, context, self._begin(request, context))
         else:
             response = await self._decide(request, context)
+        if api_key in CHANGES_OF:
+            await self._work.in_slices(self._changes.answered(context, request, response))
         if context.api_version is not None:
             fit_version(response, context.api_version)
         return response

@@ -58,6 +58,7 @@ def server_limits(
         listen_backlog=config.get_int("socket.listen.backlog.size"),
         max_connection_creation_rate=values["max.connection.creation.rate"],
         audit_log_max_lines=config.get_int("moldau.audit.log.max.lines"),
+        decoded_max_bytes=config.get_int("moldau.decoded.max.bytes"),
         unlimited_rate_listener=(
             config.inter_broker_listener_name if len(config.broker_listeners) > 1 else ""
         ),

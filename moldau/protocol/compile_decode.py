@@ -69,8 +69,8 @@ class DecoderBuilder(SourceBuilder):
     def _made(self, target: str) -> None:
         """After a string or bytes."""
 
-    def _tags(self, count: str) -> None:
-        """Before tagged fields of unknown content."""
+    def _tag_begins(self) -> None:
+        """Before a tagged field."""
 
     def _pause(self) -> None:
         """At the end of a loop's body, with nothing pending."""
@@ -164,15 +164,17 @@ class DecoderBuilder(SourceBuilder):
             if tagged:
                 self._known_tags(spec, tagged, made, count)
             else:
-                self._tags(count)
-                self.line(f"position = skip_tagged_fields(buffer, position, {count})")
+                self._skip_tags(count)
+
+    def _skip_tags(self, count: str) -> None:
+        self.line(f"position = skip_tagged_fields(buffer, position, {count})")
 
     def _known_tags(self, spec: StructSpec, tagged: list[FieldSpec], made: str, count: str) -> None:
         tag, size, stop = self.variable("k"), self.variable("s"), self.variable("q")
         self._long(count)
         self.line(f"check_tagged_count({count}, end - position)")
-        self._tags(count)
         with self.block(f"for _ in range({count}):"):
+            self._tag_begins()
             for variable in (tag, size):
                 self.line(f"{variable} = buffer[position]")
                 self.line("position += 1")

@@ -69,8 +69,15 @@ class StepDecoderBuilder(DecoderBuilder):
     def _made(self, target: str) -> None:
         self.line(f"room -= sizeof({target})")
 
-    def _tags(self, count: str) -> None:
-        self.line(f"room -= {TAG_BYTES} * {count}")
+    def _tag_begins(self) -> None:
+        self.line(f"room -= {TAG_BYTES}")
+
+    def _skip_tags(self, count: str) -> None:
+        begin = self.variable("b")
+        self.line(f"{begin} = position")
+        super()._skip_tags(count)
+        # Two bytes are the least that a tagged field has.
+        self.line(f"room -= {TAG_BYTES // 2} * (position - {begin})")
 
     def _pause(self) -> None:
         with self.block("if room < 0:"):

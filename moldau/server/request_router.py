@@ -23,12 +23,12 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.registry import request_class
 from moldau.runtime.slices import Work, in_slices
-from moldau.server.audit_log import shown
 from moldau.server.decoding import DEFAULT_MEMORY_BYTES, SCALARS, Budget, Decoding, Steps, TooLarge
 from moldau.server.fair_shares import FairShares, Lane, Waiting
 from moldau.server.quotas.request_time import Stopwatch, TimedWork, timed_steps
 from moldau.server.request import RequestContext
 from moldau.server.server_connection import ANONYMOUS
+from moldau.text import short_name
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Message
@@ -263,7 +263,7 @@ class RequestRouter:
         try:
             message = await self._decode_large(party, route, message_class, request)
         except TooLarge as error:
-            name, sender = message_class.__name__, shown(connection.principal)
+            name, sender = message_class.__name__, short_name(connection.principal)
             request.close(f"{name} v{request.api_version} of {sender}: {error}")
             return
         except RemoteProtocolError as error:
@@ -371,7 +371,7 @@ class RequestRouter:
         _LOG.warning(
             "%s at %s has %d requests under way in the lane of %s, and %d wait:"
             " its connections are not read until they have had their turns",
-            shown(call.request.connection.principal),
+            short_name(call.request.connection.principal),
             call.request.connection.client_host,
             places.held_by(call.party),
             lane.name,

@@ -8,13 +8,16 @@ every request gets one answer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
+from moldau.broker.coordinator.core.kept_memory import KeptMemory
 from moldau.broker.coordinator.core.result import Answerable, CoordinatorResult
+from moldau.broker.coordinator.expression_matcher import TooCostly
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroupState
 from moldau.broker.coordinator.group.core.consumer_group import GroupContext
 from moldau.broker.coordinator.group.core.consumer_groups import check_request
@@ -28,7 +31,7 @@ from moldau.broker.coordinator.group.core.offset_requests import CommitLimits
 from moldau.broker.coordinator.group.core.regular_expressions import ResolveRegularExpressions
 from moldau.broker.coordinator.group.core.state import GroupState
 from moldau.broker.coordinator.key_partitions import partition_for
-from moldau.broker.coordinator.ports import RuntimeSettings
+from moldau.broker.coordinator.ports import RuntimeSettings, memory_limit
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
@@ -37,6 +40,7 @@ from moldau.protocol.messages.p69_consumer_group_describe import (
     DescribedGroup as ConsumerDescribedGroup,
 )
 from moldau.runtime.slices import LoopSlices
+from moldau.text import quoted, short_name
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -46,6 +50,8 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.server.request import RequestContext
+
+_LOG: Final = logging.getLogger("moldau.broker.coordinator.expressions")
 
 
 MANAGER: Final = "kafka.coordinator.group:type=GroupMetadataManager,name="
@@ -109,6 +115,9 @@ class GroupCoordinator:
         self._consumer_settings = ConsumerGroupSettings.from_config(
             services.node_config, services.broker_id
         )
+        self._memory = memory_limit(
+            services.node_config["moldau.group.coordinator.max.bytes"], "groups"
+        )
         self.runtime: CoordinatorRuntime[GroupState] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             self._make_state,
@@ -142,6 +151,7 @@ class GroupCoordinator:
             metadata=lambda: self._services.metadata.image,
             random_id=self._random_id,
             count=self.metrics.count,
+            memory=KeptMemory(self._memory),
         )
         deleted = partial(self._deleted_while_loading.pop, partition_index, frozenset[str]())
         return GroupState(context, deleted)
@@ -251,9 +261,21 @@ class GroupCoordinator:
                 names.append(name)
             if slices.is_over:
                 await slices.next()
-        matched = await self._services.matcher.match(
-            patterns, names, is_wanted=lambda: self.runtime.coordinator_epoch(partition_index) >= 0
-        )
+        try:
+            matched = await self._services.matcher.match(
+                patterns,
+                names,
+                principal=command.principal,
+                is_wanted=lambda: self.runtime.coordinator_epoch(partition_index) >= 0,
+            )
+        except TooCostly as problem:
+            # The members have joined long ago: there is no answer that could say it.
+            _LOG.warning(
+                "group %s of %s subscribes to no topics by its expressions: %s",
+                *(quoted(short_name(each)) for each in (command.group_id, command.principal)),
+                problem,
+            )
+            matched = [[] for _ in patterns]
         if matched is None:
             return
         found = dict.fromkeys(command.expressions, frozenset[str]())
@@ -273,4 +295,6 @@ class GroupCoordinator:
 
 
 def client_of(context: RequestContext) -> ClientInfo:
-    return ClientInfo(context.client_id or "", f"/{context.client_host}")
+    return ClientInfo(
+        context.client_id or "", f"/{context.client_host}", principal=context.principal
+    )
