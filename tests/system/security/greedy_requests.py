@@ -96,13 +96,15 @@ def changes(login: Login) -> list[Peer]:
 
 
 def descriptions(login: Login) -> list[Peer]:
-    """At a controller: many questions of a client without rights, and changes."""
+    """At a controller: many questions of a client without rights, large ones, and changes."""
     resources = [DescribeConfigsResource(resource_type=4, resource_name=str(i)) for i in range(50)]
     message = DescribeConfigsRequest(resources=resources)
     peers = [login.peer() for _ in range(CONNECTIONS * 10)]
     for _ in range(20):
         send_all(peers, pipelined(message, 4, 50))
-    return [*peers, *changes(login)]
+    large = [login.peer() for _ in range(CONNECTIONS)]
+    send_all(large, large_describe_configs(900_000))
+    return [*peers, *large, *changes(login)]
 
 
 def searches(login: Login, ids: int = 25, length: int = 30_000) -> list[Peer]:
@@ -121,6 +123,15 @@ def searches(login: Login, ids: int = 25, length: int = 30_000) -> list[Peer]:
         until(lambda message=message: has(message, 4), what="an id")  # type: ignore[misc]
     send_all(peers, pipelined(ListTransactionsRequest(transactional_id_pattern=COSTLY), 2, 40))
     return peers
+
+
+def large_describe_configs(resource_count: int) -> bytes:
+    """DescribeConfigs v4 of that many resources, four bytes each."""
+    whole = framed(DescribeConfigsRequest(), 4, 1)[4:]
+    header = whole[: len(whole) - len(DescribeConfigsRequest().to_bytes(4))]
+    resource = b"\x02\x01\x00\x00"
+    data = header + unsigned_varint(resource_count + 1) + resource * resource_count + b"\0\0\0"
+    return len(data).to_bytes(4, "big") + data
 
 
 def large_offset_fetch(topic_count: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,11 +137,16 @@ def test_a_client_of_a_controller_without_rights_delays_no_node(cluster: Secured
     certificate = cluster.home / "mallory.pem"
     keystore(cluster.authority, certificate, common_name="mallory")
     port = cluster.port(CONTROLLER, "CONTROLLER")
-    with attacked("descriptions", port, "certificate", str(certificate)):
+    controller: Any = SimpleNamespace(process=cluster.nodes[CONTROLLER])
+    with (
+        Watched(controller, growth_bytes=100 * 2**20) as memory,
+        attacked("descriptions", port, "certificate", str(certificate)),
+    ):
         for number in range(5):
             with Admin(**cluster.client()) as admin:
                 admin.create_topics([NewTopic(f"t{number}", 2, 2)])
                 admin.elect_leaders(ElectionType.PREFERRED)
+            memory.look()
         cluster.nodes[BROKERS[1]].stop()
         with Admin(**cluster.client()) as admin:
             until(
