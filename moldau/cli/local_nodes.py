@@ -73,6 +73,29 @@ def start(
     become_node(arguments)
 
 
+@server_app.command("health")
+def health(config: Annotated[str, typer.Argument(help="The node's server.properties.")]) -> None:
+    """Ask a node that runs here whether its event loops do: 0 if so, else 1. Needs no network, but
+    moldau.health.socket.
+    """
+    from moldau.config import ConfigError, NodeConfig
+    from moldau.runtime.health_socket import HEALTHY, ask_health
+
+    try:
+        path: str = NodeConfig.load(config, {}, os.environ)["moldau.health.socket"]
+    except ConfigError as error:
+        fail(str(error), status=2)
+    if not path:
+        fail("moldau.health.socket is not set", status=2)
+    try:
+        answer = ask_health(path)
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}")
+    if answer != HEALTHY:
+        fail(answer)
+    typer.echo(answer)
+
+
 def become_node(arguments: list[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
