@@ -2,8 +2,8 @@
 
 Owns the wording of these lines, and what a `Brake` counts of them. Must not decide anything.
 Invariants: an event is one line, and no name in it can be taken for another part of it; what a
-client does a hundred thousand times is one line and a count; one client's lines leave room for
-those of others.
+client does a hundred thousand times is one line and a count; whatever others do, each sender has
+a line of its own in an interval, and a count of what is left out.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from moldau.addresses import network_of
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
 from moldau.protocol.api_keys import api_name
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.telemetry.brake import Brake, Names
-from moldau.runtime.telemetry.logs import Event, quoted
+from moldau.runtime.telemetry.logs import Event
+from moldau.text import quoted, short_name
 
 if TYPE_CHECKING:
     from moldau.metadata.image.security import AccessControlEntry
@@ -29,10 +31,8 @@ AUTHENTICATION: Final = logging.getLogger("moldau.authentication")
 
 INTERVAL_MS: Final = 10_000.0
 DEFAULT_MAX_LINES: Final = 100
-ONE_SENDERS_SHARE: Final = 0.5
-"""Of an interval's lines, what one sender may cause."""
-MAX_NAME_LENGTH: Final = 250
-"""Characters shown of a name: what clients send may be 32 KiB long."""
+MAX_SENDERS: Final = 1_000
+"""Who has a line of its own in an interval, beside those of `max_lines`, and a count."""
 
 
 class Rule(NamedTuple):
@@ -66,7 +66,7 @@ class Lines:
             max_lines=1,
             interval_ms=INTERVAL_MS,
             max_messages=max_lines,
-            senders_share=ONE_SENDERS_SHARE,
+            max_senders=MAX_SENDERS,
         )
         self._timer: TimerHandle | None = None
 
@@ -79,7 +79,7 @@ class Lines:
 
         Args:
             key: equal for lines that say the same.
-            sender: who causes it: a host, or a principal and its host.
+            sender: who causes it: a network, or a principal and its host.
         """
         line = self._brake.take(key, event, sender)
         if line is not None:
@@ -154,13 +154,13 @@ class DecisionLog:
 
         def event() -> Event:
             fields: dict[str, object] = {
-                "principal": shown(principal),
+                "principal": short_name(principal),
                 "allowed": is_allowed,
                 "operation": operation.name,
                 "host": host,
                 "resource_type": resource_type.name,
                 "pattern_type": PatternType.LITERAL.name,
-                "resource_name": shown(resource_name),
+                "resource_name": short_name(resource_name),
                 "request": None if request is None else api_name(request),
                 "listener": listener or None,
             }
@@ -195,31 +195,24 @@ class AuthenticationLog:
         def event() -> Event:
             text = (
                 f"failed authentication from host = {quoted(host)} on listener = "
-                f"{quoted(listener_name)}: {shown(reason)}"
+                f"{quoted(listener_name)}: {short_name(reason)}"
             )
             fields: dict[str, object] = {
                 "host": host,
                 "listener": listener_name,
-                "reason": shown(reason),
+                "reason": short_name(reason),
             }
             return Event("authentication failed", text, fields, is_counted=True)
 
-        self._lines.tell((listener_name, host, reason), (host,), event)
+        self._lines.tell((listener_name, host, reason), (network_of(host),), event)
 
     def close(self) -> None:
         """Write the counts that are due."""
         self._lines.close()
 
 
-def shown(name: str) -> str:
-    """A name, cut when it is very long."""
-    if len(name) <= MAX_NAME_LENGTH:
-        return name
-    return f"{name[:MAX_NAME_LENGTH]}… ({len(name)} characters)"
-
-
 def _who(sender: Names) -> str:
-    *principal, host = (quoted(shown(each)) for each in sender)
+    *principal, host = (quoted(short_name(each)) for each in sender)
     return f"Principal = {principal[0]} from host = {host}" if principal else f"host = {host}"
 
 
@@ -228,7 +221,7 @@ def _decision_text(fields: dict[str, object], rule: Rule) -> str:
     told = {name: quoted(str(value)) for name, value in fields.items()}
     verdict = "Allowed" if fields["allowed"] else "Denied"
     resource = _resource_text(fields, told)
-    reason = rule.name if rule.entry is None else f"{rule.name}({_entry_text(rule.entry)})"
+    reason = rule.name if rule.entry is None else f"{rule.name}({entry_text(rule.entry)})"
     return (
         f"Principal = {told['principal']} is {verdict} operation = {told['operation']} "
         f"from host = {told['host']} on resource = {resource} for request = {told['request']} "
@@ -240,15 +233,16 @@ def _entry_fields(entry: AccessControlEntry) -> dict[str, object]:
     return {
         "permission": PermissionType(entry.permission_type).name,
         "operation": Operation(entry.operation).name,
-        "principal": shown(entry.principal),
+        "principal": short_name(entry.principal),
         "host": entry.host,
         "resource_type": ResourceType(entry.resource_type).name,
         "pattern_type": PatternType(entry.pattern_type).name,
-        "resource_name": shown(entry.resource_name),
+        "resource_name": short_name(entry.resource_name),
     }
 
 
-def _entry_text(entry: AccessControlEntry) -> str:
+def entry_text(entry: AccessControlEntry) -> str:
+    """An access control entry in words, its names quoted."""
     fields = _entry_fields(entry)
     told = {name: quoted(str(value)) for name, value in fields.items()}
     return (

@@ -117,6 +117,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_requests",
         "_security",
         "_stream",
+        "_suspensions",
         "_throttle_timer",
         "_throttled_until_ms",
         "_unsent_ms",
@@ -158,6 +159,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._held: set[Request] = set()
         self._held_bytes = 0
+        self._suspensions = 0
         self._throttle_timer: TimerHandle | None = None
         self._throttled_until_ms = 0.0
         self._close_callbacks: list[Callable[[ServerConnection], object]] = []
@@ -212,10 +214,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         return len(self._held) >= MAX_HELD_REQUESTS or self._held_bytes >= MAX_HELD_BYTES
 
     def suspend(self) -> None:
+        self._suspensions += 1
         self._pause(PauseReason.SUSPENDED)
 
     def proceed(self) -> None:
-        self._resume(PauseReason.SUSPENDED)
+        self._suspensions -= 1
+        if not self._suspensions:
+            self._resume(PauseReason.SUSPENDED)
 
     @property
     def offload(self) -> Offload:

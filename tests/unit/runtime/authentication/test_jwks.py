@@ -125,7 +125,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         (tmp_path / "nowhere", "No such file"),
         (tmp_path, "not a regular file"),
         (Path("/dev/zero"), "not a regular file"),
-        (large, "more than"),
+        (large, "larger than"),
         (garbage, "no key set"),
     ):
         with pytest.raises(SecuritySettingError, match=reason):

@@ -315,7 +315,7 @@ async def test_a_token_in_a_file(tmp_path: Path):
     with pytest.raises(AuthenticationError, match="token file"):
         await source()
     os.mkfifo(path)
-    with pytest.raises(AuthenticationError, match="no regular file"):
+    with pytest.raises(AuthenticationError, match="not a regular file"):
         await source()
 
 

@@ -4,7 +4,7 @@ milliseconds), the sender of a request, refusals, and the errors of failed write
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -12,6 +12,7 @@ from moldau.broker.coordinator.core.result import Answerable, Reply
 from moldau.config.node_config import CONSUMER_GROUP_ASSIGNORS, NodeConfig
 from moldau.metadata.image import ConfigResourceType, ConfigsImage
 from moldau.protocol.errors import ErrorCode
+from moldau.text import short_message
 
 MS_PER_MINUTE: Final = 60_000
 NEW_MEMBER_TIMEOUT_MS: Final = 5 * MS_PER_MINUTE
@@ -144,6 +145,23 @@ class ConsumerGroupSettings:
         )
 
 
+GROUP_BYTES: Final = 2_000
+MEMBER_BYTES: Final = 1_500
+PENDING_MEMBER_BYTES: Final = 500
+NAME_BYTES: Final = 80
+PARTITION_BYTES: Final = 100
+"""What a group, a member, one that has only an id, a name that a member subscribes to and an
+assigned partition take in memory, about, beside their texts.
+"""
+
+PROTOCOL_BYTES: Final = 150
+
+
+def protocols_bytes(protocols: Sequence[tuple[str, bytes]]) -> int:
+    """What names and metadata of a member's protocols take in memory, about."""
+    return sum(PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
+
+
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 """The protocol type of every group of consumers, of the classic protocol and of KIP-848."""
 
@@ -153,12 +171,14 @@ class ClientInfo(NamedTuple):
 
     Attributes:
         client_host: as Kafka keeps it: a slash and the address.
+        principal: whose memory the group takes.
         authorize_topic: whether the sender may describe a topic; None: all topics.
     """
 
     client_id: str
     client_host: str
     authorize_topic: Callable[[str], bool] | None = None
+    principal: str = ""
 
 
 MEMBER_TIMERS: Final = ("session", "rebalance", "join", "sync")
@@ -177,9 +197,9 @@ class Refusal(Exception):
     """A request cannot be carried out; nothing has been changed."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
-        super().__init__(message)
         self.error_code = error_code
-        self.message = message
+        self.message = short_message(message)
+        super().__init__(self.message)
 
 
 _WRITE_ERRORS: Final = {
