@@ -677,6 +677,10 @@ _METRICS = (
     ConfigKey("moldau.log.level", STRING, "INFO",
         one_of("DEBUG", "INFO", "WARNING", "ERROR", any_case=True), LOW, CLUSTER,
         "Our own: the least severity that is logged; may be changed while the node runs."),
+    ConfigKey("moldau.node.principals", STRING, "", None, LOW, STATIC,
+        "Our own: principals of this cluster's nodes, with semicolons between them, * for any "
+        "characters but a comma, as User:CN=*,OU=nodes. They may do what nodes need, and no client "
+        "may have their names."),
     ConfigKey("moldau.sasl.oauthbearer.allowed.files", LIST, (), list_of(), LOW, STATIC,
         "Our own: the files that a file: URL of sasl.oauthbearer.jwks.endpoint.url and "
         "sasl.oauthbearer.token.endpoint.url may name, and sasl.oauthbearer.assertion.*, as "

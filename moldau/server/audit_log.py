@@ -39,7 +39,7 @@ class Rule(NamedTuple):
     """Why the authorizer decides as it does.
 
     Attributes:
-        name: SuperUser, MatchingAcl, NoAclFound or DefaultDeny.
+        name: SuperUser, NodePrincipal, MatchingAcl, NoAclFound or DefaultDeny.
         entry: the one that decides, of MatchingAcl.
     """
 
