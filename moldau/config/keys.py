@@ -630,6 +630,10 @@ _METRICS = (
         "Our own: different denied actions, allowed ones and failed authentications that are "
         "logged in ten seconds, of each; one client's are half of them at most, and what is left "
         "out is counted."),
+    ConfigKey("moldau.fair.share", INT, 25, within(1, 100), LOW, CLUSTER,
+        "Our own: per cent of the memory for requests of clients, of nodes, or of those that have "
+        "not authenticated, that one principal or one address may hold while others wait for it; "
+        "while none waits, one may hold all of it but this share."),
     ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC", "BEARER"), MEDIUM,
         STATIC,
         "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "

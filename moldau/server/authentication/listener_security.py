@@ -158,7 +158,7 @@ class ListenerSecurity:
                 user = self.mapping.user_name(subject_name(certificate))
             except NoMatchingRule as error:
                 return str(error)
-            connection.principal = f"User:{user}"
+            connection.authenticate(f"User:{user}")
         return None
 
 
