@@ -105,15 +105,16 @@ class Budget:
     Attributes:
         limit_bytes: all of it.
         large_limit_bytes: what is held above which no large frame begins or grows.
-        cap_bytes: what one holder may have while nothing else waits: the rest is for others, so
-            that they find room at once.
-        share_bytes: the same while others wait.
+        principal_cap_bytes: what one principal may have while nothing else waits: the rest is for
+            others, so that they find room at once.
+        address_cap_bytes: the same of one address: more, as others may come from there.
+        share_bytes: what one of them may have while others wait.
         moved: whether memory was given back, or a connection that waited went on, since this was
             set to False.
     """
 
     __slots__ = (
-        "cap_bytes",
+        "address_cap_bytes",
         "held_bytes",
         "holders",
         "kind",
@@ -121,6 +122,7 @@ class Budget:
         "limit_bytes",
         "line",
         "moved",
+        "principal_cap_bytes",
         "share_bytes",
         "sources",
         "waiting_count",
@@ -128,7 +130,8 @@ class Budget:
 
     def __init__(self, kind: PeerKind) -> None:
         self.kind = kind
-        self.limit_bytes = self.large_limit_bytes = self.cap_bytes = self.share_bytes = 0
+        self.limit_bytes = self.large_limit_bytes = self.share_bytes = 0
+        self.principal_cap_bytes = self.address_cap_bytes = 0
         self.held_bytes = 0
         self.waiting_count = 0
         self.moved = False
@@ -142,7 +145,8 @@ class Budget:
         # A lone holder can have the largest frame, where the budget has room for one.
         least = min(largest_bytes, self.limit_bytes)
         self.share_bytes = max(share, 2 * CHUNK_BYTES)
-        self.cap_bytes = max(self.limit_bytes - share, share, least)
+        self.principal_cap_bytes = max(self.limit_bytes - share, share, least)
+        self.address_cap_bytes = max(self.limit_bytes - share // 2, least)
         self.large_limit_bytes = max(self.limit_bytes - self.limit_bytes // SMALL_READS_PART, least)
 
     def wanted_bytes(self) -> int:
@@ -255,11 +259,14 @@ class Share(Account):
         limit = budget.limit_bytes if use is Use.READ else budget.large_limit_bytes
         if budget.held_bytes + size_bytes > limit:
             return False
-        for holder in (self.principal, self.address):
+        for holder, cap_bytes in (
+            (self.principal, budget.principal_cap_bytes),
+            (self.address, budget.address_cap_bytes),
+        ):
             others_wait = budget.waiting_count > holder.waiting_count
             # A frame that has begun may end: only its end gives back what it holds.
             is_bound = others_wait and use is not Use.GROWTH
-            most = budget.share_bytes if is_bound else budget.cap_bytes
+            most = budget.share_bytes if is_bound else cap_bytes
             if holder.held_bytes + size_bytes > most:
                 self.barred = holder
                 return False

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
-from moldau.protocol.framing import POISON_BYTE, ReceiveMemory
+from moldau.protocol.framing import POISON_BYTE
 from moldau.protocol.messages.p00_produce import (
     PartitionProduceData,
     ProduceRequest,

@@ -227,9 +227,7 @@ async def test_peers_that_vanish_leave_nothing_and_hold_nobody_up(
     dice = random.Random(seed)
     answerer = Answerer(dice, filesystem, segment, contents)
     memory = ReceiveMemory(poison=True)
-    server = await harness.server(
-        answerer, memory=memory, limits=TIGHT, offload=filesystem.offload
-    )
+    server = await harness.server(answerer, memory=memory, limits=TIGHT, offload=filesystem.offload)
     steady = asyncio.create_task(
         talk(await harness.peer(server), random.Random(dice.random()), answerer)
     )
