@@ -5,7 +5,7 @@ What Java calls `2001:db8:0:0:0:0:0:5` is `2001:db8::5` to sockets here.
 
 from __future__ import annotations
 
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address, IPv6Network, ip_address
 
 
 def canonical_address(text: str) -> str:
@@ -20,6 +20,21 @@ def canonical_address(text: str) -> str:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return str(address).partition("%")[0]
+
+
+def network_of(host: str) -> str:
+    """Whom an address counts for where each client has a share: of IPv6 the network of 64 bits, of
+    which one client has all addresses.
+
+    Args:
+        host: an address in its one form.
+    """
+    if ":" not in host:
+        return host
+    try:
+        return str(IPv6Network((host, 64), strict=False))
+    except ValueError:
+        return host
 
 
 def tls_name(host: str) -> str:

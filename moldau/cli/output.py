@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from unicodedata import east_asian_width
 
-from moldau.runtime.telemetry.logs import one_line
+from moldau.text import one_line
 
 if TYPE_CHECKING:
     from rich.live import Live

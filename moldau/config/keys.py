@@ -628,8 +628,12 @@ def _http_keys() -> Iterator[ConfigKey]:
 _METRICS = (
     ConfigKey("moldau.audit.log.max.lines", INT, 100, within(1), LOW, STATIC,
         "Our own: different denied actions, allowed ones and failed authentications that are "
-        "logged in ten seconds, of each; one client's are half of them at most, and what is left "
-        "out is counted."),
+        "logged in ten seconds, of each, beside one of every client; one client's are half of the "
+        "free ones at most, and what is left out is counted."),
+    ConfigKey("moldau.delegation.token.max.per.owner", INT, 1_000, within(1, 100_000), LOW, STATIC,
+        "Our own: how many delegation tokens an owner has; expired ones do not count. The answer "
+        "beyond is POLICY_VIOLATION. Of the 100,000 of a cluster an owner has no more than are "
+        "left for others."),
     ConfigKey("moldau.fair.share", INT, 25, within(1, 100), LOW, CLUSTER,
         "Our own: per cent of the memory for requests of clients, of nodes, or of those that have "
         "not authenticated, that one principal or one address may hold while others wait for it; "

@@ -25,11 +25,10 @@ from moldau.server.described_acls import described_acls
 from moldau.server.described_configs import DescribedEntries, config_permission, description
 from moldau.server.described_scram import described_scram
 from moldau.server.request import Sender
+from moldau.text import short_name
 
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2
-MAX_SHOWN_CHARACTERS: Final = 250
-"""So much of an unknown name is told: a topic's has no more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +121,7 @@ class ClusterDescriptions:
             return result
         # An empty list means all keys, as null does.
         keys = frozenset(resource.configuration_keys or ()) or None
-        shown = name[:MAX_SHOWN_CHARACTERS]
+        shown = short_name(name)
         if resource_type == ConfigResourceType.TOPIC:
             if name not in image.topics.topics_by_name:
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -46,6 +46,7 @@ from moldau.protocol.messages.p41_describe_delegation_token import (
 )
 from moldau.protocol.schema import ArrayType, Message, Struct, StructType
 from moldau.protocol.types import ZERO_UUID
+from moldau.text import short_message
 
 
 def error_response(
@@ -152,7 +153,7 @@ class _Failed(NamedTuple):
 
     def __call__(self, kind: type[StructT], **fields: Any) -> StructT:
         if hasattr(kind, "error_message"):
-            fields["error_message"] = self.text
+            fields["error_message"] = short_message(self.text)
         return kind(error_code=self.error, **fields)
 
 

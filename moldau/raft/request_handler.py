@@ -35,6 +35,7 @@ from moldau.raft.wire import (
     listeners_of,
 )
 from moldau.runtime.clock import Clock
+from moldau.text import short_message
 
 REMOVE_VOTER_TIMEOUT_MS: Final = 30_000
 """RemoveRaftVoter says nothing of how long its sender waits: what Kafka's tools wait by default."""
@@ -227,4 +228,4 @@ def _refusal_of(request: Message, error: ErrorCode) -> Message:
 
 
 def _text(error: ErrorCode, message: str) -> str | None:
-    return None if error is ErrorCode.NONE else message or error.message
+    return None if error is ErrorCode.NONE else short_message(message) or error.message

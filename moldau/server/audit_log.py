@@ -2,8 +2,8 @@
 
 Owns the wording of these lines, and what a `Brake` counts of them. Must not decide anything.
 Invariants: an event is one line, and no name in it can be taken for another part of it; what a
-client does a hundred thousand times is one line and a count; one client's lines leave room for
-those of others.
+client does a hundred thousand times is one line and a count; whatever others do, each sender has
+a line of its own in an interval, and a count of what is left out.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from moldau.addresses import network_of
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
 from moldau.protocol.api_keys import api_name
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.telemetry.brake import Brake, Names
-from moldau.runtime.telemetry.logs import Event, quoted
+from moldau.runtime.telemetry.logs import Event
+from moldau.text import quoted, short_name
 
 if TYPE_CHECKING:
     from moldau.metadata.image.security import AccessControlEntry
@@ -32,10 +34,8 @@ AUTHENTICATION: Final = logging.getLogger("moldau.authentication")
 
 INTERVAL_MS: Final = 10_000.0
 DEFAULT_MAX_LINES: Final = 100
-ONE_SENDERS_SHARE: Final = 0.5
-"""Of an interval's lines, what one sender may cause."""
-MAX_NAME_LENGTH: Final = 250
-"""Characters shown of a name: what clients send may be 32 KiB long."""
+MAX_SENDERS: Final = 1_000
+"""Who has a line of its own in an interval, beside those of `max_lines`, and a count."""
 
 
 class Rule(NamedTuple):
@@ -69,7 +69,7 @@ class Lines:
             max_lines=1,
             interval_ms=INTERVAL_MS,
             max_messages=max_lines,
-            senders_share=ONE_SENDERS_SHARE,
+            max_senders=MAX_SENDERS,
         )
         self._timer: TimerHandle | None = None
 
@@ -82,7 +82,7 @@ class Lines:
 
         Args:
             key: equal for lines that say the same.
-            sender: who causes it: a host, or a principal and its host.
+            sender: who causes it: a network, or a principal and its host.
         """
         line = self._brake.take(key, event, sender)
         if line is not None:
@@ -157,13 +157,13 @@ class DecisionLog:
 
         def event() -> Event:
             fields: dict[str, object] = {
-                "principal": shown(principal),
+                "principal": short_name(principal),
                 "allowed": is_allowed,
                 "operation": operation.name,
                 "host": host,
                 "resource_type": resource_type.name,
                 "pattern_type": PatternType.LITERAL.name,
-                "resource_name": shown(resource_name),
+                "resource_name": short_name(resource_name),
                 "request": None if request is None else api_name(request),
                 "listener": listener or None,
             }
@@ -198,16 +198,16 @@ class AuthenticationLog:
         def event() -> Event:
             text = (
                 f"failed authentication from host = {quoted(host)} on listener = "
-                f"{quoted(listener_name)}: {shown(reason)}"
+                f"{quoted(listener_name)}: {short_name(reason)}"
             )
             fields: dict[str, object] = {
                 "host": host,
                 "listener": listener_name,
-                "reason": shown(reason),
+                "reason": short_name(reason),
             }
             return Event("authentication failed", text, fields, is_counted=True)
 
-        self._lines.tell((listener_name, host, reason), (host,), event)
+        self._lines.tell((listener_name, host, reason), (network_of(host),), event)
 
     def close(self) -> None:
         """Write the counts that are due."""
@@ -227,21 +227,22 @@ class SharesLog:
         principal, host, budget = share.user or "User:ANONYMOUS", share.host, share.budget
 
         def event() -> Event:
+            name, listener = short_name(principal), share.owner.listener_name
             fields: dict[str, object] = {
-                "principal": shown(principal),
+                "principal": name,
                 "host": host,
-                "listener": share.owner.listener_name,
+                "listener": listener,
                 "principal_bytes": share.principal.held_bytes,
                 "host_bytes": share.address.held_bytes,
                 "share_bytes": budget.share_bytes,
                 "waiting": budget.waiting_count,
             }
             text = (
-                f"Principal = {quoted(shown(principal))} holds {share.principal.held_bytes} bytes "
-                f"and host = {quoted(host)} holds {share.address.held_bytes} of the "
+                f"Principal = {quoted(name)} holds {share.principal.held_bytes} bytes and "
+                f"host = {quoted(host)} holds {share.address.held_bytes} of the "
                 f"{budget.limit_bytes} bytes for requests of {budget.kind.value} on listener = "
-                f"{quoted(share.owner.listener_name)}, where moldau.fair.share is "
-                f"{budget.share_bytes} bytes: {what_follows}"
+                f"{quoted(listener)}, where moldau.fair.share is {budget.share_bytes} bytes: "
+                f"{what_follows}"
             )
             return Event("more memory than a fair share", text, fields, is_counted=True)
 
@@ -252,15 +253,8 @@ class SharesLog:
         self._lines.close()
 
 
-def shown(name: str) -> str:
-    """A name, cut when it is very long."""
-    if len(name) <= MAX_NAME_LENGTH:
-        return name
-    return f"{name[:MAX_NAME_LENGTH]}… ({len(name)} characters)"
-
-
 def _who(sender: Names) -> str:
-    *principal, host = (quoted(shown(each)) for each in sender)
+    *principal, host = (quoted(short_name(each)) for each in sender)
     return f"Principal = {principal[0]} from host = {host}" if principal else f"host = {host}"
 
 
@@ -281,11 +275,11 @@ def _entry_fields(entry: AccessControlEntry) -> dict[str, object]:
     return {
         "permission": PermissionType(entry.permission_type).name,
         "operation": Operation(entry.operation).name,
-        "principal": shown(entry.principal),
+        "principal": short_name(entry.principal),
         "host": entry.host,
         "resource_type": ResourceType(entry.resource_type).name,
         "pattern_type": PatternType(entry.pattern_type).name,
-        "resource_name": shown(entry.resource_name),
+        "resource_name": short_name(entry.resource_name),
     }
 
 

@@ -18,7 +18,7 @@ from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.network import set_socket_options
 from moldau.runtime.slices import Work
 from moldau.runtime.timers import TimerWheel
-from moldau.server.audit_log import AuthenticationLog, SharesLog, shown
+from moldau.server.audit_log import AuthenticationLog, SharesLog
 from moldau.server.connection_limits import ConnectionPlaces, ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.memory_shares import Budget, MemoryShares, Share
@@ -26,6 +26,7 @@ from moldau.server.outgoing import Offload
 from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import Request, RequestMetrics
 from moldau.server.server_connection import ServerConnection
+from moldau.text import short_name
 
 SWEEP_INTERVAL_MS: Final = 1000.0
 """How often idle and slow connections are looked for."""
@@ -223,7 +224,7 @@ class ConnectionGroup:
             connection.connection_id,
             connection.listener_name,
             connection.client_software_name,
-            shown(reason),
+            short_name(reason),
         )
 
     def schedule_flush(self, connection: ServerConnection) -> None:

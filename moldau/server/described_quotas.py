@@ -13,12 +13,11 @@ from moldau.metadata.quota_entities import ENTITY_TYPES, IP, QuotaEntity
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p48_describe_client_quotas as p48
+from moldau.text import short_name
 
 EXACT: Final = 0
 DEFAULT: Final = 1
 SPECIFIED: Final = 2
-MAX_SHOWN_CHARACTERS: Final = 250
-"""So much of a wrong entity type is told."""
 
 
 class FilterRefused(Exception):
@@ -65,7 +64,7 @@ class QuotaFilter:
 
     def _add(self, component: p48.ComponentData) -> None:
         kind, match = component.entity_type, component.match
-        shown = kind[:MAX_SHOWN_CHARACTERS]
+        shown = short_name(kind)
         if not kind:
             raise FilterRefused(ErrorCode.INVALID_REQUEST, "an entity type is empty")
         if self._has(kind):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from moldau.addresses import canonical_address
+from moldau.addresses import canonical_address, network_of
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,17 @@ def test_the_form_of_java_is_the_form_of_sockets(seed: int) -> None:
     in_full = ":".join(f"{each:04X}" for each in groups)
     assert canonical_address(of_java) == canonical_address(in_full)
     assert canonical_address(of_java) != canonical_address(of_java[:-1] + "0")
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("2001:db8::5", "2001:db8::/64"),
+        ("2001:db8::5:0:0:1", "2001:db8::/64"),
+        ("::1", "::/64"),
+        ("no:address", "no:address"),
+    ],
+)
+def test_a_client_has_a_network_of_ipv6(host: str, network: str) -> None:
+    assert network_of(host) == network

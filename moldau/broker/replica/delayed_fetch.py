@@ -539,7 +539,13 @@ class DelayedFetch(DelayedOperation):
             return partition or manager.missing_error(fetched.topic, index)
         partition = manager.topic_by_id(fetched.topic_id).get(index)
         if partition is None:
-            return manager.missing_error_by_id(fetched.topic_id, index)
+            topic = manager.topic_name(fetched.topic_id)
+            if topic is None:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            # Which partitions it has, and where they are, is for those who may read it.
+            if not self._is_authorized(topic):
+                return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return manager.missing_error(topic, index)
         log = partition.log
         if log is not None and log.topic_id != fetched.topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID

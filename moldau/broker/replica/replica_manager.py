@@ -220,12 +220,6 @@ class ReplicaManager:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def missing_error_by_id(self, topic_id: UUID, partition_index: int) -> ErrorCode:
-        known = self.image.topics.topics_by_id.get(topic_id)
-        if known is None:
-            return ErrorCode.UNKNOWN_TOPIC_ID
-        return self.missing_error(known.name, partition_index)
-
     def topic_name(self, topic_id: UUID) -> str | None:
         known = self.image.topics.topics_by_id.get(topic_id)
         return None if known is None else known.name

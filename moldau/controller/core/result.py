@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
+from moldau.text import short_message
 
 Response_co = TypeVar("Response_co", bound=Message, covariant=True)
 VersionedRecord: TypeAlias = tuple[Message, int]
@@ -23,9 +24,6 @@ MAX_CHANGES_PER_STEP: Final = 2_000
 """How many partitions a broker's coming or going changes in one batch, so that the controller's
 loop gives way to others in between; well below Kafka's 10,000 records per batch.
 """
-
-MAX_MESSAGE_CHARACTERS: Final = 1_000
-"""A refusal may quote what was asked for, which may be longer than the response has room for."""
 
 Resume: TypeAlias = "Callable[[int, float], ControllerResult[Message]]"
 
@@ -65,11 +63,9 @@ class Refusal(Exception):
     """One item of a request cannot be done; the manager turns it into that item's error code."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
-        if len(message) > MAX_MESSAGE_CHARACTERS:
-            message = f"{message[:MAX_MESSAGE_CHARACTERS]}…"
-        super().__init__(message)
         self.error = error
-        self.message = message
+        self.message = short_message(message)
+        super().__init__(self.message)
 
 
 def permits_refusal() -> Refusal:

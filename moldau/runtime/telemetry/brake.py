@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_SENDERS_COUNTED: Final = 100
-"""Senders whose missing lines are counted by name; those of all others are one number."""
+"""Senders without a line whose missing lines are counted by name; those of all others are one
+number.
+"""
 Names: TypeAlias = tuple[str, ...]
+"""Whom a line is about, the most general first: a principal, and its address."""
 OTHERS: Final[Names] = ()
 
 
@@ -51,19 +54,26 @@ class _Message(Generic[T]):
 class Brake(Generic[T]):
     """Lets lines through, or counts them. Takes no lock.
 
+    A sender may cause another message as long as it has caused fewer than there is room for: the
+    first one takes half of the room at most, the next one half of the rest.
+
     Args:
         max_lines: lines of one message within any span of `interval_ms`.
         max_messages: those known at a time, each for `interval_ms` after its last line; lines of
             further ones are left out.
         senders_share: of `max_messages`, what one sender may cause.
+        max_senders: of so many at a time, the first message finds room whatever the others cause;
+            half of these places are for first names that have none yet.
     """
 
     __slots__ = (
         "_clock",
         "_crowded_out",
         "_crowded_until_ms",
+        "_first_names",
         "_max_lines",
         "_max_messages",
+        "_max_senders",
         "_messages",
         "_senders",
         "_senders_max",
@@ -78,15 +88,18 @@ class Brake(Generic[T]):
         interval_ms: float,
         max_messages: int,
         senders_share: float = 1.0,
+        max_senders: int = 0,
     ) -> None:
         self.interval_ms = interval_ms
         self._clock = clock
         self._max_lines = max_lines
         self._max_messages = max_messages
+        self._max_senders = max_senders
         self._senders_max = max(1, int(max_messages * senders_share))
         # In the order in which their counts are due.
         self._messages: dict[Hashable, _Message[T]] = {}
-        self._senders: Counter[Names] = Counter()
+        self._senders: Counter[Names] = Counter()  # their messages
+        self._first_names: Counter[Names] = Counter()  # their senders
         self._crowded_out: Counter[Names] = Counter()
         self._crowded_until_ms = 0.0
 
@@ -102,13 +115,12 @@ class Brake(Generic[T]):
         now_ms = self._clock.monotonic_ms()
         known = self._messages.get(message)
         if known is None:
-            if len(self._messages) >= self._max_messages or (
-                self._senders[sender] >= self._senders_max
-            ):
+            if not self._has_room(sender):
                 self._crowd_out(sender)
                 return None
             known = _Message(sample(), sender, now_ms + self.interval_ms, self._max_lines)
             self._messages[message] = known
+            self._first_names[sender[:1]] += not self._senders[sender]
             self._senders[sender] += 1
         written_ms = known.written_ms
         if len(written_ms) == self._max_lines and written_ms[0] > now_ms - self.interval_ms:
@@ -151,13 +163,27 @@ class Brake(Generic[T]):
             due.append(self._crowded_until_ms)
         return min(due, default=None)
 
+    def _has_room(self, sender: Names) -> bool:
+        own, sender_count = self._senders[sender], len(self._senders)
+        if self._max_senders and not own:
+            with_first_name = self._first_names[sender[:1]]
+            if with_first_name:
+                return with_first_name < self._max_senders // 2 - sender_count
+            return sender_count < self._max_senders
+        # The first messages of senders, which have places of their own, take no room from others.
+        free = self._max_messages - len(self._messages) + min(sender_count, self._max_senders)
+        return own < self._senders_max and max(0, own - 1) < free
+
     def _forget(self, sender: Names) -> None:
-        self._senders[sender] -= 1
-        if not self._senders[sender]:
-            del self._senders[sender]
+        for counter, name in ((self._senders, sender), (self._first_names, sender[:1])):
+            counter[name] -= 1
+            if counter[name]:
+                return
+            del counter[name]
 
     def _crowd_out(self, sender: Names) -> None:
         if not self._crowded_out:
             self._crowded_until_ms = self._clock.monotonic_ms() + self.interval_ms
-        has_name = sender in self._crowded_out or len(self._crowded_out) < MAX_SENDERS_COUNTED
-        self._crowded_out[sender if has_name else OTHERS] += 1
+        crowded_out = self._crowded_out
+        has_name = sender in self._senders or len(crowded_out) < MAX_SENDERS_COUNTED
+        crowded_out[sender if has_name or sender in crowded_out else OTHERS] += 1

@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TextIO
 
 from moldau.runtime.telemetry.brake import Brake, LeftOut, Names
+from moldau.text import one_line, printable_json
 
 if TYPE_CHECKING:
     from moldau.runtime.clock import Clock
@@ -38,7 +39,6 @@ SUBJECT: Final = re.compile(r"[\w.-]+-\d+", re.ASCII)
 SAMPLE_LENGTH: Final = 300
 """Characters that a count shows of the message."""
 
-_PLAIN: Final = re.compile(r"[\w.:*/@%+-]+", re.ASCII)
 _DIGITS: Final = re.compile(r"\d+")
 _DIRECTIVE: Final = re.compile(r"%[-+ #0-9.]*[a-zA-Z]")
 _LETTER: Final = re.compile(r"[a-zA-Z]")
@@ -100,7 +100,8 @@ class ConsoleFormatter(logging.Formatter):
         for key, value in extra_fields(record).items():
             line += f" {key}={one_line(str(value))}"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            trace = self.formatException(record.exc_info).split("\n")
+            line += "".join(f"\n{one_line(each)}" for each in trace)
         return line
 
 
@@ -122,7 +123,7 @@ class JsonFormatter(logging.Formatter):
             entry.setdefault(key, value)
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return _printable_json(entry)
+        return printable_json(json.dumps(entry, default=str, ensure_ascii=False))
 
 
 class _Sample(NamedTuple):
@@ -270,33 +271,6 @@ def configure_logging(
 def set_level(level: str | int) -> None:
     """Change the level of all our loggers. Raises ValueError for a level that does not exist."""
     logging.getLogger(ROOT).setLevel(_parse_level(level))
-
-
-def one_line(text: str) -> str:
-    """Text with its control characters escaped: they would let a peer forge lines, or colours."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
-
-
-def quoted(text: str) -> str:
-    """Text that cannot be taken for what stands around it: as it is when it is of letters, digits
-    and a few other characters, else as a JSON string, everything that does not print escaped.
-    """
-    return text if _PLAIN.fullmatch(text) else _printable_json(text)
-
-
-def _printable_json(value: object) -> str:
-    """One line of JSON without characters that a terminal or an editor would act on."""
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else json.dumps(character)[1:-1] for character in text
-    )
 
 
 def _parse_level(level: str | int) -> int:

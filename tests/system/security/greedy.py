@@ -225,6 +225,8 @@ class _Client:
         self._socket.close()
 
     def go(self, now_s: float) -> None:
+        if now_s < self._due_s:
+            return
         with contextlib.suppress(*_NOT_NOW):
             self._write(now_s)
         with contextlib.suppress(*_NOT_NOW):
@@ -241,9 +243,10 @@ class _Client:
             self._head = self._head[self._socket.send(self._head) :]
         elif self._fast_bytes:
             self._fast_bytes -= self._socket.send(_ZEROS[: self._fast_bytes])
-        elif self._slow_bytes > 1 and now_s >= self._due_s and self._greed.kind != "silent":
+        else:
             self._due_s = now_s + self._greed.pause_s
-            self._slow_bytes -= self._socket.send(b"\0")
+            if self._slow_bytes > 1 and self._greed.kind != "silent":
+                self._slow_bytes -= self._socket.send(b"\0")
 
 
 def _run(target: Target, greed: Greed) -> None:
@@ -254,7 +257,7 @@ def _run(target: Target, greed: Greed) -> None:
     said_s = 0.0
     while not select.select([sys.stdin], [], [], 0.005)[0]:
         now_s = time.monotonic()
-        for _ in range(min(50, greed.count - len(clients))):
+        for _ in range(min(200, greed.count - len(clients))):
             try:
                 clients.append(_Client(target, greed))
             except (OSError, EOFError):

@@ -13,7 +13,7 @@ from moldau.controller.controller import SLICE_MS, Controller, SnapshotPolicy
 from moldau.controller.core import feature_control
 from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.partition_index import PartitionIndex
-from moldau.controller.core.result import MAX_MESSAGE_CHARACTERS, Refusal
+from moldau.controller.core.result import Refusal
 from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.protocol.errors import ErrorCode
@@ -48,6 +48,7 @@ from moldau.protocol.messages.p46_list_partition_reassignments import (
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.schema import Message
+from moldau.text import MAX_MESSAGE_CHARACTERS
 from tests.unit.controller.harness import answers_of
 from tests.unit.metadata.builders import (
     CLUSTER_ID,

@@ -222,7 +222,7 @@ class LooplessClock:
 
 
 def test_a_sender_leaves_room_for_others_and_their_number_is_bounded() -> None:
-    clock = ManualClock()
+    clock = ManualClock(monotonic_ms=0)
     brake: Brake[str] = Brake(clock, max_lines=1, interval_ms=10, max_messages=4, senders_share=0.5)
     for number in range(10):
         brake.take(number, lambda: "of a", ("a",))
@@ -240,6 +240,36 @@ def test_a_sender_leaves_room_for_others_and_their_number_is_bounded() -> None:
     assert sum(each.line_count for each in counts) == 8 + MAX_SENDERS_COUNTED + 5
     assert brake.due_ms() is None
     assert brake.take(0, lambda: "of a", ("a",)) == "of a", "there is room again"
+
+
+def test_places_of_senders_are_bounded_and_half_are_for_new_first_names() -> None:
+    clock = ManualClock()
+    brake: Brake[str] = Brake(clock, max_lines=1, interval_ms=10, max_messages=1, max_senders=100)
+
+    def taken(first: str, numbers: range) -> int:
+        lines = [brake.take((first, n), lambda: "line", (first, str(n))) for n in numbers]
+        return sum(line is not None for line in lines)
+
+    for _ in range(2):
+        assert taken("a", range(99)) == 25
+        assert taken("b", range(99)) == 13
+        assert sum(taken(f"c{number}", range(1)) for number in range(99)) == 100 - 25 - 13
+        clock.advance(10)
+        counts = brake.take_counts()
+        assert sum(each.line_count for each in counts) == 3 * 99 - 100
+        assert brake.due_ms() is None, "all places are free again"
+
+
+def test_room_is_halved_from_sender_to_sender() -> None:
+    brake: Brake[str] = Brake(
+        ManualClock(), max_lines=1, interval_ms=10, max_messages=64, max_senders=10
+    )
+    taken: Counter[int] = Counter()
+    for sender in range(11):
+        for number in range(100):
+            line = brake.take((sender, number), lambda: "line", (f"{sender}",))
+            taken[sender] += line is not None
+    assert [*taken.values()] == [33, 17, 9, 5, 3, 2, 2, 1, 1, 1, 0]
 
 
 def test_a_count_shows_the_first_line_that_was_left_out() -> None:

@@ -98,6 +98,11 @@ def test_console_lines_cannot_be_forged() -> None:
     logging.getLogger("moldau.test").info("a\nb\x1b[31m", extra={"partition": 3})
     (line,) = stream.getvalue().splitlines()
     assert line.endswith(r"INFO    test: a\nb\x1b[31m partition=3")
+    try:
+        raise ValueError("\x1b[31m\x9b")
+    except ValueError:
+        logging.getLogger("moldau.test").exception("failed")
+    assert stream.getvalue().endswith("ValueError: \\x1b[31m\\x9b\n")
 
 
 class Terminal(io.StringIO):

@@ -13,8 +13,15 @@ import pytest
 from moldau.metadata.image.security import AccessControlEntry
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
 from moldau.protocol.api_keys import ApiKey
+from moldau.runtime.telemetry.brake import MAX_SENDERS_COUNTED
 from moldau.runtime.telemetry.logs import JsonFormatter, configure_logging
-from moldau.server.audit_log import AUTHORIZER, INTERVAL_MS, AuthenticationLog, DecisionLog
+from moldau.server.audit_log import (
+    AUTHORIZER,
+    INTERVAL_MS,
+    MAX_SENDERS,
+    AuthenticationLog,
+    DecisionLog,
+)
 from moldau.server.authorizer import Authorizer
 from moldau.server.request import Sender
 from moldau.server.standard_authorizer import StandardAuthorizer
@@ -183,27 +190,69 @@ def test_a_hundred_thousand_denials_are_one_line_and_a_count(
     assert clock.timer_count == 1
 
 
-def test_a_client_that_tries_every_name_leaves_room_for_others(
+def test_lines_of_one_client_leave_room_for_all_others(
     authorizer: StandardAuthorizer, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
         for number in range(5_000):
             sender(authorizer).authorized_topic(Operation.WRITE, f"t-{number}")
-        assert len(caplog.records) == 10
-        sender(authorizer, "User:carol").authorized_topic(Operation.WRITE, "t")
-        assert "User:carol" in caplog.records[-1].getMessage()
+        assert len(caplog.records) == 11, "half of the room, and one of its own"
         caplog.clear()
-        for number in range(5_000):  # each is another client now
-            sender(authorizer, f"User:u{number}").authorized_topic(Operation.WRITE, "t")
-        assert len(caplog.records) == 9
+        for _ in range(2):  # the second time each is counted
+            for number in range(200):
+                sender(authorizer, f"User:u{number}").authorized_topic(Operation.WRITE, "t")
+        said = [each.getMessage().split()[2] for each in caplog.records]
+        assert said == [f"User:u{number}" for number in range(200)]
+        caplog.clear()
+        clock.advance(INTERVAL_MS)
+    counted = [each.getMessage() for each in caplog.records]
+    assert len(counted) == 201
+    assert all(": 1 more times within 10 s" in each for each in counted[:-1])
+    assert counted[-1] == (
+        "4989 more lines like these are left out, of Principal = User:bob from host = 10.0.0.1"
+    )
+
+
+def test_one_principal_at_many_addresses_and_many_principals_leave_room(
+    authorizer: StandardAuthorizer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def denied(principal: str, host: str = "10.0.0.1") -> bool:
+        """Whether it is logged."""
+        caplog.clear()
+        sender(authorizer, principal, host).authorized_topic(Operation.WRITE, "t")
+        return f"Principal = {principal} " in caplog.text
+
+    with caplog.at_level(logging.INFO):
+        assert sum(denied("User:bob", f"2001:db8::{n:x}") for n in range(5_000)) == MAX_SENDERS // 4
+        assert denied("User:carol")
+        assert sum(denied(f"User:u{number}") for number in range(MAX_SENDERS)) == (
+            MAX_SENDERS - MAX_SENDERS // 4 - 1
+        )
         caplog.clear()
         authorizer.log.close()  # type: ignore[union-attr]
     assert clock.timer_count == 0
-    assert len(caplog.records) == 101
-    left_out = [json.loads(JsonFormatter().format(each))["left_out"] for each in caplog.records]
-    assert sum(left_out) == 4_990 + 5_000 - 9
-    assert "4990 more lines like these are left out, of Principal = User:bob" in caplog.text
-    assert "of others" in caplog.text
+    left_out = [json.loads(JsonFormatter().format(each)) for each in caplog.records]
+    assert sum(each["left_out"] for each in left_out) == 5_000 + 1 + MAX_SENDERS - MAX_SENDERS
+    assert len(left_out) == MAX_SENDERS_COUNTED + 1
+    assert left_out[-1]["sender"] == "others"
+
+
+def test_failed_logins_from_many_addresses_leave_room_for_those_of_others(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = AuthenticationLog(clock, 4)
+    with caplog.at_level(logging.WARNING):
+        for number in range(500):
+            log.failed("OUTSIDE", f"10.0.{number // 250}.{number % 250}", "guessed")
+        for number in range(5_000):  # one client with a network of its own
+            log.failed("OUTSIDE", f"2001:db8::{number:x}", "guessed")
+        assert 500 < len(caplog.records) < 510
+        log.failed("OUTSIDE", "192.0.2.1", "'carol' has another password")
+        assert "192.0.2.1" in caplog.records[-1].getMessage()
+        caplog.clear()
+        log.close()
+    assert len(caplog.records) == 1
+    assert "more lines like these are left out, of host = 2001:db8::/64" in caplog.text
 
 
 def test_switched_off_it_costs_no_memory(
@@ -224,12 +273,13 @@ def test_guesses_of_a_password_are_one_line_and_a_count(
             log.failed("OUTSIDE", "10.0.0.1", "authentication with PLAIN failed: 'alice'")
             log.failed("OUTSIDE", "10.0.0.2", f"authentication with PLAIN failed: 'u{number}'")
         clock.advance(INTERVAL_MS)
-    assert [each.getMessage().partition(" failed: ")[2] for each in caplog.records[:4]] == [
+    assert [each.getMessage().partition(" failed: ")[2] for each in caplog.records[:5]] == [
         "'alice'",
         "'u0'",
         "'u1'",
+        "'u2'",
         "'alice': 999 more times within 10 s",
     ]
-    assert caplog.records[4].getMessage() == (
-        "998 more lines like these are left out, of host = 10.0.0.2"
+    assert caplog.records[5].getMessage() == (
+        "997 more lines like these are left out, of host = 10.0.0.2"
     )

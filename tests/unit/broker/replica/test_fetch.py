@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.replica import purgatory
 from moldau.broker.replica.delayed_fetch import DelayedFetch
 from moldau.broker.replica.partition import Partition
 from moldau.protocol.access_control import Operation
@@ -180,9 +179,20 @@ async def test_topic_authorization_failed(tmp_path: Path) -> None:
 
     async with DataPath(tmp_path, authorizer=Refusing()) as broker:
         broker.create_topic("t")
-        for api_version in (12, 13):
-            found = await ask(broker, 0, api_version=api_version)
-            assert found.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        broker.create_topic("elsewhere", leader=OTHER_BROKER_ID, replicas=(2,), leader_epoch=3)
+        for api_version in (12, 13, 18):
+            for partition in (("t", 0), ("t", 1), ("elsewhere", 0), ("elsewhere", 1)):
+                request = fetch({partition: 0}, api_version=api_version)
+                response = await broker.ask(request, api_version)
+                found = only(response)
+                assert found.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED, partition
+                assert found.current_leader.leader_id == -1
+                assert not response.node_endpoints
+            missing = fetch({("gone", 0): 0}, api_version=api_version)
+            error = only(await broker.ask(missing, api_version)).error_code
+            by_id = ErrorCode.UNKNOWN_TOPIC_ID
+            by_name = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            assert error == (by_id if api_version >= 13 else by_name), "as Apache Kafka"
 
 
 async def test_isolation_level_that_does_not_exist(broker: DataPath) -> None:
@@ -406,7 +416,7 @@ async def test_a_full_purgatory_answers_at_once(
     broker: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("t")
-    monkeypatch.setattr(purgatory, "MAX_OPERATIONS", 1)
+    monkeypatch.setattr(broker.manager.fetch_purgatory._line, "max_count", 1)
     first = broker.send(fetch({("t", 0): 0}, max_wait_ms=5_000), 12)
     second = broker.send(fetch({("t", 0): 0}, max_wait_ms=5_000), 12)
     assert (first.is_answered, second.is_answered) == (False, True)

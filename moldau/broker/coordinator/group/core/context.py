@@ -12,6 +12,7 @@ from moldau.broker.coordinator.core.result import Answerable, Reply
 from moldau.config.node_config import CONSUMER_GROUP_ASSIGNORS, NodeConfig
 from moldau.metadata.image import ConfigResourceType, ConfigsImage
 from moldau.protocol.errors import ErrorCode
+from moldau.text import short_message
 
 MS_PER_MINUTE: Final = 60_000
 NEW_MEMBER_TIMEOUT_MS: Final = 5 * MS_PER_MINUTE
@@ -177,9 +178,9 @@ class Refusal(Exception):
     """A request cannot be carried out; nothing has been changed."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
-        super().__init__(message)
         self.error_code = error_code
-        self.message = message
+        self.message = short_message(message)
+        super().__init__(self.message)
 
 
 _WRITE_ERRORS: Final = {

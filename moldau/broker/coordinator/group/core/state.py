@@ -52,6 +52,7 @@ from moldau.protocol.messages.p15_describe_groups import DescribedGroup, Describ
 from moldau.protocol.messages.p16_list_groups import ListedGroup
 from moldau.protocol.schema import Message
 from moldau.protocol.types import ZERO_UUID
+from moldau.text import short_message
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -311,7 +312,7 @@ def _not_found(group_id: str, api_version: int, message: str) -> DescribedGroup:
         group_id=group_id,
         group_state=ClassicGroupState.DEAD.value,
         error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else ErrorCode.NONE,
-        error_message=message if is_error else None,
+        error_message=short_message(message) if is_error else None,
     )
 
 

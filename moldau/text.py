@@ -1,0 +1,63 @@
+"""Text that others have chosen, as it may be shown: without control characters, and not too long.
+
+Invariant: what is shown is one line that neither a terminal nor a reader of lines acts on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+MAX_NAME_CHARACTERS: Final = 250
+"""Shown of a name: what clients send may be 32 KiB long."""
+MAX_MESSAGE_CHARACTERS: Final = 1_000
+"""Of the message of an error. It may quote what was asked for, and a response has room for 32 KiB.
+"""
+
+_PLAIN: Final = re.compile(r"[\w.:*/@%+-]+", re.ASCII)
+
+
+def one_line(text: str) -> str:
+    """Text with everything that does not print escaped, as in `\\x1b`, `\\n` and `\\u202e`: it
+    would let a peer forge lines, colours, or the order of letters.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def quoted(text: str) -> str:
+    """Text that cannot be taken for what stands around it: as it is when it is of letters, digits
+    and a few other characters, else as a JSON string, everything that does not print escaped.
+    """
+    if _PLAIN.fullmatch(text):
+        return text
+    return printable_json(json.dumps(text, ensure_ascii=False))
+
+
+def printable_json(document: str) -> str:
+    """The same JSON, in one line, without characters that a terminal or an editor would act on."""
+    if document.isprintable():
+        return document
+    return "".join(
+        character if character.isprintable() else json.dumps(character)[1:-1]
+        for character in document
+    )
+
+
+def short_name(name: str) -> str:
+    """A name, cut when it is very long."""
+    if len(name) <= MAX_NAME_CHARACTERS:
+        return name
+    return f"{name[:MAX_NAME_CHARACTERS]}… ({len(name)} characters)"
+
+
+def short_message(message: str) -> str:
+    """The message of an error, cut when it is very long."""
+    if len(message) <= MAX_MESSAGE_CHARACTERS:
+        return message
+    return f"{message[:MAX_MESSAGE_CHARACTERS]}…"
