@@ -16,6 +16,8 @@ from moldau.server.authentication.certificates import PrincipalMapping
 from moldau.server.authentication.core.mechanism import SaslRefused
 from moldau.server.authentication.core.scram import Scram
 from moldau.server.authentication.listener_security import ListenerSecurity, SaslSettings
+from moldau.server.authentication.tls_handshakes import TlsHandshakes, handshake_problem
+from moldau.server.connection_limits import ServerLimits
 
 PLAIN = "listener.name.outside.plain.sasl.jaas.config"
 USERS = 'org.example.PlainLoginModule required user_alice="s3cret" user_b="" username="node";'
@@ -228,3 +230,53 @@ async def test_the_keys_of_tokens_live_as_long_as_their_listener() -> None:
     bare = ListenerSecurity(None, PrincipalMapping("DEFAULT"), None)
     await bare.start()
     await bare.close()
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "the client shows no certificate, and ssl.client"),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", "the client does not accept the certificate shown to it"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "the client does not accept the certificate shown to it"),
+        ("HTTP_REQUEST", "the client does not speak TLS"),
+        ("WRONG_VERSION_NUMBER", "the client does not speak TLS"),
+        ("NO_SHARED_CIPHER", "no TLS connection (NO_SHARED_CIPHER)"),
+        (None, "no TLS connection (broken off)"),
+    ],
+)
+def test_what_a_failed_handshake_means(reason: str | None, words: str) -> None:
+    error = ssl.SSLError("what was said")
+    error.reason = reason  # type: ignore[assignment]
+    assert handshake_problem(error).startswith(words)
+    refused = ssl.SSLCertVerificationError("refused")
+    refused.verify_message = "it has expired"
+    problem = "the client's certificate is refused: it has expired"
+    assert handshake_problem(refused) == problem
+
+
+class Ended:
+    """What a group of connections is told of handshakes."""
+
+    limits = ServerLimits(tls_handshake_ms=1_234.0)
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, str | None]] = []
+
+    def end_handshake(self, listener: str, host: str, problem: str | None) -> None:
+        self.told.append((listener, host, problem))
+
+
+def test_only_faults_of_tls_and_slowness_are_told_of_a_handshake() -> None:
+    group = Ended()
+    handshakes = TlsHandshakes(None, group, "OUT")  # type: ignore[arg-type]
+    assert handshakes.timeout_ms == 1_234.0
+    error = ssl.SSLError("what was said")
+    error.reason = "NO_SHARED_CIPHER"
+    handshakes.end("h", None, is_late=False)
+    handshakes.end("h", ConnectionResetError(), is_late=False)
+    handshakes.end("h", error, is_late=False)
+    handshakes.end("h", TimeoutError(), is_late=True)
+    handshakes.end("h", error, is_late=True)
+    late = "no TLS handshake within 1234 ms"
+    problems = [None, None, "no TLS connection (NO_SHARED_CIPHER)", late, late]
+    assert group.told == [("OUT", "h", problem) for problem in problems]
