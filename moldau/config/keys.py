@@ -644,6 +644,10 @@ _METRICS = (
     ConfigKey("moldau.health.socket", STRING, "", None, LOW, STATIC,
         "Our own: the path of a Unix domain socket that `moldau server health` asks whether the "
         "node's event loops run, without the network; empty switches it off."),
+    ConfigKey("moldau.fair.share", INT, 25, within(1, 100), LOW, CLUSTER,
+        "Our own: per cent of the memory for requests of clients, of nodes, or of those that have "
+        "not authenticated, that one principal or one address may hold while others wait for it; "
+        "while none waits, one may hold all of it but this share."),
     ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC", "BEARER"), MEDIUM,
         STATIC,
         "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "
@@ -677,6 +681,10 @@ _METRICS = (
     ConfigKey("moldau.log.level", STRING, "INFO",
         one_of("DEBUG", "INFO", "WARNING", "ERROR", any_case=True), LOW, CLUSTER,
         "Our own: the least severity that is logged; may be changed while the node runs."),
+    ConfigKey("moldau.node.principals", STRING, "", None, LOW, STATIC,
+        "Our own: principals of this cluster's nodes, with semicolons between them, * for any "
+        "characters but a comma, as User:CN=*,OU=nodes. They may do what nodes need, and no client "
+        "may have their names."),
     ConfigKey("moldau.sasl.oauthbearer.allowed.files", LIST, (), list_of(), LOW, STATIC,
         "Our own: the files that a file: URL of sasl.oauthbearer.jwks.endpoint.url and "
         "sasl.oauthbearer.token.endpoint.url may name, and sasl.oauthbearer.assertion.*, as "

@@ -34,7 +34,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.controller_listeners import ControllerListeners
 from moldau.node.early_users import EarlyUsers, has_scram
-from moldau.node.listeners import controller_connector, scram_keys
+from moldau.node.listeners import controller_connector, names_of_node, scram_keys
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
 from moldau.protocol.scram import ScramKeys
@@ -349,7 +349,12 @@ class QuorumNode:
         config = self._config
         controller = self._controller = Controller(
             ControllerCore(
-                ControllerSettings(config, self._cluster_id, scram_secret=secrets.token_hex(32)),
+                ControllerSettings(
+                    config,
+                    self._cluster_id,
+                    scram_secret=secrets.token_hex(32),
+                    own_names=names_of_node(config),
+                ),
                 random.Random(secrets.randbits(128)),
                 on_entries_changed=self.authorizer.change,
             ),
