@@ -298,11 +298,15 @@ class BrokerPart:
                 self._clock,
                 self._random,
                 max_sessions=self._config.get_int("max.incremental.fetch.session.cache.slots"),
+                max_partitions=self._config.get_int("moldau.fetch.session.cache.max.partitions"),
             ),
             producer_ids=ProducerIds(
                 lambda: allocate_producer_ids(
                     controller, self._config.node_id, self._broker_epoch()
-                )
+                ),
+                clock=self._clock,
+                timers=timers,
+                start=background.start,
             ),
             clock=self._clock,
             timers=timers,
@@ -447,6 +451,7 @@ class BrokerPart:
             await services.background.close()
             await services.producer_ids.close()
             await services.matcher.close()
+            services.changes.close()
         if lifecycle is not None:
             await lifecycle.stop()
         if self._log_manager is not None:

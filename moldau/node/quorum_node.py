@@ -59,6 +59,7 @@ from moldau.runtime.shared_work import outcome_of
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authentication.invented_users import InventedUsers
 from moldau.server.authorizer import Authorizer
+from moldau.server.change_log import ChangeLog
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.standard_authorizer import StandardAuthorizer
@@ -211,6 +212,7 @@ class QuorumNode:
         self.authorizer = authorizer or StandardAuthorizer.of(config)
         self._registry = registry
         self._watchdog: LoopWatchdog | None = None
+        self._changes: ChangeLog | None = None
         self._thread = LoopThread("moldau-quorum")
         self._exception_handler = exception_handler
         self._starting: asyncio.Task[None] | None = None
@@ -391,6 +393,8 @@ class QuorumNode:
             ) from None
 
     def _make_apis(self, controller: Controller, log: QuorumLog, clock: Clock) -> ControllerApis:
+        max_lines = self._config.get_int("moldau.audit.log.max.lines")
+        changes = self._changes = ChangeLog(clock, max_lines)
         return ControllerApis(
             controller,
             RaftRequestHandler(
@@ -408,6 +412,7 @@ class QuorumNode:
             ),
             kraft_upgrade=log.upgrade_kraft_version,
             work=LongWork(clock, self._filesystem.offload),
+            changes=changes,
             mutations=ControllerMutationQuotas(
                 lambda: controller.committed_image,
                 clock,
@@ -521,6 +526,8 @@ class QuorumNode:
             await registration.close()
         if controller is not None:
             await controller.close()
+        if self._changes is not None:
+            self._changes.close()
         if log is not None:
             await log.close()
         if listener is not None:

@@ -56,8 +56,8 @@ class Handshakes(Protocol):
     async def context(self) -> ssl.SSLContext:
         """For the next one."""
 
-    def begin(self, host: str) -> bool:
-        """Whether a client from that address may begin one."""
+    def begin(self, host: str, handshake: asyncio.Task[None]) -> bool:
+        """Whether a client from that address may begin one, which may be cancelled later."""
 
     def end(self, host: str, error: OSError | None, *, is_late: bool) -> None:
         """It has ended, well without an error; `is_late` after the timeout. Called once for each
@@ -224,12 +224,14 @@ class _TlsAcceptor:
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             host = canonical_address(str(address[0]))
-            if not self._handshakes.begin(host):
+            task = self._loop.create_task(self._shake(accepted, host))
+            if not self._handshakes.begin(host, task):
+                task.cancel()
                 accepted.close()
                 continue
-            task = self._loop.create_task(self._shake(accepted, host))
             self._shaking.add(task)
             task.add_done_callback(self._shaking.discard)
+            await asyncio.sleep(0)  # it begins, and closes the socket also when it is cancelled
 
     async def _shake(self, accepted: socket.socket, host: str) -> None:
         handshakes = self._handshakes

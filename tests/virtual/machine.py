@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import ssl
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ import pytest
 from moldau.runtime.network import Listener
 from moldau.runtime.ports import Ports
 from tests.kit.dice import drawn_seed
-from tests.kit.kinds import ON_VIRTUAL
+from tests.kit.kinds import ON_VIRTUAL, is_virtual_too
 from tests.virtual.loop import Process, UnhandledFailure, VirtualClock, VirtualLoop
 from tests.virtual.network import Fabric, NetworkSettings
 
@@ -46,8 +47,9 @@ class MachineLoop(VirtualLoop):
     def __init__(self, seed: int) -> None:
         super().__init__(limit_s=LIMIT_S)
         self.fabric = Fabric(self, Random(f"{seed} network"), DELAYS)
-        network = self.fabric.port_of(Process(self, "the test", owns_tasks=False), HOST)
-        self.ports = Ports(VirtualClock(self), network, Random(seed))
+        self.network = self.fabric.port_of(Process(self, "the test", owns_tasks=False), HOST)
+        self.ports = Ports(VirtualClock(self), self.network, Random(seed))
+        self._destinations: dict[Any, Any] = {}
 
     def call_later(
         self,
@@ -77,14 +79,26 @@ class MachineLoop(VirtualLoop):
     async def create_connection(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
     ) -> Any:
-        context = options.get("ssl")
-        return await self.ports.network.connect(protocol_factory, host, port, ssl_context=context)
+        context, sock = options.get("ssl"), options.get("sock")
+        if sock is not None:
+            host, port = self._destinations.pop(sock)[:2]
+            sock.close()
+        name = options.get("server_hostname")
+        return await self.network.connect(
+            protocol_factory, host, port, ssl_context=context, server_hostname=name
+        )
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        """Only noted: the connection is made when it is given a protocol."""
+        self._destinations[sock] = address
 
     async def create_server(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
     ) -> Any:
-        assert options.get("ssl") is None, "TLS is the acceptor's"
-        return _Server(await self.ports.network.listen(protocol_factory, host, port))
+        context = options.get("ssl")
+        handshakes = None if context is None else _Handshakes(context)
+        listen = self.network.listen(protocol_factory, host, port, handshakes=handshakes)
+        return _Server(await listen)
 
     async def sock_accept(self, sock: Any) -> Any:
         return await sock.accept()
@@ -106,6 +120,24 @@ class MachineLoop(VirtualLoop):
         super().close()
         for transport in open_transports:
             warnings.warn(f"unclosed {transport!r}", ResourceWarning, stacklevel=2)
+
+
+class _Handshakes:
+    """Of a listener that turns no client away."""
+
+    timeout_ms = 60_000.0
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+
+    async def context(self) -> ssl.SSLContext:
+        return self._context
+
+    def begin(self, host: str) -> bool:
+        return True
+
+    def end(self, host: str, error: OSError | None, *, is_late: bool) -> None:
+        """Nothing is logged."""
 
 
 class _Server(asyncio.AbstractServer):
@@ -140,8 +172,7 @@ def pytest_asyncio_loop_factories(
 
 def virtual_too(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The virtual machine of a real test that is marked so; nothing for another one."""
-    mark = item.get_closest_marker("virtual_too")
-    return {} if mark is None or mark.args == (False,) else _virtual_loop(item)
+    return _virtual_loop(item) if is_virtual_too(item) else {}
 
 
 def _virtual_loop(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -452,6 +452,7 @@ class SimulatedNetwork:
         *,
         ssl_context: ssl.SSLContext | None = None,
         timeout_ms: int = 10_000,
+        server_hostname: str | None = None,
     ) -> tuple[asyncio.Transport, ProtocolT]:
         if ssl_context is None:
             return await self._connect(protocol_factory, host, port, timeout_ms)
@@ -459,7 +460,7 @@ class SimulatedNetwork:
             # A client looks whether TLS is spoken there: the peer hangs up on what is no frame.
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         async with asyncio.timeout(timeout_ms / 1000):
-            factory = client_side(protocol_factory, ssl_context, host)
+            factory = client_side(protocol_factory, ssl_context, server_hostname or host)
             _, tls = await self._connect(factory, host, port, timeout_ms)
             return tls, cast(ProtocolT, await tls.handshake())
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import re
 import ssl
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from moldau.config.definition import ConfigError
 from moldau.config.principals import reserved
 from moldau.metadata.image import MetadataImage
 from moldau.node.http.passwords import PasswordChecks, TooManyTries
+from moldau.node.http.places import Places
 from moldau.protocol.access_control import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.protocol.base64_text import canonical_base64
 from moldau.runtime.authentication import SecuritySettingError
@@ -59,9 +59,10 @@ PREFIX: Final = "moldau.http."
 DECISION_TIMEOUT_S: Final = 5.0
 MAX_ASKED: Final = 16
 """Questions to the authorizer under way; further ones wait."""
-HANDSHAKE_MS: Final = 10_000.0
+HANDSHAKE_MS: Final = 5_000.0
 MAX_HANDSHAKES: Final = 200
 MAX_HANDSHAKES_PER_HOST: Final = 50
+"""One more ends the one that has waited longest: a probe always finds a place."""
 BASIC, BEARER = "BASIC", "BEARER"
 CHALLENGES: Final = {
     BASIC: 'Basic realm="moldau", charset="UTF-8"',
@@ -196,6 +197,7 @@ class HttpAccess:
         self._log = AuthenticationLog(clock, security.max_log_lines)
         self._passwords = PasswordChecks(authority.image, clock.monotonic_ms)
         contexts = security.contexts
+        self.max_log_lines = security.max_log_lines
         self.handshakes = None if contexts is None else HttpHandshakes(contexts, self._log)
         self._keys_tried: asyncio.Task[None] | None = None
 
@@ -352,6 +354,22 @@ class HttpAccess:
             raise HttpRefused(401, "the certificate's name is mapped to no user") from None
 
 
+class _Handshake:
+    """One that takes a place."""
+
+    is_busy = False
+
+    def __init__(self, host: str, task: asyncio.Task[None], log: AuthenticationLog) -> None:
+        self.host = host
+        self.since_s = asyncio.get_running_loop().time()
+        self._task = task
+        self._log = log
+
+    def give_up(self) -> None:
+        self._log.failed(LISTENER_NAME, self.host, "too many TLS handshakes at once")
+        self._task.cancel()
+
+
 class HttpHandshakes:
     """Implements `moldau.runtime.network.Handshakes` for the HTTP listener."""
 
@@ -360,25 +378,18 @@ class HttpHandshakes:
     def __init__(self, contexts: ListenerContexts, log: AuthenticationLog) -> None:
         self._contexts = contexts
         self._log = log
-        self._running: Counter[str] = Counter()
+        self._places: Places[_Handshake] = Places(MAX_HANDSHAKES, MAX_HANDSHAKES_PER_HOST)
 
     async def context(self) -> ssl.SSLContext:
         return await self._contexts.current()
 
-    def begin(self, host: str) -> bool:
-        if (
-            self._running.total() >= MAX_HANDSHAKES
-            or self._running[host] >= MAX_HANDSHAKES_PER_HOST
-        ):
-            self._log.failed(LISTENER_NAME, host, "too many TLS handshakes at once")
-            return False
-        self._running[host] += 1
+    def begin(self, host: str, handshake: asyncio.Task[None]) -> bool:
+        began = _Handshake(host, handshake, self._log)
+        self._places.take(began)
+        handshake.add_done_callback(lambda _: self._places.leave(began))
         return True
 
     def end(self, host: str, error: OSError | None, *, is_late: bool) -> None:
-        self._running[host] -= 1
-        if not self._running[host]:
-            del self._running[host]
         if is_late:
             self._log.failed(LISTENER_NAME, host, f"no TLS handshake within {HANDSHAKE_MS:.0f} ms")
         elif isinstance(error, ssl.SSLError):

@@ -170,7 +170,7 @@ class ListenerSecurity:
                 return str(error)
             if self.is_refused(user):
                 return reserved(user)
-            connection.principal = f"User:{user}"
+            connection.authenticate(f"User:{user}")
         return None
 
 

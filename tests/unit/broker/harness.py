@@ -190,10 +190,12 @@ class CountingProducerIds:
         self.next_start = 1000
         self.is_available = True
         self.call_count = 0
+        self.gate: asyncio.Event | None = None
+        """Blocks are given when it is set; at once without one."""
 
     async def allocate_block(self) -> range:
         self.call_count += 1
-        await asyncio.sleep(0)
+        await (asyncio.sleep(0) if self.gate is None else self.gate.wait())
         if not self.is_available:
             raise ProducerIdsUnavailable("no controller")
         block = range(self.next_start, self.next_start + 5)
@@ -228,6 +230,7 @@ class DataPath:
         authorizer: Any = None,
         quotas: Any = None,
         max_sessions: int = 100,
+        max_session_partitions: int = 500_000,
         more_directories: Sequence[Path | str] = (),
         before: Sequence[Any] = (),
         at_start: Sequence[Any] = (),
@@ -250,6 +253,7 @@ class DataPath:
         self.metadata = FakeMetadata()
         self.random = random.Random(1)
         self.max_sessions = max_sessions
+        self.max_session_partitions = max_session_partitions
         self.authorizer = authorizer or Authorizer()
         self.quotas = quotas
         self.connection = FakeConnection()
@@ -330,8 +334,18 @@ class DataPath:
             ),
             on_fault=self.faults.append,
         )
-        self.sessions = FetchSessionCache(self.clock, self.random, max_sessions=self.max_sessions)
-        self.producer_ids = ProducerIds(self.allocator.allocate_block)
+        self.sessions = FetchSessionCache(
+            self.clock,
+            self.random,
+            max_sessions=self.max_sessions,
+            max_partitions=self.max_session_partitions,
+        )
+        self.producer_ids = ProducerIds(
+            self.allocator.allocate_block,
+            clock=self.clock,
+            timers=self.timers,
+            start=self.background.start,
+        )
         services = BrokerServices(
             node_config=self.node_values,  # type: ignore[arg-type]
             broker_id=BROKER_ID,
