@@ -12,7 +12,8 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from moldau.addresses import canonical_address, tls_name
@@ -56,8 +57,8 @@ class Handshakes(Protocol):
     async def context(self) -> ssl.SSLContext:
         """For the next one."""
 
-    def begin(self, host: str) -> bool:
-        """Whether a client from that address may begin one."""
+    def begin(self, host: str) -> bool | Awaitable[bool]:
+        """Whether a client from that address may begin one, now or after a pause."""
 
     def end(self, host: str, error: OSError | None, *, is_late: bool) -> None:
         """It has ended, well without an error; `is_late` after the timeout. Called once for each
@@ -224,12 +225,24 @@ class _TlsAcceptor:
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             host = canonical_address(str(address[0]))
-            if not self._handshakes.begin(host):
+            allowed = self._handshakes.begin(host)
+            if not allowed:
                 accepted.close()
                 continue
-            task = self._loop.create_task(self._shake(accepted, host))
+            made = self._shake if allowed is True else partial(self._pause, allowed)
+            task = self._loop.create_task(made(accepted, host))
             self._shaking.add(task)
             task.add_done_callback(self._shaking.discard)
+
+    async def _pause(self, allowed: Awaitable[bool], accepted: socket.socket, host: str) -> None:
+        is_allowed = False
+        try:
+            is_allowed = await allowed
+        finally:
+            if not is_allowed:
+                accepted.close()
+        if is_allowed:
+            await self._shake(accepted, host)
 
     async def _shake(self, accepted: socket.socket, host: str) -> None:
         handshakes = self._handshakes
