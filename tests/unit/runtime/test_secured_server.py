@@ -339,52 +339,6 @@ async def test_handshakes_count_as_connections(
         pass
 
 
-async def test_connections_above_the_rate_of_their_address_begin_no_handshake(
-    harness: Harness, authority: trustme.CA, stores: dict[str, str]
-) -> None:
-    clock, rates = ManualClock(), ConnectionRates()
-    rates.change({(("ip", "127.0.0.1"),): {"connection_creation_rate": 1.0}})
-    ssl_only = (harness, authority, SecurityProtocol.SSL, stores)
-    made = await secured(*ssl_only, clock=clock, rates=rates)
-    connections = made.server.connections
-    silent = [await made.client() for _ in range(10)]  # none of them shakes hands
-    refused = await made.client()
-    refused.writer.write(b"\x16\x03\x01")
-    await until_async(lambda: connections.rejected_count == 1)
-    clock.advance(999.0)
-    assert not refused.reader.at_eof()
-    clock.advance(1.0)
-    assert await refused.at_eof(), "without a word of TLS"
-    assert not any(each.reader.at_eof() for each in silent)
-    clock.advance(20_000.0)
-    for _ in range(10):
-        assert await (await made.tls_client()).who_am_i() == "User:ANONYMOUS", "counted once"
-    assert connections.rejected_count == 1
-    last = await made.client()
-    await until_async(lambda: connections.rejected_count == 2)
-    await made.server.close(0)
-    assert await last.at_eof(), "one that waits for its end does not hold up the server's"
-
-
-async def test_handshakes_wait_above_the_rate_of_the_node(
-    harness: Harness, authority: trustme.CA, stores: dict[str, str]
-) -> None:
-    clock = ManualClock()
-    limits = ServerLimits(max_connection_creation_rate=1, listen_backlog=1)
-    ssl_only = (harness, authority, SecurityProtocol.SSL, stores)
-    made = await secured(*ssl_only, clock=clock, limits=limits)
-    silent = [await made.client() for _ in range(10)]
-    waiting = await made.client()
-    handshake = asyncio.create_task(waiting.writer.start_tls(made.context()))
-    refused = await made.client()
-    assert await refused.at_eof(), "one waits already"
-    assert not handshake.done()
-    clock.advance(1_000.0)
-    await handshake
-    assert await waiting.who_am_i() == "User:ANONYMOUS"
-    assert not any(each.reader.at_eof() for each in silent)
-
-
 @pytest.mark.usefixtures("dual_stack")
 async def test_handshakes_count_for_the_address_in_one_form(
     harness: Harness, authority: trustme.CA, stores: dict[str, str]
