@@ -177,6 +177,7 @@ def table_lines(
     becomes a paragraph; but lines stay too long when there are many rows, and no sentence in them.
     """
     cells = [["-" if cell in (None, "") else one_line(str(cell)) for cell in row] for row in rows]
+    columns = [one_line(name) for name in columns]
     told = [index for index in range(len(columns)) if any(row[index] != "-" for row in cells)]
     table = list(zip(columns, *cells, strict=True))
     table = [table[index] for index in told] or table
