@@ -20,6 +20,7 @@ from uuid import UUID
 from moldau.cli.metadata_files import MetadataFiles
 from moldau.metadata.features import METADATA_VERSION, metadata_release
 from moldau.metadata.image import ConfigResourceType, MetadataImage, TopicImage
+from moldau.metadata.scram_secret import SECRET_KEY
 from moldau.protocol.types import uuid_to_base64
 from moldau.storage.dump import camel_case
 from moldau.text import printable_json
@@ -167,7 +168,8 @@ def _configs(image: MetadataImage) -> Children:
         except ValueError:
             type_name = str(resource.resource_type)
         place = types.setdefault(type_name, {})
-        place[resource.name or DEFAULT_NAME] = Directory(_leaves(config))
+        shown = {key: HIDDEN if key == SECRET_KEY else config[key] for key in config}
+        place[resource.name or DEFAULT_NAME] = Directory(_leaves(shown))
     return {name: Directory(resources) for name, resources in types.items()}
 
 

@@ -31,7 +31,7 @@ from moldau.cli.output import fail, warn
 from moldau.cli.profile_files import ENVIRONMENT as PROFILE_ENVIRONMENT
 from moldau.cli.profile_files import chosen_profile
 from moldau.client.config.settings import with_references
-from moldau.config import ConfigError, read_properties_file
+from moldau.config import ConfigError, read_properties_file, small_files
 from moldau.protocol.types import is_legal_topic_name
 from moldau.runtime.connection import UnsupportedByPeer
 from moldau.schema_registry.settings import take_registry_settings
@@ -265,11 +265,11 @@ def key_values(pairs: list[str], option: str) -> dict[str, str]:
 
 
 def read_small_file(path: Path) -> bytes:
-    """What is in a file; exits with status 2 when it cannot be read, or is too big."""
+    """What is in a file, or comes from a pipe; exits with status 2 when it cannot be read, or is
+    too big.
+    """
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            fail(f"{path}: over {MAX_FILE_BYTES} bytes", status=2)
-        return path.read_bytes()
+        return small_files.read_small_file(str(path), MAX_FILE_BYTES, takes_pipe=True)
     except OSError as error:
         fail(f"{path}: {error.strerror or error}", status=2)
 

@@ -630,6 +630,10 @@ _METRICS = (
         "Our own: different denied actions, allowed ones and failed authentications that are "
         "logged in ten seconds, of each, beside one of every client; one client's are half of the "
         "free ones at most, and what is left out is counted."),
+    ConfigKey("moldau.delegation.token.max.per.owner", INT, 1_000, within(1, 100_000), LOW, STATIC,
+        "Our own: how many delegation tokens an owner has; expired ones do not count. The answer "
+        "beyond is POLICY_VIOLATION. Of the 100,000 of a cluster an owner has no more than are "
+        "left for others."),
     ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC", "BEARER"), MEDIUM,
         STATIC,
         "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "

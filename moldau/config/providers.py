@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NoReturn, TypeVar
 
 from moldau.config.definition import ConfigError
 from moldau.config.properties import MAX_FILE_BYTES, read_properties_file
+from moldau.config.small_files import read_small_file
 
 PROVIDERS: Final = "config.providers"
 _PACKAGE: Final = "org.apache.kafka.common.config.provider."
@@ -45,6 +46,17 @@ def resolved(properties: Mapping[str, Value], environ: Mapping[str, str]) -> dic
         if isinstance(value, str) and "${" in value and not _is_about_providers(key):
             values[key] = _replaced(key, value, providers, files)
     return values
+
+
+def referenced_files(properties: Mapping[str, str]) -> Iterator[str]:
+    """The files that references of these properties name. Raises: ConfigError, as `resolved`."""
+    providers = _providers(properties, {})
+    for key, text in properties.items():
+        if "${" in text and not _is_about_providers(key):
+            for alias, path, name in _REFERENCE.findall(text):
+                if alias in providers and path:
+                    is_whole = providers[alias].kind == f"{_PACKAGE}DirectoryConfigProvider"
+                    yield os.path.join(path, name) if is_whole else path
 
 
 def without_providers(properties: Mapping[str, Value]) -> dict[str, Value]:
@@ -80,9 +92,11 @@ class _Provider:
         self._check_path(path)
         if path not in files:
             try:
-                files[path] = read_properties_file(path)
+                files[path] = read_properties_file(path, takes_pipe=False)
             except ConfigError as error:
                 raise LookupError(f"{path}: {error.allowed}") from None
+            except ValueError:
+                raise LookupError(f"{path!r}: no file can have this name") from None
         if key not in files[path]:
             raise LookupError(f"{path} has no key {key!r}")
         return files[path][key]
@@ -93,11 +107,7 @@ class _Provider:
             raise LookupError(f"{key!r} is no name of a file in {path or 'a directory'}")
         whole = os.path.join(path, key)
         try:
-            with open(whole, "rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
-            if len(data) > MAX_FILE_BYTES:
-                raise LookupError(f"{whole} is larger than {MAX_FILE_BYTES} bytes")
-            return data.decode()
+            return read_small_file(whole, MAX_FILE_BYTES).decode()
         except OSError as error:
             raise LookupError(f"{whole} cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError as error:

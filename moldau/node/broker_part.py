@@ -49,6 +49,7 @@ from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
+from moldau.server.authentication.invented_users import InventedUsers
 from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.quotas.client_quotas import Quotas
@@ -130,6 +131,7 @@ class BrokerPart:
         self.authorizer: Authorizer | None = None
         self._token_secrets = TokenSecrets(config["delegation.token.secret.key"])
         self._token_credentials: TokenCredentials | None = None
+        self._invented = InventedUsers(lambda: metadata.image)
         self._background = Background(on_fault)
         self.server: Server | None = None
         self.services: BrokerServices | None = None
@@ -247,7 +249,13 @@ class BrokerPart:
         from moldau.server.authentication.listener_security import ListenerSecurity
 
         return ListenerSecurity.of(
-            self._config, endpoint, self._scram_keys, dynamic, self._clock, self._token_keys
+            self._config,
+            endpoint,
+            self._scram_keys,
+            dynamic,
+            self._clock,
+            self._token_keys,
+            self._invented,
         )
 
     def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
@@ -263,6 +271,7 @@ class BrokerPart:
                 self._clock,
                 self._filesystem.offload,
                 self._background.start,
+                lambda *place: self._invented.token_keys(*place).salt,
             )
         return self._token_credentials(mechanism, token_id)
 
@@ -292,7 +301,10 @@ class BrokerPart:
             producer_ids=ProducerIds(
                 lambda: allocate_producer_ids(
                     controller, self._config.node_id, self._broker_epoch()
-                )
+                ),
+                clock=self._clock,
+                timers=timers,
+                start=background.start,
             ),
             clock=self._clock,
             timers=timers,

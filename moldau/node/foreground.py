@@ -21,6 +21,7 @@ from collections.abc import Coroutine, Sequence
 
 from moldau.config import ConfigError, NodeConfig
 from moldau.node import Node, NodeStartError
+from moldau.node.readable_secrets import readable_secrets
 from moldau.runtime.event_loop import new_event_loop
 from moldau.runtime.stop_signals import StopSignals
 from moldau.runtime.telemetry.logs import configure_logging
@@ -41,6 +42,8 @@ def run_node(arguments: Sequence[str] | None, signals: StopSignals) -> int:
     except (ConfigError, ValueError) as error:
         return _refuse(str(error), status=2)
     for warning in config.warnings:
+        logger.warning("%s", warning)
+    for warning in readable_secrets(config, options.config):
         logger.warning("%s", warning)
     raise_descriptor_limit()
     try:

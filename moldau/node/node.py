@@ -15,7 +15,7 @@ import os
 import random
 import secrets
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
@@ -39,6 +39,7 @@ from moldau.raft import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.garbage_collector import freeze_garbage_collector
+from moldau.runtime.private_files import close_to_others
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
@@ -51,7 +52,7 @@ from moldau.storage.log_directory import (
 from moldau.storage.meta_properties import META_PROPERTIES
 
 if TYPE_CHECKING:
-    from moldau.metadata.image.security import ScramCredential, ScramKey
+    from moldau.metadata.image import MetadataImage
     from moldau.node.http.access import HttpAccess, HttpSecurity
     from moldau.node.http.server import HttpListener
 
@@ -187,6 +188,8 @@ class Node:
             node_id=self._config.node_id,
             random=self._random,
         )
+        for directory in self._directories.online:
+            _close_to_others(directory.path)
         if self._config.is_controller:
             self._check_metadata_log(os.path.join(metadata_directory, METADATA_DIRECTORY), has_run)
         return self._directories
@@ -332,12 +335,12 @@ class Node:
                 return own_loop
             return self._quorum.loop
 
-        def credentials() -> Mapping[ScramKey, ScramCredential]:
+        def image() -> MetadataImage:
             if self._config.is_broker or self._quorum is None:
-                return self._metadata.image.scram.credentials
-            return self._quorum.image.scram.credentials
+                return self._metadata.image
+            return self._quorum.image
 
-        return HttpAccess(security, Authority(authorizer, loop, credentials))
+        return HttpAccess(security, Authority(authorizer, loop, image))
 
     # -- stop ------------------------------------------------------------------------------------
 
@@ -363,6 +366,20 @@ class Node:
         if self._config.is_broker:
             return self._broker is not None and self._broker.state is BrokerState.RUNNING
         return self._is_serving
+
+
+def _close_to_others(path: str) -> None:
+    """Of a directory from an earlier version, or made by hand; says so, once for all in it."""
+    count, refused = close_to_others(path)
+    if count:
+        logger.warning(
+            "%s: others than the owner had rights on %d files and directories, as those of SCRAM "
+            "keys and topics' data are; these rights are taken",
+            path,
+            count,
+        )
+    if refused:
+        logger.warning("others keep their rights on a file or directory: %s", refused)
 
 
 def _words(error: OSError) -> str:

@@ -34,7 +34,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.controller_listeners import ControllerListeners
 from moldau.node.early_users import EarlyUsers, has_scram
-from moldau.node.listeners import controller_connector
+from moldau.node.listeners import controller_connector, scram_keys
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
 from moldau.protocol.scram import ScramKeys
@@ -57,6 +57,7 @@ from moldau.runtime.loop_thread import LoopThread
 from moldau.runtime.network import AsyncioNetwork
 from moldau.runtime.shared_work import outcome_of
 from moldau.runtime.telemetry.metrics import Registry
+from moldau.server.authentication.invented_users import InventedUsers
 from moldau.server.authorizer import Authorizer
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
@@ -224,6 +225,7 @@ class QuorumNode:
         self.told = ToldProblems()
         """For all of this node's connections to controllers."""
         self._early_users = EarlyUsers()
+        self._invented = InventedUsers(lambda: self._users)
         self._relays: list[MetadataRelay] = []
         self._ports: dict[str, int] = {}
 
@@ -320,13 +322,20 @@ class QuorumNode:
     ) -> ListenerSecurity | None:
         from moldau.server.authentication.listener_security import ListenerSecurity
 
-        return ListenerSecurity.of(self._config, endpoint, self._scram_keys, dynamic)
+        return ListenerSecurity.of(
+            self._config, endpoint, self._scram_keys, dynamic, invented=self._invented
+        )
 
-    def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
+    @property
+    def _users(self) -> MetadataImage:
+        """Where the users are that may log in to this controller."""
         controller = self._controller
         if controller is None:
-            return None
-        return self._early_users.find(controller.committed_image, mechanism, user)
+            return MetadataImage.EMPTY
+        return self._early_users.image(controller.committed_image)
+
+    def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
+        return scram_keys(self._users, mechanism, user)
 
     async def _start_controller(
         self,
@@ -338,7 +347,7 @@ class QuorumNode:
         config = self._config
         controller = self._controller = Controller(
             ControllerCore(
-                ControllerSettings(config, self._cluster_id),
+                ControllerSettings(config, self._cluster_id, scram_secret=secrets.token_hex(32)),
                 random.Random(secrets.randbits(128)),
                 on_entries_changed=self.authorizer.change,
             ),

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from moldau.runtime.files import File, MappedFile, OsFile, OsMappedFile
+from moldau.runtime.private_files import OWNER_ONLY, OWNER_ONLY_DIRECTORY
 
 OFFLOAD_THREAD_COUNT = 4
 """Threads that wait for disks; more only make one disk seek more."""
@@ -123,7 +124,11 @@ class Filesystem(Protocol):
 
 
 class OsFilesystem:
-    """The machine's file system. One per process is enough; any event loop may use it."""
+    """The machine's file system. One per process is enough; any event loop may use it.
+
+    What it makes is its owner's alone, whatever the umask: topics' data and the metadata log with
+    its SCRAM keys are as secret as a key store.
+    """
 
     __slots__ = ("_executor", "_gates")
 
@@ -146,7 +151,7 @@ class OsFilesystem:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_EXCL
-        fd = os.open(path, flags, 0o644)
+        fd = os.open(path, flags, OWNER_ONLY)
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
@@ -161,7 +166,7 @@ class OsFilesystem:
 
     def map(self, path: str, size_bytes: int, *, create: bool = False) -> MappedFile:
         flags = os.O_RDWR | _OPEN_FLAGS | (os.O_CREAT if create else 0)
-        return OsMappedFile(path, os.open(path, flags, 0o644), size_bytes)
+        return OsMappedFile(path, os.open(path, flags, OWNER_ONLY), size_bytes)
 
     def rename(self, source: str, destination: str) -> None:
         os.replace(source, destination)
@@ -170,7 +175,7 @@ class OsFilesystem:
         os.unlink(path)
 
     def mkdirs(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, OWNER_ONLY_DIRECTORY, exist_ok=True)
 
     def rmtree(self, path: str) -> None:
         with os.scandir(path) as entries:
@@ -214,7 +219,7 @@ class OsFilesystem:
 
     def write_atomically(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OPEN_FLAGS, 0o644)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OPEN_FLAGS, OWNER_ONLY)
         file = OsFile(temporary, fd, end=0)
         try:
             file.append(data)
@@ -225,7 +230,7 @@ class OsFilesystem:
         self.fsync_directory(os.path.dirname(path) or ".")
 
     def lock(self, path: str) -> DirectoryLock:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, OWNER_ONLY)
         try:
             # Two kinds on purpose: the POSIX lock is the one a JVM broker takes (keeps it out, and
             # us out of its directory), but never conflicts inside one process; flock does.

@@ -197,8 +197,8 @@ class OutgoingStream:
         if self._queue:
             if not self._blocked:
                 self._pump()
-        elif not self._closed:
-            self._owner.on_drained()
+        else:
+            self._end_or_go_on()
 
     def detach(self) -> None:
         """The connection is lost: drop everything (idempotent)."""
@@ -230,7 +230,12 @@ class OutgoingStream:
         except OSError as error:
             self._owner.on_send_failed(error)
             return
-        if self._queue or self._closed or self._paused:
+        if not self._queue and not self._paused:
+            self._end_or_go_on()
+
+    def _end_or_go_on(self) -> None:
+        """All that was queued has left."""
+        if self._closed:
             return
         if self._closing:
             self._transport.close()

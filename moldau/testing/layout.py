@@ -23,6 +23,7 @@ from uuid import UUID
 
 from moldau.config import ConfigError, NodeConfig, read_properties_file
 from moldau.config.listeners import host_and_port
+from moldau.runtime.private_files import OWNER_ONLY_DIRECTORY, close_to_others, owner_only
 from moldau.testing.secure_files import (
     CLIENT_LISTENER,
     INTERNAL_LISTENER,
@@ -260,8 +261,10 @@ class ClusterLayout:
             text = "".join(f"{key}={_escaped(value)}\n" for key, value in pairs)
             if "log.dirs" not in self.config and "," in str(node.data_directory.absolute()):
                 raise LayoutError(f"{node.home}: directories of log.dirs cannot have a comma")
-            node.home.mkdir(parents=True, exist_ok=True)
-            node.config_path.write_bytes(text.encode(errors="surrogateescape"))
+            node.home.mkdir(OWNER_ONLY_DIRECTORY, parents=True, exist_ok=True)
+            close_to_others(str(node.home))
+            with open(node.config_path, "wb", opener=owner_only) as file:
+                file.write(text.encode(errors="surrogateescape"))
 
     def properties(self, node: NodeSpec) -> dict[str, str]:
         client = "PLAINTEXT" if self.secure is None else CLIENT_LISTENER

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from moldau.runtime.private_files import owner_only
 from moldau.testing.watchdog import Watchdog
 
 #: What a node is.
@@ -80,7 +81,7 @@ class NodeProcess:
             raise NodeFailed(f"node {self.config_path} already runs")
         self._collect()
         command = [*COMMAND, str(self.config_path), "--announce", *self._arguments]
-        with self.log_path.open("ab") as log:
+        with open(self.log_path, "ab", opener=owner_only) as log:
             self._log_start_bytes = log.tell()
             self._process = subprocess.Popen(
                 command,

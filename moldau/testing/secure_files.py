@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from moldau.config import ConfigError, read_properties_file
-from moldau.runtime.private_files import replace_file
+from moldau.runtime.private_files import OWNER_ONLY_DIRECTORY, replace_file
 
 CLIENT_LISTENER: Final = "CLIENT"
 INTERNAL_LISTENER: Final = "INTERNAL"
@@ -114,7 +114,7 @@ class SecureFiles:
                 authority = CertificateAuthority.create(self.authority, authority_name())
             for name, home in homes.items():
                 if not (home / KEY_STORE).exists():
-                    home.mkdir(parents=True, exist_ok=True)
+                    home.mkdir(OWNER_ONLY_DIRECTORY, parents=True, exist_ok=True)
                     authority.issue(home / KEY_STORE, name.replace(" ", "-"), NODES, hosts_of(host))
             if not self.admin_certificate.exists():
                 authority.issue(self.admin_certificate, ADMIN, CLIENTS, ())

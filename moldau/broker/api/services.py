@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from moldau.broker.coordinator.expression_matcher import (
     ExpressionMatcher,
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("moldau.broker.lifecycle.background")
 
-MAX_TASKS: Final = 100_000
-"""More at once is a fault: every caller of `start` has a limit of its own, far below."""
-
 
 class Background:
     """Runs work that takes longer than a call on the data loop. A failure is reported exactly once;
@@ -63,11 +60,12 @@ class Background:
         return len(self._tasks)
 
     def start(self, work: Work, name: str | None = None) -> None:
-        """Run work that ends by itself, or that its owner ends before `close`."""
+        """Run work that ends by itself, or that its owner ends before `close`. Every caller has a
+        limit of its own: no task for each request (`tests/tidy/bounds.toml` lists them).
+        """
         if self._is_closed:
             work.close()
             return
-        assert len(self._tasks) < MAX_TASKS, f"{MAX_TASKS} tasks run already"
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

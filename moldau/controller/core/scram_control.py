@@ -18,6 +18,7 @@ from moldau.controller.core.result import (
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import SCRAM_LEVEL
 from moldau.metadata.image.security import ScramKey
+from moldau.metadata.scram_secret import scram_secret, scram_secret_record
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p51_alter_user_scram_credentials as p51
@@ -71,7 +72,17 @@ def alter_user_scram_credentials(
             answer.error_code, answer.error_message = outcome.error, outcome.message
         else:
             result.records.append(outcome)
+    if result.records:
+        result.records += secret_records(state)
     return result
+
+
+def secret_records(state: ControllerState) -> list[VersionedRecord]:
+    """The record of the secret behind answers about unknown users; none where there is one."""
+    secret = state.settings.scram_secret
+    if not secret or scram_secret(state.image.configs) is not None:
+        return []
+    return [scram_secret_record(secret)]
 
 
 def _record_of(

@@ -8,11 +8,9 @@ the authorizer is asked on the loop that it lives on; a refusal does not tell wh
 from __future__ import annotations
 
 import asyncio
-import binascii
 import contextlib
 import re
 import ssl
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,8 +20,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 from moldau.addresses import canonical_address
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
-from moldau.node.http.passwords import Credentials, PasswordChecks, TooManyTries
+from moldau.metadata.image import MetadataImage
+from moldau.node.http.passwords import PasswordChecks, TooManyTries
 from moldau.protocol.access_control import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.protocol.base64_text import canonical_base64
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.jwks import KeySource
 from moldau.runtime.authentication.listener_tls import ListenerContexts
@@ -166,12 +166,12 @@ class Authority(NamedTuple):
     Attributes:
         authorizer: gives it; None while the node is starting.
         loop: gives the one that it lives on, once there is an authorizer.
-        credentials: gives the newest users of SCRAM; in any thread.
+        image: gives the newest one, which has the users of SCRAM; in any thread.
     """
 
     authorizer: Callable[[], Authorizer | None]
     loop: Callable[[], asyncio.AbstractEventLoop]
-    credentials: Callable[[], Credentials]
+    image: Callable[[], MetadataImage]
 
 
 async def _first_keys(keys: KeySource) -> None:
@@ -189,7 +189,7 @@ class HttpAccess:
         self._asked = asyncio.Semaphore(MAX_ASKED)
         clock = SystemClock()
         self._log = AuthenticationLog(clock, security.max_log_lines)
-        self._passwords = PasswordChecks(authority.credentials, clock.monotonic_ms)
+        self._passwords = PasswordChecks(authority.image, clock.monotonic_ms)
         contexts = security.contexts
         self.handshakes = None if contexts is None else HttpHandshakes(contexts, self._log)
         self._keys_tried: asyncio.Task[None] | None = None
@@ -312,13 +312,12 @@ class HttpAccess:
 
     async def _user_by_password(self, encoded: str, host: str) -> str:
         try:
-            text = b64decode(encoded, validate=True).decode()
-            name, colon, password = text.partition(":")
-            if not colon or not name:
-                raise ValueError("no name and password in it")
-        except (binascii.Error, ValueError) as error:
-            is_text = not isinstance(error, binascii.Error | UnicodeError)
-            self._unusable(host, str(error) if is_text else "not Base64 of UTF-8")
+            text = canonical_base64(encoded).decode()
+        except ValueError:
+            self._unusable(host, "not Base64 of UTF-8")
+        name, colon, password = text.partition(":")
+        if not colon or not name:
+            self._unusable(host, "no name and password in it")
         try:
             if await self._passwords.is_right(name, password, host):
                 return name

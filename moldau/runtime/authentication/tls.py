@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from moldau.config.small_files import read_small_file
 from moldau.runtime.authentication import (
     PLAINTEXT_ADVICE,
     SecuritySettingError,
@@ -24,6 +25,8 @@ from moldau.runtime.authentication import (
 )
 
 PEM_MARK: Final = b"-----BEGIN "
+MAX_STORE_BYTES: Final = 16 * 1024 * 1024
+"""The authorities of the whole web take a fortieth of it."""
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
 _JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -244,8 +247,7 @@ def contents(store: Store) -> tuple[str | None, str | None]:
         return None, None
     where = f"{store.prefix}.location: {store.location}"
     try:
-        with open(store.location, "rb") as opened:
-            data = opened.read()
+        data = read_small_file(store.location, MAX_STORE_BYTES)
     except OSError as error:
         raise _unreadable(where, error) from None
     except ValueError:  # a NUL, or half of a surrogate pair

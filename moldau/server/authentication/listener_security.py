@@ -31,9 +31,10 @@ from moldau.server.authentication.certificates import (
 )
 from moldau.server.authentication.core.mechanism import Mechanism, Plain
 from moldau.server.authentication.core.oauthbearer import OAuthBearer
-from moldau.server.authentication.core.scram import KeysOf, KnownKeys, Scram, invented_keys
+from moldau.server.authentication.core.scram import KeysOf, KnownKeys, Scram
 from moldau.server.authentication.core.session import MechanismSettings, SaslSession
 from moldau.server.authentication.gate import SaslGate
+from moldau.server.authentication.invented_users import InventedUsers
 from moldau.server.authentication.tls_settings import NO_VALUES, tls_settings_of
 
 if TYPE_CHECKING:
@@ -95,11 +96,13 @@ class ListenerSecurity:
         dynamic: Mapping[str, Any] = NO_VALUES,
         clock: Clock | None = None,
         find_token: FindToken = lambda mechanism, token_id: None,
+        invented: InventedUsers | None = None,
     ) -> ListenerSecurity | None:
         """None for a PLAINTEXT listener. Blocks: reads key stores.
 
         Args:
             dynamic: values of stores by `listener.name.LISTENER.KEY`, before the configuration's.
+            invented: keys of users of SCRAM that do not exist; those of this process without any.
 
         Raises:
             ConfigError: the settings cannot work.
@@ -117,7 +120,7 @@ class ListenerSecurity:
             ) from None
         sasl = None
         if protocol.has_sasl:
-            keys_of = partial(_keys_of, find_keys, find_token, secrets.token_bytes(32))
+            keys_of = partial(_keys_of, find_keys, find_token, invented or InventedUsers())
             sasl = _sasl_settings(config, name, keys_of, clock or SystemClock())
         return cls(contexts, mapping, sasl)
 
@@ -234,17 +237,21 @@ def _beginner(
     return lambda: Scram(hash_name, of_mechanism, secrets.token_urlsafe(NONCE_BYTES))
 
 
-def _keys_of(find_keys: FindKeys, find_token: FindToken, secret: bytes, mechanism: str) -> KeysOf:
+def _keys_of(
+    find_keys: FindKeys, find_token: FindToken, invented: InventedUsers, mechanism: str
+) -> KeysOf:
     """Keys for every user and token: a client cannot tell what does not exist from a wrong
     password.
     """
 
     def keys_of(name: str, is_token: bool) -> KnownKeys:
-        invented = KnownKeys(invented_keys(HASH_NAMES[mechanism], name, secret), None)
+        # Also where the name is known: that must not take another time.
         if is_token:
-            return find_token(mechanism, name) or invented
+            unknown = KnownKeys(invented.token_keys(mechanism, name), None)
+            return find_token(mechanism, name) or unknown
+        unknown = KnownKeys(invented.keys(mechanism, name), None)
         found = find_keys(mechanism, name)
-        return invented if found is None else KnownKeys(found, name)
+        return unknown if found is None else KnownKeys(found, name)
 
     return keys_of
 

@@ -9,7 +9,6 @@ the secret is kept nowhere.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -34,8 +33,6 @@ MAX_WAITING: Final = 10_000
 RESUMED_PER_TURN: Final = 50
 """Logins that go on in one turn of the loop."""
 
-SALT_BYTES: Final = 24
-
 
 class _Login(NamedTuple):
     is_there: asyncio.Future[bool]
@@ -51,6 +48,7 @@ class TokenCredentials:
         tokens: those of the newest image.
         offload: runs a function beside the loop.
         start: runs what ends by itself on the loop.
+        salt_of: the salt of a token's keys by mechanism and id, the same on every node.
     """
 
     def __init__(
@@ -60,12 +58,14 @@ class TokenCredentials:
         clock: Clock,
         offload: Offload,
         start: Callable[[Work], object],
+        salt_of: Callable[[str, str], bytes],
     ) -> None:
         self._secrets = token_secrets
         self._tokens = tokens
         self._clock = clock
         self._offload = offload
         self._start = start
+        self._salt_of = salt_of
         self._keys: OrderedDict[tuple[str, str], ScramKeys] = OrderedDict()
         #: By mechanism and token id, in the order of their turns. While it has any, `_run` runs.
         self._waiting: dict[tuple[str, str], list[_Login]] = {}
@@ -103,7 +103,7 @@ class TokenCredentials:
         while self._waiting:
             place, logins = next(iter(self._waiting.items()))
             if place not in self._keys and not all(login.is_gone() for login in logins):
-                keys = await self._offload(_made, self._secrets, *place)
+                keys = await self._offload(_made, self._secrets, self._salt_of(*place), *place)
                 self._keys[place] = keys
                 if len(self._keys) > MAX_KEYS:
                     self._keys.popitem(last=False)
@@ -118,9 +118,8 @@ class TokenCredentials:
             await asyncio.sleep(0)
 
 
-def _made(token_secrets: TokenSecrets, mechanism: str, token_id: str) -> ScramKeys:
+def _made(token_secrets: TokenSecrets, salt: bytes, mechanism: str, token_id: str) -> ScramKeys:
     """Beside the loop; OpenSSL lets other threads run."""
     password = b64encode(token_secrets.hmac_of(token_id)).decode()
-    salt = secrets.token_bytes(SALT_BYTES)
     salted = salted_password(mechanism, password, salt, LEAST_ITERATIONS)
     return scram_keys(mechanism, salted, salt, LEAST_ITERATIONS)

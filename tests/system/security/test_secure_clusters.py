@@ -8,7 +8,7 @@ import ssl
 import stat
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -182,8 +182,23 @@ def can_describe(settings: dict[str, str]) -> bool:
     return True
 
 
+@pytest.fixture
+def _generous_umask() -> Iterator[None]:
+    """Every right that is missing is left out on purpose."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def paths_for_others(home: Path) -> list[str]:
+    """What is in a directory, itself included, that others than its owner have a right on."""
+    paths = [home, *home.rglob("*")]
+    return [str(path.relative_to(home)) for path in paths if path.lstat().st_mode & 0o077]
+
+
 @pytest.mark.system
 @pytest.mark.timeout(240)
+@pytest.mark.usefixtures("_generous_umask")
 def test_a_secured_cluster_starts_again(tmp_path: Path) -> None:
     with Cluster(secure=True, directory=tmp_path) as cluster:
         properties = cluster.client_properties
@@ -195,7 +210,15 @@ def test_a_secured_cluster_starts_again(tmp_path: Path) -> None:
         store = tmp_path / BROKER / "certificate.pem"
         assert stat.S_IMODE(store.stat().st_mode) == 0o600
         text = store.read_bytes()
+        assert paths_for_others(tmp_path / BROKER) == []
+    data = tmp_path / BROKER / "data"
+    assert paths_for_others(data) == [], "snapshots and what is written at the stop, too"
+    for path in (data, *data.rglob("*")):  # as an earlier version left them
+        path.chmod(0o755 if path.is_dir() else 0o644)
     with Cluster(secure=True, directory=tmp_path) as cluster:
+        assert paths_for_others(data) == []
+        log = (tmp_path / BROKER / "node.log").read_text()
+        assert log.count("others than the owner had rights on") == 1
         assert (cluster.client_properties, store.read_bytes()) == (properties, text)
         assert cluster.active_controller_id() == 1
         with Consumer(

@@ -190,10 +190,12 @@ class CountingProducerIds:
         self.next_start = 1000
         self.is_available = True
         self.call_count = 0
+        self.gate: asyncio.Event | None = None
+        """Blocks are given when it is set; at once without one."""
 
     async def allocate_block(self) -> range:
         self.call_count += 1
-        await asyncio.sleep(0)
+        await (asyncio.sleep(0) if self.gate is None else self.gate.wait())
         if not self.is_available:
             raise ProducerIdsUnavailable("no controller")
         block = range(self.next_start, self.next_start + 5)
@@ -331,7 +333,12 @@ class DataPath:
             on_fault=self.faults.append,
         )
         self.sessions = FetchSessionCache(self.clock, self.random, max_sessions=self.max_sessions)
-        self.producer_ids = ProducerIds(self.allocator.allocate_block)
+        self.producer_ids = ProducerIds(
+            self.allocator.allocate_block,
+            clock=self.clock,
+            timers=self.timers,
+            start=self.background.start,
+        )
         services = BrokerServices(
             node_config=self.node_values,  # type: ignore[arg-type]
             broker_id=BROKER_ID,

@@ -21,9 +21,8 @@ from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.schema import Message
-from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection
-from moldau.runtime.network import AsyncioNetwork
+from moldau.runtime.ports import Ports
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.server import ListenerSpec
@@ -139,7 +138,8 @@ class ControllerBench:
 
     def __init__(self, authorizer: Authorizer | None) -> None:
         self.config = node_config()
-        self.clock = SystemClock()
+        self.ports = Ports.of_machine()
+        self.clock = self.ports.clock
         self.log = ListLog()
         self.quorum = RecordingQuorum()
         self.faults: list[BaseException] = []
@@ -177,6 +177,7 @@ class ControllerBench:
         )
         self.listener = ControllerListener(
             clock=self.clock,
+            network=self.ports.network,
             on_fault=self.faults.append,
             authorizer=authorizer,
             offload=asyncio.to_thread,
@@ -206,7 +207,7 @@ class ControllerBench:
 
     async def connect(self) -> Connection:
         connection = await Connection.connect(
-            AsyncioNetwork(), "127.0.0.1", self.port, client_id="tests"
+            self.ports.network, "127.0.0.1", self.port, client_id="tests", clock=self.clock
         )
         self._connections.append(connection)
         return connection

@@ -6,33 +6,38 @@ from collections.abc import Iterator
 
 import pytest
 
-from moldau.metadata.image.security import ScramCredential, ScramKey
+from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
+from moldau.metadata.scram_secret import scram_secret_record
 from moldau.node.http import passwords
 from moldau.node.http.passwords import PasswordChecks, TooManyTries
+from moldau.protocol.metadata_records import UserScramCredentialRecord
+from moldau.protocol.schema import Message
 from moldau.protocol.scram import salted_password, scram_keys
+from moldau.server.authentication.invented_users import InventedUsers
 from tests.kit.manual_clock import ManualClock
 
 SALT = b"salt"
 NAMES = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
-def credential(password: str, mechanism: int = 2, iterations: int = 4_096) -> ScramCredential:
-    salted = salted_password(NAMES[mechanism], password, SALT, iterations)
-    keys = scram_keys(NAMES[mechanism], salted, SALT, iterations)
-    return ScramCredential(keys.salt, keys.stored_key, keys.server_key, iterations)
-
-
 class Cluster:
     """Users and their passwords, checked on a manual clock."""
 
     def __init__(self) -> None:
-        self.users: dict[ScramKey, ScramCredential] = {}
+        self.image = MetadataImage.EMPTY
         self.clock = ManualClock()
-        self.checks = PasswordChecks(lambda: self.users, self.clock.monotonic_ms)
+        self.checks = PasswordChecks(lambda: self.image, self.clock.monotonic_ms)
 
     def add(self, name: str, password: str, mechanism: int = 2, iterations: int = 4_096) -> None:
-        key = ScramKey(name, mechanism)
-        self.users = {**self.users, key: credential(password, mechanism, iterations)}
+        salted = salted_password(NAMES[mechanism], password, SALT, iterations)
+        keys = scram_keys(NAMES[mechanism], salted, SALT, iterations)
+        self.replay(UserScramCredentialRecord(name=name, mechanism=mechanism, **keys._asdict()))
+
+    def replay(self, *records: Message) -> None:
+        delta = MetadataDelta(self.image)
+        for record in records:
+            delta.replay(record)
+        self.image = delta.apply(Provenance())
 
 
 @pytest.fixture
@@ -78,7 +83,7 @@ async def test_a_right_password_is_worked_out_once_and_a_wrong_one_each_time(
     cluster.add("alice", "b")
     assert not await cluster.checks.is_right("alice", "a", "h")
     assert await cluster.checks.is_right("alice", "b", "h")
-    cluster.users = {}
+    cluster.image = MetadataImage.EMPTY
     assert not await cluster.checks.is_right("alice", "b", "h")
 
 
@@ -102,6 +107,28 @@ async def test_a_name_that_does_not_exist_costs_what_others_cost(
         assert costs[0] == costs[1], "a name always costs the same"
         seen.add(costs[0])
     assert seen == {(1, 8_192), (2, 4_096)}
+
+
+async def test_a_name_costs_the_same_at_every_node_and_as_its_login_with_scram(
+    costs: list[tuple[int, int]],
+) -> None:
+    made = [Cluster(), Cluster()]
+    for cluster in made:
+        cluster.replay(scram_secret_record("of the cluster")[0])
+        for number in range(3):
+            cluster.add(f"dear{number}", "x", 1, 8_192)
+            cluster.add(f"cheap{number}", "x", 2, 4_096 + number)
+    for number in range(20):
+        del costs[:]
+        name = f"nobody{number}"
+        for cluster in made:
+            assert not await cluster.checks.is_right(name, "x", name)
+        assert costs[0] == costs[1]
+        mechanism, iterations = costs[0]
+        invented = InventedUsers(lambda: made[0].image)
+        assert invented.keys(NAMES[mechanism], name).iterations == iterations
+    for cluster in made:
+        cluster.checks.close()
 
 
 async def test_tries_are_limited_by_host_and_altogether(cluster: Cluster) -> None:

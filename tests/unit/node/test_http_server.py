@@ -10,6 +10,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from moldau.config import NodeConfig
+from moldau.metadata.image import MetadataImage
 from moldau.node.http import server as http_server
 from moldau.node.http.access import Authority, HttpAccess, HttpSecurity
 from moldau.node.http.server import HttpListener
@@ -32,7 +33,7 @@ def access() -> HttpAccess:
             "controller.quorum.voters": "1@localhost:9093",
         }
     )
-    authority = Authority(Authorizer, asyncio.get_running_loop, dict)
+    authority = Authority(Authorizer, asyncio.get_running_loop, MetadataImage)
     return HttpAccess(HttpSecurity.of(config), authority)
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from moldau.protocol.api_keys import QUORUM_APIS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p55_describe_quorum as describe
@@ -16,10 +18,12 @@ from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.registry import response_class
 from moldau.protocol.schema import MAX_STRING_BYTES
 from moldau.protocol.types import ZERO_UUID
+from moldau.raft import VoterEndpoint, quorum_driver
+from moldau.raft.core.messages import BeginQuorumEpochRequest
 from moldau.raft.request_handler import MAX_ENDPOINTS, MAX_EPOCH_JUMP, MAX_NAMED
 from moldau.raft.wire import encode_request
 
-from .quorums import CLUSTER_ID, Node, Quorum
+from .quorums import CLUSTER_ID, LISTENER, Node, Quorum
 from .test_wire import REQUESTS
 
 
@@ -199,3 +203,37 @@ async def test_an_epoch_that_no_election_can_have_reached_is_refused() -> None:
         answer = await ask(quorum, leader, message, version)
         assert answer.error_code == ErrorCode.NONE
         assert leader.running.leader_epoch == leader_epoch + MAX_EPOCH_JUMP
+
+
+async def test_leaders_at_ever_new_addresses_stop_no_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is asked for its log; those that never answer are not waited for without a limit."""
+    monkeypatch.setattr(quorum_driver, "MAX_SENDS", 8)
+    async with Quorum(1, 2, 3, seed=31) as quorum:
+        leader = await quorum.leader()
+        follower = next(each for each in quorum.nodes.values() if each is not leader)
+        driver = follower.running._driver
+        honest, silent = driver._peers.request, asyncio.Event()
+
+        async def request(destination: Any, *asked: Any) -> Any:
+            if destination.host.startswith("nowhere"):
+                await silent.wait()
+                return None
+            return await honest(destination, *asked)
+
+        monkeypatch.setattr(driver._peers, "request", request)
+        for number in range(1, 40):
+            begin = BeginQuorumEpochRequest(
+                leader_id=1_000 + number,
+                leader_epoch=follower.running.leader_epoch + 1,
+                voter=None,
+                leader_endpoints=(VoterEndpoint(LISTENER, f"nowhere{number}", 9093),),
+            )
+            message, version = encode_request(begin, lambda c: c.MAX_VERSION, CLUSTER_ID)
+            answer = await ask(quorum, follower, message, version)
+            assert answer.error_code == ErrorCode.NONE
+            assert len(driver._sends) <= 8
+        silent.set()
+        assert follower.fatal == []
+        await quorum.leader()

@@ -34,7 +34,7 @@ from moldau.protocol.schema import Message
 from moldau.protocol.scram import ScramKeys, salted_password, scram_keys
 from moldau.runtime import tls_transport
 from moldau.runtime.authentication.sasl import PlainExchange, ScramClient
-from moldau.runtime.clock import SystemClock
+from moldau.runtime.ports import Ports
 from moldau.runtime.tls_transport import TlsTransport
 from moldau.server.authentication.core.mechanism import WRONG_PASSWORD
 from moldau.server.authentication.listener_security import ListenerSecurity
@@ -52,7 +52,7 @@ from tests.kit.waiting import until_async
 
 from .conftest import Harness, Peer
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 
 PLAIN_USERS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -215,13 +215,15 @@ async def secured(
 ) -> Secured:
     config, endpoint = configured(protocol, **keys)
     security = ListenerSecurity.of(config, endpoint, find_keys)
-    clock = clock or SystemClock()
+    ports = Ports.of_machine()
+    clock = clock or ports.clock
     server = Server(
         router(clock),
         memory=ReceiveMemory(poison=True),
         limits=limits,
         clock=clock,
         rates=rates,
+        network=ports.network,
     )
     await server.start(
         [
@@ -271,6 +273,7 @@ async def test_large_answers_over_tls_wait_for_a_slow_reader(
         assert await slow.receive() == (number, bytes(3_000_000))
 
 
+@pytest.mark.virtual_too(False)
 async def test_plaintext_on_a_tls_port_and_tls_on_a_plaintext_port(
     harness: Harness,
     authority: trustme.CA,
@@ -339,6 +342,7 @@ async def test_handshakes_count_as_connections(
         pass
 
 
+@pytest.mark.virtual_too(False)
 @pytest.mark.usefixtures("dual_stack")
 async def test_handshakes_count_for_the_address_in_one_form(
     harness: Harness, authority: trustme.CA, stores: dict[str, str]
@@ -413,6 +417,7 @@ class Resuming:
         return is_resumed, decode_response(ApiKey.METADATA, 12, answered[4:])[1].cluster_id
 
 
+@pytest.mark.virtual_too(False)
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_a_session_is_not_resumed_after_its_certificate_s_end(
     harness: Harness,
@@ -507,6 +512,7 @@ async def test_a_new_certificate_is_for_new_connections(
     assert await before.who_am_i() == await after.who_am_i()
 
 
+@pytest.mark.virtual_too(False)
 async def test_connections_that_are_gone_leave_no_cycles(
     harness: Harness, authority: trustme.CA, stores: dict[str, str]
 ) -> None:

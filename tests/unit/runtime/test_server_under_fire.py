@@ -29,7 +29,7 @@ from tests.kit.waiting import until_async
 
 from .conftest import Harness, Peer, response
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 
 FILE_BYTES = 2_000_000
 MEMORY_LIMIT_BYTES = 300_000
@@ -278,6 +278,7 @@ async def test_connections_take_turns_however_much_of_one_has_been_read(harness:
     assert server.connections.memory.reserved_bytes == 0
 
 
+@pytest.mark.virtual_too(False)
 async def test_what_comes_in_waits_for_one_request_however_many_connections_flood(
     harness: Harness,
 ) -> None:
@@ -404,6 +405,7 @@ async def test_memory_that_is_free_again_before_anybody_waits_for_it(harness: Ha
     assert server.connections.memory.reserved_bytes == 0
 
 
+@pytest.mark.virtual_too(False)
 async def test_memory_of_requests_that_will_not_be_handled_is_for_others(harness: Harness) -> None:
     waiting: list[Request] = []
 

@@ -77,11 +77,8 @@ def test_close_ends_all(timers: TimerWheel) -> None:
     assert purgatory.size() == 0
 
 
-def test_a_full_purgatory_takes_no_more(
-    timers: TimerWheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(purgatory_module, "MAX_OPERATIONS", 2)
-    purgatory = Purgatory("Test", timers)
+def test_a_full_purgatory_takes_no_more(timers: TimerWheel) -> None:
+    purgatory = Purgatory("Test", timers, 2)
     first = Recorded()
     assert purgatory.add(first, 100)
     assert purgatory.add(Recorded(), 100)

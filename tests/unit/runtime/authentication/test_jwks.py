@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,25 +28,26 @@ from moldau.runtime.authentication.jwks import (
     parse_key_set,
 )
 from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
-from moldau.runtime.clock import SystemClock
+from moldau.runtime.ports import Ports
 from tests.kit.identity_provider import BAD_ANSWERS, IdentityProvider, Signer, symmetric
 from tests.kit.waiting import until_async
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 
 SIGNER = Signer("first")
 
 
 @pytest.fixture
-def provider() -> Iterator[IdentityProvider]:
+async def provider() -> AsyncIterator[IdentityProvider]:
     with IdentityProvider(SIGNER) as running:
         yield running
+    await asyncio.sleep(0.2)  # what it still answers ends
 
 
 @asynccontextmanager
 async def endpoint(url: str, **settings: Any) -> AsyncIterator[KeyEndpoint]:
     source = KeyEndpoint(
-        EndpointSettings(url, **{"retry_backoff_ms": 5, **settings}), SystemClock()
+        EndpointSettings(url, **{"retry_backoff_ms": 5, **settings}), Ports.of_machine().clock
     )
     await source.start()
     try:
@@ -124,7 +125,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         (tmp_path / "nowhere", "No such file"),
         (tmp_path, "not a regular file"),
         (Path("/dev/zero"), "not a regular file"),
-        (large, "more than"),
+        (large, "larger than"),
         (garbage, "no key set"),
     ):
         with pytest.raises(SecuritySettingError, match=reason):
@@ -190,12 +191,11 @@ def _asked(provider: IdentityProvider, count: int) -> Any:
 
 
 async def test_a_dead_server_at_the_start_is_no_reason_not_to_start() -> None:
-    with IdentityProvider(SIGNER) as provider:
-        url = provider.url
-    async with endpoint(url) as source:
+    async with endpoint("http://127.0.0.1:1/keys") as source:
         assert names(source) == []
 
 
+@pytest.mark.virtual_too(False)
 async def test_a_server_of_tls_is_one_that_the_trust_store_knows(tmp_path: Path) -> None:
     authority = trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

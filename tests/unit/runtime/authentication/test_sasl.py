@@ -49,6 +49,7 @@ def test_names_are_escaped_and_extensions_sent():
         ("r=nonce,s=QSXCR+Q6sek8bf92,i=4096", "does not continue ours"),
         ("r=nonce1,s=,i=4096", "salt is not base64"),
         ("r=nonce1,s=%%%,i=4096", "salt is not base64"),
+        ("r=nonce1,s=QSXCR+Q6sek8bf9=,i=4096", "salt is not base64"),  # its last bits are spare
         ("r=nonce1,s=QSXCR+Q6sek8bf92,i=many", "not a number"),
         ("r=nonce1,s=QSXCR+Q6sek8bf92", "not a number"),
         ("r=nonce1,s=QSXCR+Q6sek8bf92,i=4095", "from 4096"),
@@ -68,6 +69,7 @@ def test_a_server_that_does_not_know_the_password():
     nonce, server_first, _, server_final = VECTORS["sha256"]
     for last, reason in (
         ("v=" + "A" * 43 + "=", "could not prove"),
+        (server_final[:-2] + "5=", "could not prove"),  # the same bytes, with spare bits
         ("", "could not prove"),
         ("e=invalid-proof", "invalid-proof"),
     ):

@@ -7,6 +7,7 @@ import base64
 import re
 import ssl
 import textwrap
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,9 +26,19 @@ from moldau.runtime.authentication.tls import (
     client_context,
     tls_error,
 )
+from moldau.runtime.tls_transport import SHUTDOWN_TIMEOUT_S
 from tests.kit.weak_certificates import weak_certificate
+from tests.virtual.machine import MachineLoop, pass_time
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
+
+
+@pytest.fixture(autouse=True)
+async def ended() -> AsyncIterator[None]:
+    """What is still said at the end of a connection is heard, where that takes no real time."""
+    yield
+    if isinstance(asyncio.get_running_loop(), MachineLoop):
+        await pass_time(2 * SHUTDOWN_TIMEOUT_S * 1000)
 
 
 @pytest.fixture(scope="module")
