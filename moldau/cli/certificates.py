@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from moldau.cli.output import fail, print_rows, say
+from moldau.config.principals import RESERVED_NAMES
 from moldau.testing.secure_files import (
     CLIENTS,
     KEY_STORE,
@@ -36,7 +37,7 @@ Directory = Annotated[
 Days = Annotated[int | None, typer.Option(min=1, max=3650, help="How long it is valid (365).")]
 COLUMNS: Final = ["name", "subject", "signed_by", "hosts", "expires", "days_left"]
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-RESERVED: Final = ("admin", "ca", "node")
+RESERVED: Final = ("admin", "ca", "node", *sorted(RESERVED_NAMES))
 MADE: Final = "certificates"
 """The directory of those that `create` has made."""
 HOMES: Final = ("node-*", "broker-*", "controller-*")
@@ -132,10 +133,9 @@ def create(
 
     It is written to DIR/certificates/NAME.pem, with the private key.
     """
-    if not NAME.fullmatch(name) or name in (NODES, *RESERVED):
+    if not NAME.fullmatch(name) or name in RESERVED:
         fail(
-            f"{name!r}: letters, digits, '.', '_' and '-', and none of "
-            f"{', '.join((NODES, *RESERVED))}",
+            f"{name!r}: letters, digits, '.', '_' and '-', and none of {', '.join(RESERVED)}",
             status=2,
         )
     if bool(host) != node:

@@ -297,6 +297,7 @@ class Node:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(serving.wait(), HTTP_PATIENCE_S)
         await asyncio.to_thread(importlib.import_module, "moldau.node.http.server")
+        from moldau.node.http.connections import HttpLimits
         from moldau.node.http.server import HttpListener
 
         self._http = HttpListener(
@@ -306,6 +307,7 @@ class Node:
             is_ready=self._is_ready,
             data_loop=asyncio.get_running_loop(),
             access=self._http_access(security),
+            limits=HttpLimits.of(self._config),
         )
         await self._http.start(*address)
 

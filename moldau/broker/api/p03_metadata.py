@@ -14,6 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from moldau.broker.api.forwarding import forward
+from moldau.broker.api.lanes import FORWARDING
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.internal_topics import creatable_topic
 from moldau.broker.lifecycle.cluster_view import (
@@ -110,6 +111,7 @@ async def _create_missing(
             errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if not creatable:
         return errors
+    await context.change_lane(FORWARDING)
     response = await forward(
         services,
         context,

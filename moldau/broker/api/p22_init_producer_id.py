@@ -65,6 +65,7 @@ def handle(
             ),
             enable_two_phase=request.enable2_pc,
             keep_prepared=request.keep_prepared_txn,
+            principal=context.principal,
         ),
         context,
         answered,

@@ -230,6 +230,7 @@ class DataPath:
         authorizer: Any = None,
         quotas: Any = None,
         max_sessions: int = 100,
+        max_session_partitions: int = 500_000,
         more_directories: Sequence[Path | str] = (),
         before: Sequence[Any] = (),
         at_start: Sequence[Any] = (),
@@ -252,6 +253,7 @@ class DataPath:
         self.metadata = FakeMetadata()
         self.random = random.Random(1)
         self.max_sessions = max_sessions
+        self.max_session_partitions = max_session_partitions
         self.authorizer = authorizer or Authorizer()
         self.quotas = quotas
         self.connection = FakeConnection()
@@ -332,7 +334,12 @@ class DataPath:
             ),
             on_fault=self.faults.append,
         )
-        self.sessions = FetchSessionCache(self.clock, self.random, max_sessions=self.max_sessions)
+        self.sessions = FetchSessionCache(
+            self.clock,
+            self.random,
+            max_sessions=self.max_sessions,
+            max_partitions=self.max_session_partitions,
+        )
         self.producer_ids = ProducerIds(
             self.allocator.allocate_block,
             clock=self.clock,

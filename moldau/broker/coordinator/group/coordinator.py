@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
+from moldau.broker.coordinator.core.kept_memory import KeptMemory
 from moldau.broker.coordinator.core.result import Answerable, CoordinatorResult
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroupState
 from moldau.broker.coordinator.group.core.consumer_group import GroupContext
@@ -28,7 +29,7 @@ from moldau.broker.coordinator.group.core.offset_requests import CommitLimits
 from moldau.broker.coordinator.group.core.regular_expressions import ResolveRegularExpressions
 from moldau.broker.coordinator.group.core.state import GroupState
 from moldau.broker.coordinator.key_partitions import partition_for
-from moldau.broker.coordinator.ports import RuntimeSettings
+from moldau.broker.coordinator.ports import RuntimeSettings, memory_limit
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
@@ -109,6 +110,9 @@ class GroupCoordinator:
         self._consumer_settings = ConsumerGroupSettings.from_config(
             services.node_config, services.broker_id
         )
+        self._memory = memory_limit(
+            services.node_config["moldau.group.coordinator.max.bytes"], "groups"
+        )
         self.runtime: CoordinatorRuntime[GroupState] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             self._make_state,
@@ -142,6 +146,7 @@ class GroupCoordinator:
             metadata=lambda: self._services.metadata.image,
             random_id=self._random_id,
             count=self.metrics.count,
+            memory=KeptMemory(self._memory),
         )
         deleted = partial(self._deleted_while_loading.pop, partition_index, frozenset[str]())
         return GroupState(context, deleted)
@@ -273,4 +278,6 @@ class GroupCoordinator:
 
 
 def client_of(context: RequestContext) -> ClientInfo:
-    return ClientInfo(context.client_id or "", f"/{context.client_host}")
+    return ClientInfo(
+        context.client_id or "", f"/{context.client_host}", principal=context.principal
+    )

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
+from moldau.broker.coordinator.core.kept_memory import KeptMemory
 from moldau.broker.coordinator.core.result import Answerable, CallbackReply, CoordinatorResult
-from moldau.broker.coordinator.ports import RuntimeSettings
+from moldau.broker.coordinator.ports import RuntimeSettings, memory_limit
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.broker.coordinator.transaction.core.rules import TransactionSettings
 from moldau.broker.coordinator.transaction.core.state import (
@@ -52,11 +53,15 @@ class TransactionCoordinator:
     def __init__(self, services: BrokerServices, ports: RuntimePorts) -> None:
         self._services = services
         settings = TransactionSettings.from_config(services.node_config)
+        memory = memory_limit(
+            services.node_config["moldau.transaction.coordinator.max.bytes"], "transactions"
+        )
         self.runtime: CoordinatorRuntime[TransactionState] = CoordinatorRuntime(
             TRANSACTION_STATE,
             lambda _partition_index: TransactionState(
                 settings=settings,
                 producer_ids=services.producer_ids,
+                memory=KeptMemory(memory),
                 transaction_version=lambda: services.metadata.image.features.level(
                     TRANSACTION_VERSION
                 ),

@@ -31,6 +31,7 @@ from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
 from moldau.runtime.ports import Ports
 from tests.kit.identity_provider import BAD_ANSWERS, IdentityProvider, Signer, symmetric
 from tests.kit.waiting import until_async
+from tests.virtual.machine import MachineLoop, pass_time
 
 pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 
@@ -41,7 +42,8 @@ SIGNER = Signer("first")
 async def provider() -> AsyncIterator[IdentityProvider]:
     with IdentityProvider(SIGNER) as running:
         yield running
-    await asyncio.sleep(0.2)  # what it still answers ends
+    if isinstance(asyncio.get_running_loop(), MachineLoop):
+        await pass_time(1_000)  # what it still answers ends
 
 
 @asynccontextmanager
