@@ -9,7 +9,7 @@ a forwarded request is its client, never the broker that forwarded it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
@@ -29,6 +29,7 @@ from moldau.runtime.files import FileRegion
 from moldau.runtime.slices import Work
 from moldau.runtime.telemetry.metrics import Counter, Histogram, Registry
 from moldau.server.authorizer import Authorizer
+from moldau.server.fair_shares import Lane
 from moldau.server.outgoing import Offload
 from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.quotas.request_time import Stopwatch
@@ -85,8 +86,8 @@ class Connection(Protocol):
         """
 
     def suspend(self) -> None:
-        """Handle no further request of this connection until `proceed`: one that takes several
-        turns of the loop keeps its place in the order.
+        """Handle no further request of this connection until `proceed`, once for each call: one
+        that takes several turns of the loop keeps its place in the order.
         """
 
     def proceed(self) -> None: ...
@@ -369,6 +370,7 @@ class RequestContext(Sender):
     """One request in a handler's hands; outlives the handler's call when the answer comes later."""
 
     __slots__ = (
+        "change_lane",
         "quotas",
         "received_ms",
         "request",
@@ -378,6 +380,9 @@ class RequestContext(Sender):
 
     api_key: int
     api_version: int
+    change_lane: Callable[[Lane], Awaitable[None]]
+    """Of a request that is answered by a coroutine: gives its place back, and returns when it has
+    one among those of another kind, for what it has to wait for from now on."""
 
     def __init__(
         self, request: Request, authorizer: Authorizer, quotas: Quotas | None = None

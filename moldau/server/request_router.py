@@ -4,24 +4,29 @@ Owns the order of checks (API and version, then the session; handlers ask for pe
 decoding of the body, the dispatch by a table of routes, and the tasks of requests that take several
 turns. Must not answer for an API itself, but for the one rule that belongs to no version: an
 unknown version of ApiVersions. Invariants: whatever a peer sends, the worst that happens is that
-its own connection is closed; requests of one lane never wait behind those of another.
+its own connection is closed; requests of one lane never wait behind those of another; in a lane,
+principals take turns; a place that is waited for ends with the connection that waits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.registry import request_class
 from moldau.runtime.slices import Work, in_slices
+from moldau.server.fair_shares import FairShares, Lane, Waiting
 from moldau.server.quotas.request_time import Stopwatch, TimedWork, timed_steps
 from moldau.server.request import RequestContext
+from moldau.server.server_connection import ANONYMOUS
+from moldau.text import short_name
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Message
@@ -32,20 +37,15 @@ if TYPE_CHECKING:
     from moldau.server.request import Request
 
 
-class Lane(NamedTuple):
-    """Requests that are answered by coroutines and share a limit.
-
-    Attributes:
-        max_running: worked on at once; further ones wait in the order they came.
-        max_waiting: the connection of one more is closed, for the reason `refusal`.
-    """
-
-    max_running: int
-    max_waiting: int
-    refusal: str
+_LOG: Final = logging.getLogger("moldau.server")
 
 
-ADMIN: Final = Lane(64, 10_000, "10000 administrative requests already wait")
+MAX_WAITING_REQUESTS: Final = 128
+"""How many requests of a principal wait in a lane before the connections of further ones are not
+read: each of those adds one request at most."""
+
+TOLD_INTERVAL_MS: Final = 60_000.0
+"""How often the log says that a lane is full of one principal's requests."""
 
 Handle = Callable[[RequestContext, Any], Iterator[None] | None]
 """Answers through its context, at once or later; a generator, for requests with many parts, yields
@@ -68,15 +68,19 @@ class Route:
 
     Attributes:
         _load: called on the API's first request.
+        lane: of an API that is answered by a coroutine; None for the others.
         opened: what is made of the decoded message before the handler gets it, off the loop if the
             request is large.
+        asked_for_by: the party that has an opened message sent through another node, None when
+            the sender itself has.
     """
 
     min_version: int
     max_version: int
     _load: Callable[[], Handler]
-    lane: Lane = ADMIN
+    lane: Lane | None = None
     opened: Callable[[Any], object] | None = None
+    asked_for_by: Callable[[RequestContext, Any], str | None] | None = None
     message_class: type[Message] | None = None
     handle: Handle | None = None
     answer: Answer | None = None
@@ -84,25 +88,40 @@ class Route:
     def load(self, api_key: ApiKey) -> type[Message]:
         self.handle, self.answer = self._load()
         assert (self.handle is None) != (self.answer is None), f"{api_key.name}: one handler"
+        assert (self.answer is None) == (self.lane is None), f"{api_key.name}: its lane"
         self.message_class = request_class(api_key)
         return self.message_class
 
 
-class _Call(NamedTuple):
-    answer: Answer
-    context: RequestContext
-    message: object
+def party_of(principal: str, client_host: str) -> str:
+    """Who shares with others: a principal, or the address of clients that have none."""
+    return client_host if principal == ANONYMOUS else principal
 
 
-class _Traffic:
-    """The requests of one lane."""
+class _Call:
+    """A request that is answered by a coroutine.
 
-    __slots__ = ("lane", "running", "waiting")
+    Attributes:
+        message: decoded and opened; None until its turn comes.
+        lane: whose place it holds, None while it waits for one.
+        suspends: whether its connection is not read while it waits.
+    """
 
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self.running: dict[asyncio.Task[None], None] = {}  # in the order they began
-        self.waiting: deque[_Call] = deque()
+    __slots__ = ("lane", "message", "party", "request", "route", "suspends", "task", "waiting")
+
+    def __init__(self, route: Route, request: Request, message: object, party: str) -> None:
+        self.route = route
+        self.request = request
+        self.message = message
+        self.party = party
+        self.lane: Lane | None = None
+        self.suspends = False
+        self.waiting: Waiting | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+_CALLS: Final = "calls"
+"""Where a connection's state has its calls that end with it."""
 
 
 class RequestRouter:
@@ -132,7 +151,10 @@ class RequestRouter:
         self._quotas = quotas
         self._watchdog = watchdog
         self._suspended: set[asyncio.Task[None]] = set()
-        self._traffic = {route.lane: _Traffic(route.lane) for route in routes.values()}
+        self._places: dict[Lane, FairShares] = {}
+        self._waiting: dict[_Call, None] = {}
+        self._running: dict[asyncio.Task[None], None] = {}  # in the order they began
+        self._told_ms: dict[Lane, float] = {}
 
     def __call__(self, request: Request) -> None:
         route = self._routes.get(request.api_key)
@@ -153,13 +175,12 @@ class RequestRouter:
         if request.is_large:
             self._suspend(request, self._decode(route, message_class, request))
             return
-        try:
-            message: object = message_class.decode(request.body, api_version)[0]
-        except RemoteProtocolError as error:
-            self._refuse_body(request, message_class, error)
+        if route.answer is not None and route.opened is None:
+            self._enter(_Call(route, request, None, self._party(route, request, None)))
             return
-        if route.opened is not None:
-            message = route.opened(message)
+        message = self._decoded(route, message_class, request)
+        if message is None:
+            return
         work = self._handle(route, request, message)
         if work is not None:
             self._suspend(request, work)
@@ -167,7 +188,7 @@ class RequestRouter:
     @property
     def request_count(self) -> int:
         """Requests that are answered by coroutines, and run or wait."""
-        return sum(len(each.running) + len(each.waiting) for each in self._traffic.values())
+        return len(self._running) + len(self._waiting)
 
     async def close(self, *, cancels: bool = False) -> None:
         """Drop the requests that wait and let the running ones end.
@@ -175,38 +196,29 @@ class RequestRouter:
         Args:
             cancels: end the running ones at once: some may wait long.
         """
-        for traffic in self._traffic.values():
-            while traffic.waiting:
-                traffic.waiting.popleft().context.close("the node is shutting down")
-            if cancels:
-                for task in traffic.running:
-                    task.cancel()
+        while self._waiting:
+            self._drop(next(iter(self._waiting)))
+        if cancels:
+            for task in self._running:
+                task.cancel()
         if (log := self._authorizer.log) is not None:
             log.close()
-        while running := {
-            *self._suspended,
-            *(t for e in self._traffic.values() for t in e.running),
-        }:
+        while running := {*self._suspended, *self._running}:
             await asyncio.wait(running)
 
-    def _handle(self, route: Route, request: Request, message: object) -> Work | None:
+    def _context(self, request: Request) -> RequestContext:
         quotas = self._quotas
         context = RequestContext(request, self._authorizer, quotas)
         if quotas is not None and quotas.limits_requests:
             context.stopwatch = Stopwatch(self._clock)
+        return context
+
+    def _handle(self, route: Route, request: Request, message: object) -> Work | None:
         if route.handle is not None:
+            context = self._context(request)
             steps = self._first_step(route.handle, context, message)
             return None if steps is None else in_slices(self._clock, steps)
-        assert route.answer is not None, "loaded"
-        call = _Call(route.answer, context, message)
-        lane = route.lane
-        traffic = self._traffic[lane]
-        if len(traffic.running) < lane.max_running:
-            self._start(traffic, call)
-        elif len(traffic.waiting) < lane.max_waiting:
-            traffic.waiting.append(call)
-        else:
-            request.close(lane.refusal)
+        self._enter(_Call(route, request, message, self._party(route, request, message)))
         return None
 
     @staticmethod
@@ -222,6 +234,17 @@ class RequestRouter:
         finally:
             stopwatch.stop()
         return None if steps is None else timed_steps(stopwatch, steps)
+
+    def _decoded(
+        self, route: Route, message_class: type[Message], request: Request
+    ) -> object | None:
+        """The message of a small request; None when it is none, and the connection is closed."""
+        try:
+            message: object = message_class.decode(request.body, request.api_version)[0]
+        except RemoteProtocolError as error:
+            self._refuse_body(request, message_class, error)
+            return None
+        return message if route.opened is None else route.opened(message)
 
     # -- requests that take several turns ----------------------------------------------------------
 
@@ -254,32 +277,155 @@ class RequestRouter:
             self._on_fault(error)
         request.connection.proceed()
 
-    def _start(self, traffic: _Traffic, call: _Call) -> None:
-        running = self._run(call)
-        if call.context.stopwatch is not None:
-            running = TimedWork(running, call.context.stopwatch)
+    # -- lanes -----------------------------------------------------------------------------------
+
+    def _party(self, route: Route, request: Request, message: object) -> str:
+        connection = request.connection
+        if route.asked_for_by is not None:
+            party = route.asked_for_by(self._context(request), message)
+            if party is not None:
+                return party
+        return party_of(connection.principal, connection.client_host)
+
+    def _places_of(self, lane: Lane) -> FairShares:
+        places = self._places.get(lane)
+        if places is None:
+            places = self._places[lane] = FairShares(lane.max_running)
+        return places
+
+    def _enter(self, call: _Call) -> None:
+        """Start a call, or have it wait for its party's turn."""
+        lane, request = call.route.lane, call.request
+        assert lane is not None, "loaded"
+        if request.is_connection_lost:
+            request.close("its client has gone")
+            return
+        places = self._places_of(lane)
+        if places.take(call.party):
+            self._start(lane, call)
+            return
+        call.waiting = places.wait(call.party, 1, lambda: self._start(lane, call))
+        self._waiting[call] = None
+        self._calls_of(request).add(call)
+        # Through another node's connection come the requests of many: it is read on.
+        is_own = call.route.asked_for_by is None
+        if is_own and places.waiting_count(call.party) > MAX_WAITING_REQUESTS:
+            call.suspends = True
+            request.connection.suspend()
+            self._tell(lane, call, places)
+
+    def _tell(self, lane: Lane, call: _Call, places: FairShares) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._told_ms.get(lane, -inf) < TOLD_INTERVAL_MS:
+            return
+        self._told_ms[lane] = now_ms
+        _LOG.warning(
+            "%s at %s has %d requests under way in the lane of %s, and %d wait:"
+            " its connections are not read until they have had their turns",
+            short_name(call.request.connection.principal),
+            call.request.connection.client_host,
+            places.held_by(call.party),
+            lane.name,
+            places.waiting_count(call.party),
+        )
+
+    def _waited(self, call: _Call) -> None:
+        """It waits no more."""
+        call.waiting = None
+        del self._waiting[call]
+        self._calls_of(call.request).discard(call)
+        if call.suspends:
+            call.suspends = False
+            call.request.connection.proceed()
+
+    def _calls_of(self, request: Request) -> set[_Call]:
+        """The calls of a connection that end with it."""
+        connection = request.connection
+        calls: set[_Call] | None = connection.state.get(_CALLS)
+        if calls is None:
+            calls = connection.state[_CALLS] = set()
+            connection.on_close(lambda _: self._connection_ended(calls))
+        return calls
+
+    def _connection_ended(self, calls: set[_Call]) -> None:
+        for call in tuple(calls):
+            if call.task is not None:
+                call.task.cancel()
+            else:
+                self._drop(call)
+
+    def _drop(self, call: _Call) -> None:
+        """Take a call that waits out of the line for good."""
+        waiting, lane = call.waiting, call.route.lane
+        assert waiting is not None, "it waits"
+        assert lane is not None, "loaded"
+        self._waited(call)
+        self._places_of(lane).give_up(waiting)
+        call.request.close("the node is shutting down")
+
+    def _start(self, lane: Lane, call: _Call) -> None:
+        """Answer a call, which has a place of the lane."""
+        if call.waiting is not None:
+            self._waited(call)
+        route, request = call.route, call.request
+        message = call.message
+        if message is None:
+            assert route.message_class is not None, "loaded"
+            message = self._decoded(route, route.message_class, request)
+            if message is None:
+                self._places_of(lane).give_back(call.party)
+                return
+        call.lane = lane
+        context = self._context(request)
+        context.change_lane = partial(self._change_lane, call)
+        assert route.answer is not None, "loaded"
+        running: Coroutine[object, None, None] = self._run(route.answer, context, message)
+        call.message = None
+        if context.stopwatch is not None:
+            running = TimedWork(running, context.stopwatch)
         if self._watchdog is not None:
-            running = self._watchdog.watch(call.context.request, running)
-        task = asyncio.get_running_loop().create_task(running)
-        traffic.running[task] = None
-        task.add_done_callback(partial(self._finished, traffic, call.context))
+            running = self._watchdog.watch(request, running)
+        task = call.task = asyncio.get_running_loop().create_task(running)
+        self._running[task] = None
+        if lane.ends_with_connection:
+            self._calls_of(request).add(call)
+        task.add_done_callback(partial(self._finished, call, context))
 
     @staticmethod
-    async def _run(call: _Call) -> None:
-        call.context.respond(await call.answer(call.context, call.message))
+    async def _run(answer: Answer, context: RequestContext, message: object) -> None:
+        context.respond(await answer(context, message))
 
-    def _finished(
-        self, traffic: _Traffic, context: RequestContext, task: asyncio.Task[None]
-    ) -> None:
-        del traffic.running[task]
+    async def _change_lane(self, call: _Call, lane: Lane) -> None:
+        """Give a call's place back, and go on with one of another lane."""
+        assert call.lane is not None, "it runs"
+        self._places_of(call.lane).give_back(call.party)
+        call.lane = None
+        if lane.ends_with_connection:
+            self._calls_of(call.request).add(call)
+        places = self._places_of(lane)
+        suspends = places.waiting_count(call.party) >= MAX_WAITING_REQUESTS
+        if suspends:
+            call.request.connection.suspend()
+        try:
+            await places.taken(call.party)
+        finally:
+            if suspends:
+                call.request.connection.proceed()
+        call.lane = lane
+
+    def _finished(self, call: _Call, context: RequestContext, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        calls = call.request.connection.state.get(_CALLS)
+        if calls is not None:
+            calls.discard(call)
         if not context.is_answered:
             context.close("the request failed inside the node")
         if not task.cancelled():
             error = task.exception()
             if error is not None:
                 self._on_fault(error)
-        while traffic.waiting and len(traffic.running) < traffic.lane.max_running:
-            self._start(traffic, traffic.waiting.popleft())
+        if call.lane is not None:
+            self._places_of(call.lane).give_back(call.party)
 
     # -- refusals --------------------------------------------------------------------------------
 

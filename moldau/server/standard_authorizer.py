@@ -5,7 +5,8 @@ costs more with the lengths of prefixes that a principal has, not with the numbe
 not authenticate, nor change an entry: the controller does, and every node follows the image.
 Invariants: a DENY that matches decides, whatever is allowed beside it; without an entry that
 matches the answer is no, unless no entry is about the resource and the node is configured to allow
-that then; until the first image has come, super users alone are allowed anything.
+that then; the cluster's nodes may do what nodes need, whatever the entries say; until the first
+image has come, they and super users alone are allowed anything.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from uuid import UUID
 
 from moldau.addresses import canonical_address
 from moldau.config import NodeConfig
+from moldau.config.principals import NodePrincipals
 from moldau.metadata.image.security import AccessControlEntry, EntryChanges
 from moldau.protocol.access_control import (
     ANY_PRINCIPAL,
@@ -26,6 +28,7 @@ from moldau.protocol.access_control import (
     PermissionType,
     ResourceType,
 )
+from moldau.protocol.coordinator_records import INTERNAL_TOPICS
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.server.audit_log import DecisionLog, Rule
 from moldau.server.authorizer import Authorizer
@@ -39,10 +42,30 @@ IMPLIED: Final[Mapping[int, int]] = {
     Operation.ALTER_CONFIGS: 1 << Operation.DESCRIBE_CONFIGS,
 }
 """What is allowed with an operation that is, as bits by operation. A denial implies nothing."""
+NODE_RIGHTS: Final = frozenset(
+    {
+        (ResourceType.CLUSTER, Operation.CLUSTER_ACTION),
+        (ResourceType.CLUSTER, Operation.DESCRIBE),  # how far the metadata log goes
+        (ResourceType.TOPIC, Operation.DESCRIBE),  # where a leader's log begins and ends
+    }
+)
+"""What nodes do to one another. They also create the topics that coordinators keep their state in.
+"""
 MAX_OPERATION: Final = 0x7F
 ANY_RESOURCE: Final = "hardcode"
 """The name by which Kafka asks whether a principal may do something to any resource of a type."""
 Value = TypeVar("Value")
+
+
+def may_as_node(
+    nodes: NodePrincipals, principal: str, operation: int, resource_type: int, resource_name: str
+) -> bool:
+    """Whether a principal may do this by being a node of the cluster."""
+    if operation == Operation.CREATE:
+        is_needed = resource_type == ResourceType.TOPIC and resource_name in INTERNAL_TOPICS
+    else:
+        is_needed = (resource_type, operation) in NODE_RIGHTS
+    return is_needed and nodes.is_node(principal)
 
 
 class _Patterns(Generic[Value]):
@@ -175,12 +198,14 @@ class StandardAuthorizer(Authorizer):
         super_users: principals that may do everything, whatever the entries say.
         allows_unmentioned: whether every principal may do what no entry is about.
         log: where decisions are told.
+        nodes: which principals are nodes.
     """
 
     __slots__ = (
         "_entries",
         "_is_loaded",
         "_mentioned",
+        "_nodes",
         "_patterns",
         "allows_unmentioned",
         "log",
@@ -193,8 +218,10 @@ class StandardAuthorizer(Authorizer):
         *,
         allows_unmentioned: bool,
         log: DecisionLog | None = None,
+        nodes: NodePrincipals | None = None,
     ) -> None:
         self.log = log
+        self._nodes = nodes or None
         self.super_users = frozenset(super_users)
         self.allows_unmentioned = allows_unmentioned
         self._is_loaded = False
@@ -212,6 +239,7 @@ class StandardAuthorizer(Authorizer):
             [each for each in users if each],
             allows_unmentioned=config["allow.everyone.if.no.acl.found"],
             log=DecisionLog(clock or SystemClock(), config["moldau.audit.log.max.lines"]),
+            nodes=config.principals,
         )
 
     # -- entries ---------------------------------------------------------------------------------
@@ -264,6 +292,11 @@ class StandardAuthorizer(Authorizer):
     ) -> bool:
         if principal in self.super_users:
             return True
+        nodes = self._nodes
+        if nodes is not None and may_as_node(
+            nodes, principal, operation, resource_type, resource_name
+        ):
+            return True
         bit, is_allowed = 1 << operation, False
         for patterns in self._of(principal, client_host, resource_type):
             for grant in patterns.matching(resource_name):
@@ -284,6 +317,11 @@ class StandardAuthorizer(Authorizer):
     ) -> Rule:
         if principal in self.super_users:
             return Rule("SuperUser")
+        nodes = self._nodes
+        if nodes is not None and may_as_node(
+            nodes, principal, operation, resource_type, resource_name
+        ):
+            return Rule("NodePrincipal")
         bit = 1 << operation
         allowing: AccessControlEntry | None = None
         for patterns in self._of(principal, client_host, resource_type):

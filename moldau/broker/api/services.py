@@ -31,6 +31,7 @@ from moldau.runtime.connector import Connector
 from moldau.runtime.slices import Work, in_slices
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
+from moldau.server.change_log import ChangeLog
 from moldau.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
@@ -121,12 +122,16 @@ class BrokerServices:
     """Whether what takes long may be done by child processes; a simulation has none."""
     token_secrets: TokenSecrets = field(default_factory=lambda: TokenSecrets(None))
     """What `delegation.token.secret.key` makes of tokens."""
+    changes: ChangeLog = field(init=False)
+    """Of what this broker decides by itself."""
     matcher: ExpressionMatcher = field(init=False)
     group_coordinator: GroupCoordinator = field(init=False)
     transaction_coordinator: TransactionCoordinator = field(init=False)
     transaction_verifier: TransactionVerifier = field(init=False)
 
     def __post_init__(self) -> None:
+        max_lines = self.node_config["moldau.audit.log.max.lines"]
+        self.changes = ChangeLog(self.clock, max_lines)
         worker: SliceWorker = ThreadWorker(self.clock, self.log_manager.filesystem.offload)
         if self.has_child_processes:
             worker = ProcessWorker(self.clock, instead=worker)

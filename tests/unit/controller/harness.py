@@ -25,6 +25,7 @@ from moldau.runtime.connection import Connection
 from moldau.runtime.ports import Ports
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
+from moldau.server.change_log import ChangeLog
 from moldau.server.server import ListenerSpec
 from tests.unit.metadata.builders import CLUSTER_ID, node_config, registration
 
@@ -167,6 +168,7 @@ class ControllerBench:
             ),
             kraft_upgrade=self.upgrade_kraft_version,
             work=LongWork(self.clock, asyncio.to_thread),
+            changes=ChangeLog(self.clock),
             mutations=ControllerMutationQuotas(
                 lambda: self.controller.committed_image,
                 self.clock,

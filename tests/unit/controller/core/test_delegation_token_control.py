@@ -144,6 +144,18 @@ def test_where_there_are_no_tokens() -> None:
     assert create(CoreDriver(release="3.6-IV2", **KEY)).error_code == ErrorCode.NONE
 
 
+def test_no_token_is_a_node_s() -> None:
+    driver = CoreDriver(**KEY, **{"moldau.node.principals": "User:kafka-*"})
+    for owner in ("kafka-1", "nodes", "ANONYMOUS"):
+        for asked in (
+            create(driver, f"User:{owner}"),
+            create(driver, owner_principal_type="User", owner_principal_name=owner),
+        ):
+            assert asked.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    assert not tokens(driver)
+    assert create(driver).error_code == ErrorCode.NONE
+
+
 def test_what_is_kept_is_limited(driver: CoreDriver) -> None:
     bob = TokenPrincipal(principal_type="User", principal_name="bob")
     long = TokenPrincipal(principal_type="User", principal_name="x" * MAX_NAME_CHARACTERS)
