@@ -93,7 +93,7 @@ def health(config: Annotated[str, typer.Argument(help="The node's server.propert
         fail(f"{path}: {error.strerror or error}")
     if answer != HEALTHY:
         fail(answer)
-    typer.echo(answer)
+    say(answer)
 
 
 def become_node(arguments: list[str]) -> NoReturn:

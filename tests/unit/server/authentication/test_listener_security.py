@@ -169,6 +169,9 @@ class Greeted:
         self.transport = SimpleNamespace(get_extra_info=extra.get)
         self.limits: list[int] = []
 
+    def authenticate(self, principal: str) -> None:
+        self.principal = principal
+
     def limit_frames(self, max_bytes: int, min_bytes: int = 1) -> None:
         self.limits.append(max_bytes)
 
@@ -219,7 +222,7 @@ async def test_the_keys_of_tokens_live_as_long_as_their_listener() -> None:
     for failure in (None, SecuritySettingError("refused")):
         keys = Keys(failure)
         sasl = SaslSettings({}, 1, 0.0, keys)  # type: ignore[arg-type]
-        made = ListenerSecurity(None, PrincipalMapping("DEFAULT"), sasl)
+        made = ListenerSecurity(None, PrincipalMapping("DEFAULT"), sasl, lambda user: False)
         if failure is None:
             await made.start()
         else:
