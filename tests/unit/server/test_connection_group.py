@@ -11,16 +11,20 @@ import pytest
 from moldau.protocol.framing import CHUNK_BYTES
 from moldau.server.connection_group import (
     LATE_SWEEP_MS,
+    MAX_LAG_MS,
     SWEEP_INTERVAL_MS,
 )
 from moldau.server.connection_limits import ConnectionPlaces, ServerLimits
+from moldau.server.memory_shares import PeerKind, Share
 from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.server_connection import (
     FRAME_MS,
     OVER_SHARE_FRAME_MS,
+    ServerConnection,
     Unread,
 )
 from tests.unit.server.connection_rig import Rig, answer, frame, receive, transport_of
+from tests.virtual.machine import pass_time
 
 # -- limits on connections ------------------------------------------------------------------------
 
@@ -257,3 +261,200 @@ def test_a_chunk_that_was_taken_in_vain_is_given_back() -> None:
     assert rig.memory.reserved_bytes == CHUNK_BYTES
     swept(rig)
     assert rig.memory.reserved_bytes == 0
+
+
+# -- making way for those that wait ---------------------------------------------------------------
+
+
+class Waiter:
+    """An owner that has no use for memory yet."""
+
+    listener_name = "L"
+    is_inside_large_frame = False
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self.closed: list[str] = []
+
+    def memory_available(self) -> bool:
+        self.tries += 1
+        return False
+
+    def close(self, reason: str) -> None:
+        self.closed.append(reason)
+
+
+def waiting(rig: Rig, user: str, *, held: int = 0, wanted: int = 0) -> tuple[Waiter, Share]:
+    """One that waits for so much, and holds so much."""
+    owner = Waiter()
+    share = Share(rig.group.shares, owner, PeerKind.CLIENTS, user, user)
+    share.charge(held)
+    share.wanted_bytes = wanted
+    rig.group.shares.wait(share)
+    return owner, share
+
+
+@pytest.fixture
+def lags(monkeypatch: pytest.MonkeyPatch) -> dict[ServerConnection, float]:
+    """How far connections are behind their time."""
+    found: dict[ServerConnection, float] = {}
+    monkeypatch.setattr(ServerConnection, "lag_ms", property(lambda each: found.get(each, 0.0)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "closed"),
+    [
+        (0, []),
+        (1, ["slowest"]),
+        (60, ["slowest"]),
+        (61, ["slowest", "slow"]),
+        (10**9, ["slowest", "slow"]),
+    ],
+)
+def test_the_slowest_make_way_until_there_is_room(
+    lags: dict[ServerConnection, float], wanted: int, closed: list[str]
+) -> None:
+    rig = Rig()
+    rig.group.start_sweeping()
+    behind = {"slow": MAX_LAG_MS + 1, "slowest": MAX_LAG_MS + 2, "in time": MAX_LAG_MS}
+    connections = {}
+    for number, (name, lag_ms) in enumerate(behind.items()):
+        connections[name] = connection = rig.connection("L", (f"10.0.1.{number}", 1))
+        connection.share.charge(60)
+        lags[connection] = lag_ms
+    waiting(rig, "w", wanted=wanted)
+    swept(rig)
+    assert sorted(name for name, each in connections.items() if each.is_closed) == sorted(closed)
+
+
+def test_those_over_their_share_make_way_first(
+    lags: dict[ServerConnection, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig()
+    rig.group.start_sweeping()
+    slowest, greedy = rig.connection(), rig.connection("L", ("10.0.0.8", 1))
+    lags[slowest], lags[greedy] = MAX_LAG_MS + 9, MAX_LAG_MS + 1
+    slowest.share.charge(60)
+    greedy.share.charge(greedy.share.budget.share_bytes + 1)
+    waiting(rig, "w", wanted=1)
+    swept(rig)
+    assert (slowest.is_closed, greedy.is_closed) == (False, True)
+    assert "a connection that makes no progress is closed" in caplog.text
+    assert "bytes that others wait for" in caplog.text
+
+
+def test_the_slow_of_one_budget_make_way_for_that_budget_alone(
+    lags: dict[ServerConnection, float],
+) -> None:
+    rig = Rig(ServerLimits(node_listeners=frozenset({"N"})))
+    rig.group.start_sweeping()
+    client, node = rig.connection(), rig.connection("N")
+    for connection in (client, node):
+        lags[connection] = MAX_LAG_MS + 1
+        connection.share.charge(60)
+    waiting(rig, "w", wanted=1)
+    swept(rig)
+    assert (client.is_closed, node.is_closed) == (True, False)
+
+
+def test_where_nothing_moves_a_frame_is_let_through_and_then_one_given_up() -> None:
+    rig = Rig()
+    rig.group.start_sweeping()
+    least, first = waiting(rig, "a", held=10, wanted=5)
+    most, second = waiting(rig, "b", held=20, wanted=5)
+    second.refund(1)
+    swept(rig)
+    assert (least.tries, most.tries) >= (1, 1)
+    assert rig.group.shares.freed is None, "memory was given back"
+    swept(rig)
+    assert rig.group.shares.freed is first
+    assert (least.closed, most.closed) == ([], [])
+    swept(rig)
+    assert (len(least.closed), len(most.closed)) == (0, 1)
+    first.refund(10)
+    rig.group.shares.leave_line(first)
+    swept(rig)
+    assert rig.group.shares.freed is not first
+    assert second.is_waiting
+
+
+def test_memory_that_comes_back_wakes_those_that_wait_once() -> None:
+    rig = Rig()
+    owner, _ = waiting(rig, "a", held=1, wanted=1)
+    rig.group.on_memory_released()
+    rig.group.on_memory_released()
+    assert len(rig.loop.soon) == 1
+    rig.loop.run()
+    assert owner.tries == 1
+    rig.group.on_memory_released()
+    rig.loop.run()
+    assert owner.tries == 2
+    rig.group.update_limits(ServerLimits())
+    rig.loop.run()
+    assert owner.tries == 3
+    other = Rig()
+    other.group.on_memory_released()
+    assert not other.loop.soon, "nothing waits"
+
+
+def test_one_that_waits_for_its_own_share_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    connection, other = rig.connection(), rig.connection()
+    connection.authenticate("User:greedy")
+    rig.group.wait_for_memory(connection)
+    assert caplog.text == ""
+    other.authenticate("User:greedy")
+    other.share.barred = other.share.principal
+    rig.group.wait_for_memory(other)
+    assert "User:greedy" in caplog.text
+    assert "its further requests wait" in caplog.text
+    assert rig.group.shares.waiting_count == 2
+
+
+# -- the end of a group ---------------------------------------------------------------------------
+
+
+async def test_what_does_not_end_in_time_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    busy = rig.connection()
+    receive(busy, frame(1))
+    rates = rig.group.rates
+    rates.change({(("ip", "10.0.0.7"),): {"connection_creation_rate": 1.0}})
+    refused = [rig.connection("L", ("10.0.0.7", 1)) for _ in range(11)][-1]
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    closing = asyncio.ensure_future(rig.group.close(5_000))
+    await asyncio.sleep(0)
+    assert transport_of(refused).aborted == 1
+    for connection in list(rig.group):
+        if connection is not busy:
+            connection.connection_lost(None)
+    while not busy.is_closed:
+        await pass_time(100)
+    assert loop.time() - begun_s == pytest.approx(5.0, abs=0.1)
+    assert "the server is shutting down" in caplog.text
+    assert not closing.done()
+    busy.connection_lost(None)
+    await closing
+
+
+def test_a_connection_is_turned_away_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(ServerLimits(max_connections_per_ip=1))
+    first = rig.connection()
+    assert rig.connection().is_closed
+    assert "connection from 10.0.0.9 refused on listener L: max.connections.per.ip=1" in caplog.text
+    first.close("the test ends it")
+    assert "closing connection 10.0.0.1:9092-10.0.0.9:5000-1 of listener L" in caplog.text
+    assert "(client unknown): the test ends it" in caplog.text
+    first.connection_lost(None)
+    assert not rig.connection().is_closed, "its place is free"
+
+
+def test_a_handshake_that_fails_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    for problem in (None, "no TLS"):
+        assert rig.group.begin_handshake("L", "h")
+        rig.group.end_handshake("L", "h", problem)
+    assert len(caplog.records) == 1
+    assert "from host = h on listener = L: no TLS" in caplog.text

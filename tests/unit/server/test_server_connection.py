@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.runtime.files import FileRegion
 from moldau.runtime.telemetry.metrics import Registry
+from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import STALL_MS
+from moldau.server.memory_shares import PeerKind, Share
 from moldau.server.outgoing import SENDFILE_MIN_BYTES
 from moldau.server.request import Request, RequestMetrics
 from moldau.server.server_connection import (
+    FRAME_MS,
     MAX_HELD_BYTES,
     MAX_HELD_REQUESTS,
     MAX_IN_FLIGHT_REQUESTS,
     MAX_PENDING_RESPONSE_BYTES,
     TURN_MS,
     UNSENT_MS,
+    ServerConnection,
 )
-from tests.unit.server.connection_rig import Rig, answer, frame, numbers, receive, transport_of
+from tests.unit.server.connection_rig import (
+    Rig,
+    Transport,
+    answer,
+    frame,
+    numbers,
+    receive,
+    transport_of,
+)
 
 # -- a connection begins --------------------------------------------------------------------------
 
@@ -496,3 +511,185 @@ def test_nothing_is_read_or_flushed_after_the_end() -> None:
     assert numbers(rig) == [1]
     assert transport_of(connection).written == []
     assert connection.memory_available() is True
+
+
+# -- whose memory it is ---------------------------------------------------------------------------
+
+
+def small_rig(**more: Any) -> Rig:
+    """One whose budgets are as small as they can be, and whose largest frame is one of 1 MiB."""
+    return Rig(ServerLimits(queued_max_request_bytes=1, request_max_bytes=1024 * 1024, **more))
+
+
+def test_a_frame_waits_for_memory_and_goes_on_when_there_is_some() -> None:
+    rig = small_rig()
+    rig.on_request = answer
+    connection = rig.connection()
+    transport = transport_of(connection)
+    hog = Share(rig.group.shares, connection, connection.share.budget.kind, "x", "y")
+    hog.charge(connection.share.budget.limit_bytes)
+    receive(connection, frame(1)[:8])
+    assert not transport.is_reading
+    assert connection.share.is_waiting
+    rig.loop.run()
+    assert connection.share.is_waiting
+    hog.refund(hog.held_bytes)
+    rig.group.on_memory_released()
+    rig.loop.run()
+    assert transport.is_reading
+    assert not connection.share.is_waiting
+    receive(connection, frame(1)[8:], frame(2))
+    assert numbers(rig) == [1, 2]
+    assert connection.share.held_bytes == 0
+
+
+def test_what_was_read_whole_is_handled_when_there_is_memory_for_it() -> None:
+    rig = small_rig()
+    rig.on_request = answer
+    connection = rig.connection()
+    hog = Share(rig.group.shares, connection, connection.share.budget.kind, "x", "y")
+    hog.charge(connection.share.budget.limit_bytes)
+    receive(connection, frame(1) + frame(2))
+    assert numbers(rig) == []
+    hog.refund(hog.held_bytes)
+    rig.group.on_memory_released()
+    rig.loop.run()
+    assert numbers(rig) == [1, 2]
+    assert transport_of(connection).is_reading
+
+
+def test_nonsense_that_waited_for_memory_ends_the_connection() -> None:
+    rig = small_rig()
+    connection = rig.connection()
+    hog = Share(rig.group.shares, connection, connection.share.budget.kind, "x", "y")
+    hog.charge(connection.share.budget.limit_bytes)
+    receive(connection, struct.pack(">i", -1))
+    assert not connection.is_closed
+    hog.refund(hog.held_bytes)
+    rig.group.on_memory_released()
+    rig.loop.run()
+    assert connection.is_closed
+    assert rig.group.shares.waiting_count == 0
+
+
+def test_what_a_closed_connection_held_is_for_others_at_once() -> None:
+    rig = small_rig()
+    greedy, other = rig.connection(), rig.connection("L", ("10.0.0.8", 1))
+    size = 1024 * 1024
+    greedy.pause_writing()
+    receive(greedy, frame(1))
+    answer(rig.handled[0], bytes(greedy.share.budget.limit_bytes))
+    rig.loop.run()
+    receive(other, frame(2, bytes(size - 100))[:100])
+    assert other.share.is_waiting
+    greedy.close("the test ends it")
+    rig.loop.run()
+    assert not other.share.is_waiting
+    assert greedy.share.budget.holders.keys() == {(False, "10.0.0.8")}
+    other.close("the test ends it")
+    assert rig.group.shares.held_bytes == 0
+    assert rig.memory.reserved_bytes == 0
+
+
+def test_answers_that_are_read_are_paid_for_no_more() -> None:
+    rig = small_rig()
+    connection = rig.connection()
+    connection.pause_writing()
+    receive(connection, frame(1))
+    answer(rig.handled[0], bytes(200_000))
+    rig.loop.run()
+    assert connection.share.held_bytes == 200_002
+    assert connection.is_idle, "the next move is the peer's"
+    rig.clock.advance(5)
+    connection.resume_writing()
+    assert connection.share.held_bytes == 0
+    assert connection.last_active_ms == rig.clock.monotonic_ms()
+    assert b"".join(transport_of(connection).written) == b"1;" + bytes(200_000)
+
+
+def test_a_slow_reader_of_large_answers_is_behind_its_time() -> None:
+    rig = Rig()
+    rig.group.start_sweeping()
+    connection = rig.connection()
+    connection.pause_writing()
+    receive(connection, frame(1), frame(2))
+    answer(rig.handled[0], bytes(SENDFILE_MIN_BYTES - 2))
+    rig.loop.run()
+    for _ in range(3):
+        rig.clock.advance(1_000)
+    assert connection.lag_ms == -FRAME_MS, "what is small may be one of files"
+    answer(rig.handled[1])
+    rig.loop.run()
+    before = connection.lag_ms
+    assert before == 3_000
+    rig.clock.advance(1_000)
+    assert connection.lag_ms == 4_000
+
+
+class Sasl:
+    """The security of a listener whose clients log in."""
+
+    sasl = object()
+
+    def __init__(self, problem: str | None = None) -> None:
+        self.problem = problem
+
+    def greet(self, connection: ServerConnection, group: Any) -> str | None:
+        return self.problem
+
+
+@pytest.mark.parametrize(
+    ("listener", "before", "after"),
+    [
+        ("L", PeerKind.CLIENT_LOGINS, PeerKind.CLIENTS),
+        ("N", PeerKind.NODE_LOGINS, PeerKind.NODES),
+    ],
+)
+def test_a_peer_s_budget_is_that_of_its_listener_and_of_who_it_is(
+    listener: str, before: PeerKind, after: PeerKind
+) -> None:
+    rig = Rig(ServerLimits(node_listeners=frozenset({"N"})))
+    connection = ServerConnection(rig.group, listener, Sasl())  # type: ignore[arg-type]
+    connection.connection_made(Transport())  # type: ignore[arg-type]
+    assert connection.share.budget.kind is before
+    assert connection._reader.is_frugal
+    connection.authenticate("User:alice")
+    assert (connection.principal, connection.share.user) == ("User:alice", "User:alice")
+    assert connection.share.budget.kind is after
+    assert not connection._reader.is_frugal
+    connection.authenticate("User:ANONYMOUS")
+    assert connection.share.user == ""
+    plain = rig.connection(listener)
+    assert (plain.share.budget.kind, plain.share.user) == (after, "")
+    assert not plain._reader.is_frugal
+
+
+def test_a_peer_that_its_listener_refuses_is_cut_and_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
+    refused = ServerConnection(rig.group, "L", Sasl("no such name"))  # type: ignore[arg-type]
+    refused.connection_made(Transport())  # type: ignore[arg-type]
+    assert transport_of(refused).aborted == 1
+    assert "from host = 10.0.0.9 on listener = L: no such name" in caplog.text
+    taken = ServerConnection(rig.group, "L", Sasl())  # type: ignore[arg-type]
+    taken.connection_made(Transport())  # type: ignore[arg-type]
+    assert not taken.is_closed
+
+
+async def test_work_runs_beside_the_loop_where_there_is_such_a_place() -> None:
+    async def beside(function: Callable[..., Any], *args: Any) -> Any:
+        return "beside", function(*args)
+
+    assert await Rig(offload=beside).connection().offload(lambda: 1) == ("beside", 1)  # type: ignore[comparison-overlap]
+    rig = Rig()
+    connection = rig.connection()
+    assert await connection.offload(lambda: 1) == 1
+    ended: list[int] = []
+
+    async def work() -> None:
+        ended.append(1)
+
+    connection.start(work())
+    await asyncio.sleep(0)
+    assert ended == [1]
