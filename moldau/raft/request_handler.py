@@ -103,9 +103,8 @@ class RaftRequestHandler:
         except Refused as refusal:
             return refusal.response
         assert not isinstance(decoded, KraftVersionRequest), "ApiVersions is the listener's"
-        if decoded.leader_epoch > self._log.leader_epoch + MAX_EPOCH_JUMP or not _is_keepable(
-            decoded
-        ):
+        last_epoch = self._log.leader_epoch + MAX_EPOCH_JUMP
+        if decoded.leader_epoch > last_epoch or not _is_keepable(decoded):
             return _refusal_of(request, ErrorCode.INVALID_REQUEST)
         return encode_response(await self._log.handle(decoded), api_version, self._listener_name)
 
