@@ -22,7 +22,7 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.slices import Work
 from moldau.server.authentication.core.mechanism import Postponed
 from moldau.server.authentication.core.scram import KnownKeys
-from moldau.server.fair_line import FairPlaces
+from moldau.server.fair_shares import FairShares
 from moldau.server.outgoing import Offload
 
 MAX_KEYS: Final = 10_000
@@ -72,7 +72,7 @@ class TokenCredentials:
         self._keys: OrderedDict[tuple[str, str], ScramKeys] = OrderedDict()
         #: By mechanism and token id, in the order of their turns. While it has any, `_run` runs.
         self._waiting: dict[tuple[str, str], list[_Login]] = {}
-        self._places = FairPlaces(MAX_WAITING)
+        self._places = FairShares(MAX_WAITING)
 
     def __call__(self, mechanism: str, token_id: str) -> KnownKeys | None:
         """A token's keys, None for one that is not. Raises: Postponed."""

@@ -33,7 +33,7 @@ from moldau.protocol.types import TopicPartition, by_topic
 from moldau.runtime.connection import UnsupportedByPeer
 from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderLink
-from moldau.server.fair_line import FairPlaces
+from moldau.server.fair_shares import FairShares
 from moldau.storage.append import BatchProducer
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class TransactionVerifier:
         )
         self._lines: dict[str, deque[_Question]] = {}
         """Questions by transactional id, while one of them is under way."""
-        self._places = FairPlaces(MAX_WAITING)
+        self._places = FairShares(MAX_WAITING)
         self._to_send: dict[int, deque[_Round]] = {}
         """Rounds by coordinator, while a request to it is under way."""
         self._links: dict[int, LeaderLink] = {}
@@ -174,7 +174,7 @@ class TransactionVerifier:
 
     @property
     def waiting_count(self) -> int:
-        return self._places.taken_count
+        return self._places.held
 
     async def close(self) -> None:
         """Answer COORDINATOR_NOT_AVAILABLE to all questions, later ones included."""

@@ -299,10 +299,10 @@ async def test_logins_with_one_token_leave_places_to_others(
             find("SCRAM-SHA-256", name)
         if name == "a":
             assert not await raised.value.wait(lambda: False)
-    assert find._places.taken_count == 3
+    assert find._places.held == 3
     making.gate.set()
     await logins.end()
-    assert find._places.taken_count == 0
+    assert find._places.held == 0
 
 
 async def test_a_login_whose_keys_are_dropped_at_once_waits_again(
@@ -321,4 +321,4 @@ async def test_a_login_whose_keys_are_dropped_at_once_waits_again(
 
     logins = [asyncio.create_task(log_in(name)) for name in "abab"]
     assert all([await login for login in logins])
-    assert find._places.taken_count == 0
+    assert find._places.held == 0

@@ -492,7 +492,7 @@ async def test_the_number_of_guards_is_limited(
 async def test_the_number_of_questions_is_limited(
     broker: DataPath, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker.services.transaction_verifier._places, "max_count", 2)
+    monkeypatch.setattr(broker.services.transaction_verifier._places, "capacity", 2)
     coordinator.reply = None
     waiting = send(broker, transactional())
     assert errors(send(broker, batch(), transactional(0))) == [
