@@ -1,4 +1,4 @@
-"""A line with a limited number of places, shared by principals so that none fills it for others."""
+"""Lines and places of a limited number, shared by principals so that none fills them for others."""
 
 from __future__ import annotations
 
@@ -71,3 +71,31 @@ class FairLine(Generic[T]):
     def items(self) -> list[T]:
         """All that wait now."""
         return [item for items in self._by_principal.values() for item in items]
+
+
+class FairPlaces:
+    """Places that are taken and given back, counted by principal: one may have as many as it leaves
+    to others. Invariant: a principal without a place takes no memory.
+    """
+
+    __slots__ = ("_by_principal", "max_count", "taken_count")
+
+    def __init__(self, max_count: int) -> None:
+        self.max_count = max_count
+        self.taken_count = 0
+        self._by_principal: dict[str, int] = {}
+
+    def take(self, principal: str) -> bool:
+        """Take a place, if the principal may have one more."""
+        own_count = self._by_principal.get(principal, 0)
+        if own_count >= self.max_count - self.taken_count:
+            return False
+        self._by_principal[principal] = own_count + 1
+        self.taken_count += 1
+        return True
+
+    def give_back(self, principal: str) -> None:
+        left_count = self._by_principal.pop(principal) - 1
+        if left_count:
+            self._by_principal[principal] = left_count
+        self.taken_count -= 1

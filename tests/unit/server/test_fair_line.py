@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from moldau.server.fair_line import FairLine
+from moldau.server.fair_line import FairLine, FairPlaces
 
 
 def filled(line: FairLine[str], items: str) -> FairLine[str]:
@@ -94,3 +94,15 @@ def test_as_a_plain_model(seed: int) -> None:
             if not items:
                 model.remove((name, items))
         assert len(line) == sum(len(items) for _, items in model) <= 6, seed
+
+
+def test_places_leave_as_many_to_others() -> None:
+    places = FairPlaces(8)
+    assert [places.take("a") for _ in range(6)] == [True] * 4 + [False] * 2
+    assert [places.take("b") for _ in range(4)] == [True, True, False, False]
+    assert places.take("c")
+    places.give_back("a")
+    assert places.taken_count == 6
+    for name in "aaabbc":
+        places.give_back(name)
+    assert (places.taken_count, places._by_principal) == (0, {})
