@@ -230,7 +230,7 @@ async def test_the_keys_of_tokens_live_as_long_as_their_listener() -> None:
                 await made.start()
         await made.close()
         assert keys.calls == ["start", "close"]
-    bare = ListenerSecurity(None, PrincipalMapping("DEFAULT"), None)
+    bare = ListenerSecurity(None, PrincipalMapping("DEFAULT"), None, lambda user: False)
     await bare.start()
     await bare.close()
 
