@@ -638,6 +638,10 @@ _METRICS = (
         "Our own: how many delegation tokens an owner has; expired ones do not count. The answer "
         "beyond is POLICY_VIOLATION. Of the 100,000 of a cluster an owner has no more than are "
         "left for others."),
+    ConfigKey("moldau.fair.share", INT, 25, within(1, 100), LOW, CLUSTER,
+        "Our own: per cent of the memory for requests of clients, of nodes, or of those that have "
+        "not authenticated, that one principal or one address may hold while others wait for it; "
+        "while none waits, one may hold all of it but this share."),
     ConfigKey("moldau.fetch.session.cache.max.partitions", INT, 500_000, within(0), LOW, STATIC,
         "Our own: how many partitions the fetch sessions of a broker hold together; a principal "
         "has an equal share when they are full. A client that finds no room fetches without a "
@@ -681,6 +685,10 @@ _METRICS = (
     ConfigKey("moldau.log.level", STRING, "INFO",
         one_of("DEBUG", "INFO", "WARNING", "ERROR", any_case=True), LOW, CLUSTER,
         "Our own: the least severity that is logged; may be changed while the node runs."),
+    ConfigKey("moldau.node.principals", STRING, "", None, LOW, STATIC,
+        "Our own: principals of this cluster's nodes, with semicolons between them, * for any "
+        "characters but a comma, as User:CN=*,OU=nodes. They may do what nodes need, and no client "
+        "may have their names."),
     ConfigKey("moldau.sasl.oauthbearer.allowed.files", LIST, (), list_of(), LOW, STATIC,
         "Our own: the files that a file: URL of sasl.oauthbearer.jwks.endpoint.url and "
         "sasl.oauthbearer.token.endpoint.url may name, and sasl.oauthbearer.assertion.*, as "

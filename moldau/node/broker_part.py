@@ -35,6 +35,7 @@ from moldau.metadata.token_secrets import TokenSecrets
 from moldau.node.listener_changes import ListenerChanges
 from moldau.node.listeners import listener_specs, log_in, scram_keys
 from moldau.node.quorum_link import allocate_producer_ids
+from moldau.node.reserved_users import warn_of_reserved_users
 from moldau.node.settings import DynamicSettings, server_limits
 from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,
@@ -374,6 +375,7 @@ class BrokerPart:
                 and image.cluster.brokers[own_id].broker_epoch == lifecycle.broker_epoch
             )
         )
+        warn_of_reserved_users(self._config, self._metadata.image)
         lifecycle.move_to(BrokerState.RUNNING)
         assert self._router is not None, "listening"
         self.server.open(self._router)

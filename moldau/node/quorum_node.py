@@ -34,7 +34,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.controller_listeners import ControllerListeners
 from moldau.node.early_users import EarlyUsers, has_scram
-from moldau.node.listeners import controller_connector, scram_keys
+from moldau.node.listeners import controller_connector, names_of_node, scram_keys
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
 from moldau.protocol.scram import ScramKeys
@@ -289,6 +289,11 @@ class QuorumNode:
         return self._thread.loop
 
     @property
+    def is_running(self) -> bool:
+        """Whether there is a loop."""
+        return self._thread.is_running
+
+    @property
     def image(self) -> MetadataImage:
         """What the controller has seen committed; empty before it runs, and on brokers."""
         return MetadataImage.EMPTY if self._controller is None else self._controller.committed_image
@@ -349,7 +354,12 @@ class QuorumNode:
         config = self._config
         controller = self._controller = Controller(
             ControllerCore(
-                ControllerSettings(config, self._cluster_id, scram_secret=secrets.token_hex(32)),
+                ControllerSettings(
+                    config,
+                    self._cluster_id,
+                    scram_secret=secrets.token_hex(32),
+                    own_names=names_of_node(config),
+                ),
                 random.Random(secrets.randbits(128)),
                 on_entries_changed=self.authorizer.change,
             ),

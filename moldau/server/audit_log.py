@@ -22,10 +22,13 @@ from moldau.text import quoted, short_name
 
 if TYPE_CHECKING:
     from moldau.metadata.image.security import AccessControlEntry
+    from moldau.server.memory_shares import Share
     from moldau.server.request import Sender
 
 AUTHORIZER: Final = logging.getLogger("moldau.authorizer")
 """Denied actions at INFO, allowed ones at DEBUG: Kafka's `kafka.authorizer.logger`."""
+SERVER: Final = logging.getLogger("moldau.server")
+"""Principals and addresses that hold more memory than their share, at WARNING."""
 AUTHENTICATION: Final = logging.getLogger("moldau.authentication")
 """Failed authentications, at WARNING."""
 
@@ -39,7 +42,7 @@ class Rule(NamedTuple):
     """Why the authorizer decides as it does.
 
     Attributes:
-        name: SuperUser, MatchingAcl, NoAclFound or DefaultDeny.
+        name: SuperUser, NodePrincipal, MatchingAcl, NoAclFound or DefaultDeny.
         entry: the one that decides, of MatchingAcl.
     """
 
@@ -205,6 +208,45 @@ class AuthenticationLog:
             return Event("authentication failed", text, fields, is_counted=True)
 
         self._lines.tell((listener_name, host, reason), (network_of(host),), event)
+
+    def close(self) -> None:
+        """Write the counts that are due."""
+        self._lines.close()
+
+
+class SharesLog:
+    """Principals and addresses that hold so much memory that they or others have to wait."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, clock: Clock, max_lines: int = DEFAULT_MAX_LINES) -> None:
+        self._lines = Lines(SERVER, logging.WARNING, clock, max_lines)
+
+    def took_too_much(self, share: Share, what_follows: str) -> None:
+        """Log what the principal and the address of an account hold."""
+        principal, host, budget = share.user or "User:ANONYMOUS", share.host, share.budget
+
+        def event() -> Event:
+            name, listener = short_name(principal), share.owner.listener_name
+            fields: dict[str, object] = {
+                "principal": name,
+                "host": host,
+                "listener": listener,
+                "principal_bytes": share.principal.held_bytes,
+                "host_bytes": share.address.held_bytes,
+                "share_bytes": budget.share_bytes,
+                "waiting": budget.waiting_count,
+            }
+            text = (
+                f"Principal = {quoted(name)} holds {share.principal.held_bytes} bytes and "
+                f"host = {quoted(host)} holds {share.address.held_bytes} of the "
+                f"{budget.limit_bytes} bytes for requests of {budget.kind.value} on listener = "
+                f"{quoted(listener)}, where moldau.fair.share is {budget.share_bytes} bytes: "
+                f"{what_follows}"
+            )
+            return Event("more memory than a fair share", text, fields, is_counted=True)
+
+        self._lines.tell((budget.kind, principal, host, what_follows), (principal, host), event)
 
     def close(self) -> None:
         """Write the counts that are due."""

@@ -145,6 +145,13 @@ class OutgoingStream:
         """Whether the kernel (or the transport) has everything."""
         return not self._queue and not self._paused
 
+    def unsent_memory_bytes(self) -> int:
+        """What is queued here or in the transport and is in memory: regions of files are not."""
+        queued = sum(len(part) for part in self._queue if isinstance(part, bytes))
+        if self._queue and isinstance(self._queue[0], bytes):
+            queued -= self._head_sent
+        return queued + self._transport.get_write_buffer_size()
+
     def write(self, data: bytes) -> None:
         if not data or self._closed:
             return

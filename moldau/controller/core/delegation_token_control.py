@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from moldau.config.principals import reserved
 from moldau.constants import MAX_INT64
 from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
 from moldau.controller.core.scram_control import secret_records
@@ -148,6 +149,10 @@ def _new_token(
     if any(each.principal_type != USER for each in request.renewers):
         raise Refusal(ErrorCode.INVALID_PRINCIPAL_TYPE, "")
     _check_enabled(state)
+    settings = state.settings
+    kind, _, name = owner.partition(":")
+    if kind == USER and settings.node_config.principals.is_reserved(name, settings.own_names):
+        raise Refusal(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, reserved(name))
     renewers = tuple(f"{each.principal_type}:{each.principal_name}" for each in request.renewers)
     if (
         len(renewers) > MAX_RENEWERS

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from moldau.config.principals import reserved
 from moldau.controller.core.result import (
     MAX_RECORDS_PER_REQUEST,
     ControllerResult,
@@ -106,6 +107,9 @@ def _record_of(
         if ScramKey(wanted.name, wanted.mechanism) not in state.image.scram.credentials:
             raise Refusal(ErrorCode.RESOURCE_NOT_FOUND, f"the user has no {mechanism} credential")
         return RemoveUserScramCredentialRecord(name=wanted.name, mechanism=wanted.mechanism)
+    settings = state.settings
+    if not settings.node_config.principals.may_have_password(wanted.name, settings.own_names):
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, reserved(wanted.name))
     if not LEAST_ITERATIONS <= wanted.iterations <= MOST_ITERATIONS:
         raise Refusal(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,

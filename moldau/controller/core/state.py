@@ -62,11 +62,13 @@ class ControllerSettings:
 
     `node_config` has the controller's own keys, and the defaults behind topic and broker
     configuration. `scram_secret` is drawn for a cluster that has none yet; "" for not at all.
+    `own_names` are what other nodes call this one.
     """
 
     node_config: NodeConfig
     cluster_id: str
     scram_secret: str = ""
+    own_names: frozenset[str] = frozenset()
     max_changes_per_step: int = MAX_CHANGES_PER_STEP
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 from moldau.addresses import canonical_address
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
+from moldau.config.principals import reserved
 from moldau.metadata.image import MetadataImage
 from moldau.node.http.passwords import PasswordChecks, TooManyTries
 from moldau.node.http.places import Places
@@ -38,6 +39,7 @@ from moldau.server.authentication.certificates import (
     subject_name,
 )
 from moldau.server.authentication.core.claims import TokenRefused
+from moldau.server.authentication.own_names import own_names
 from moldau.server.authentication.tls_handshakes import handshake_problem
 from moldau.server.authentication.tls_settings import listener_tls_settings
 from moldau.server.request import Sender
@@ -97,6 +99,7 @@ class HttpSecurity:
         mapping: makes user names of certificates' subjects.
         methods: BASIC, BEARER, as `moldau.http.authentication` has them.
         tokens: checks tokens; None without BEARER.
+        is_reserved: whether no client may have a name.
         refusal_delay_s: `connection.failed.authentication.delay.ms`.
         max_log_lines: `moldau.audit.log.max.lines`.
     """
@@ -106,6 +109,7 @@ class HttpSecurity:
     methods: tuple[str, ...]
     tokens: SignedTokens | None
     open_paths: frozenset[str]
+    is_reserved: Callable[[str], bool]
     refusal_delay_s: float
     max_log_lines: int
 
@@ -124,6 +128,7 @@ class HttpSecurity:
             tuple(config["moldau.http.authentication"]),
             _tokens(config),
             frozenset(config["moldau.http.open.paths"]),
+            partial(config.principals.is_reserved, own=own_names(config)),
             config.get_int("connection.failed.authentication.delay.ms") / 1000,
             config.get_int("moldau.audit.log.max.lines"),
         )
@@ -230,6 +235,10 @@ class HttpAccess:
         if authorizer is None:
             raise HttpRefused(503, "the node is starting")
         user = await self._user(request, host)
+        if user is not None and self._security.is_reserved(user):
+            self._log.failed(LISTENER_NAME, host, reserved(user))
+            await asyncio.sleep(self._security.refusal_delay_s)
+            raise self._unauthorized()
         principal = ANONYMOUS if user is None else f"User:{user}"
         return Sender(principal, authorizer, client_host=host, listener_name=LISTENER_NAME)
 

@@ -35,6 +35,9 @@ CONTROLLER, BROKERS = 101, (1, 2)
 USUAL_S = 15.0
 """Within which a node answers what needs no one else, whatever others ask it."""
 
+GROWTH_BYTES = 100 * 2**20
+"""What a node may take for requests of 8 MB that are refused; decoded they are 370 MB each."""
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SecuredCluster]:
@@ -124,12 +127,14 @@ def test_searches_with_costly_expressions_delay_no_other_request(own_node: Secur
 def test_what_a_client_without_rights_sends_takes_little_memory(own_node: SecuredNode) -> None:
     """Requests of 8 MB that would be 370 MB decoded."""
     port = own_node.port("SASL_PLAINTEXT")
-    with Witness(own_node) as witness, Watched(own_node, growth_bytes=100 * 2**20) as memory:
+    with Witness(own_node) as witness, Watched(own_node, growth_bytes=GROWTH_BYTES) as memory:
         with attacked("decoding", port, "plain", "bob:b-secret"):
             for _ in range(10):
                 witness.goes_on()
                 memory.look()
         witness.goes_on()
+    assert memory.peak_bytes < GROWTH_BYTES
+    assert "of User:bob: it takes more than 1048576 bytes" in own_node.log()
 
 
 def test_a_client_of_a_controller_without_rights_delays_no_node(cluster: SecuredCluster) -> None:
@@ -139,7 +144,7 @@ def test_a_client_of_a_controller_without_rights_delays_no_node(cluster: Secured
     port = cluster.port(CONTROLLER, "CONTROLLER")
     controller: Any = SimpleNamespace(process=cluster.nodes[CONTROLLER])
     with (
-        Watched(controller, growth_bytes=100 * 2**20) as memory,
+        Watched(controller, growth_bytes=GROWTH_BYTES) as memory,
         attacked("descriptions", port, "certificate", str(certificate)),
     ):
         for number in range(5):
@@ -147,6 +152,7 @@ def test_a_client_of_a_controller_without_rights_delays_no_node(cluster: Secured
                 admin.create_topics([NewTopic(f"t{number}", 2, 2)])
                 admin.elect_leaders(ElectionType.PREFERRED)
             memory.look()
+        assert memory.peak_bytes < GROWTH_BYTES
         cluster.nodes[BROKERS[1]].stop()
         with Admin(**cluster.client()) as admin:
             until(

@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from moldau.config import ConfigError, NodeConfig
+from moldau.config.principals import NodePrincipals
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.metadata.image.security import AccessControlEntry
 from moldau.protocol.access_control import (
@@ -208,6 +209,44 @@ def test_super_users_may_do_everything() -> None:
     assert not may(asked, principal="User:bob")
 
 
+NODE = "User:CN=broker-1,OU=nodes"
+
+
+def test_nodes_may_do_what_nodes_do_and_nothing_else() -> None:
+    deny = entry("*", Operation.ALL, PermissionType.DENY, principal="User:*")
+    asked = StandardAuthorizer(
+        (), allows_unmentioned=False, nodes=NodePrincipals("User:CN=*,OU=nodes")
+    )
+
+    def allowed(principal: str) -> set[tuple[str, str, str]]:
+        return {
+            (operation.name, kind.name, name)
+            for kind in ResourceType
+            for operation in Operation
+            for name in ("kafka-cluster", "flights", "__consumer_offsets", "__transaction_state")
+            if asked.authorize(principal, HOST, operation, kind, name)
+        }
+
+    names = ("kafka-cluster", "flights", "__consumer_offsets", "__transaction_state")
+    rights = {
+        *(("CLUSTER_ACTION", "CLUSTER", name) for name in names),
+        *(("DESCRIBE", "CLUSTER", name) for name in names),
+        *(("DESCRIBE", "TOPIC", name) for name in names),
+        ("CREATE", "TOPIC", "__consumer_offsets"),
+        ("CREATE", "TOPIC", "__transaction_state"),
+    }
+    assert allowed(NODE) == rights, "before the first image too: controllers elect a leader then"
+    asked.change({uuid.uuid4(): deny})
+    assert allowed(NODE) == rights
+    cluster = (Operation.CLUSTER_ACTION, ResourceType.CLUSTER, "kafka-cluster")
+    assert asked.rule(NODE, HOST, *cluster).name == "NodePrincipal"
+    read = (Operation.READ, ResourceType.TOPIC, "flights")
+    assert asked.rule(NODE, HOST, *read).name == "MatchingAcl"
+    assert not asked.authorize_by_resource_type(NODE, HOST, Operation.WRITE, ResourceType.TOPIC)
+    for other in ("User:nodes", "User:broker-1", "User:CN=broker-1,OU=clients", "User:ANONYMOUS"):
+        assert allowed(other) == set()
+
+
 def test_a_prefix_is_no_name_and_a_name_no_prefix() -> None:
     prefixed = authorizer(entry("t-", pattern=PatternType.PREFIXED))
     assert may(prefixed, name="t-1")
@@ -265,5 +304,11 @@ def test_which_authorizer_a_node_has() -> None:
     assert isinstance(made, StandardAuthorizer)
     assert made.super_users == {"User:admin", "User:b"}
     assert not made.allows_unmentioned
+    nodes = StandardAuthorizer.of(
+        config(authorizer_class_name=STANDARD, moldau_node_principals="User:kafka-1")
+    )
+    cluster = (Operation.CLUSTER_ACTION, ResourceType.CLUSTER, "kafka-cluster")
+    assert nodes.authorize("User:kafka-1", HOST, *cluster)
+    assert not nodes.authorize("User:kafka-2", HOST, *cluster)
     with pytest.raises(ConfigError, match=r"authorizer\.class\.name"):
         config(authorizer_class_name="x.Y")

@@ -133,6 +133,22 @@ def test_a_user_is_altered_once_in_a_request(driver: CoreDriver) -> None:
     assert stored(driver) == {ScramKey("alice", SHA_256)}
 
 
+def test_reserved_names_get_no_credential_and_lose_the_one_they_have() -> None:
+    driver = CoreDriver(**{"moldau.node.principals": "User:CN=*,OU=nodes"})
+    refused = ("nodes", "ANONYMOUS", "CN=broker-1,OU=nodes")
+    outcome = alter(driver, *map(upsertion, refused), upsertion("CN=broker-1,OU=clients"))
+    assert outcome == {
+        **dict.fromkeys(refused, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        "CN=broker-1,OU=clients": 0,
+    }
+    core = driver.core
+    core.state.settings = replace(core.state.settings, own_names=frozenset({"alice"}))
+    assert alter(driver, upsertion()) == {"alice": ErrorCode.UNACCEPTABLE_CREDENTIAL}
+    keys = scram_keys("SCRAM-SHA-256", b"salted", SALT, 4_096)
+    driver.append([(UserScramCredentialRecord(name="nodes", mechanism=1, **keys._asdict()), 0)])
+    assert alter(driver, deletion("nodes")) == {"nodes": 0}
+
+
 def test_too_many_at_once(driver: CoreDriver) -> None:
     names = [f"user-{number}" for number in range(MAX_RECORDS_PER_REQUEST + 1)]
     outcome = alter(driver, *(deletion(name) for name in names))

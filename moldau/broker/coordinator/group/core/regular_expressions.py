@@ -39,6 +39,7 @@ class ResolveRegularExpressions:
     expressions: frozenset[str]
     authorize_topic: Callable[[str], bool] | None
     principal: str = ""
+    """Whose look-up it is."""
 
 
 class Change(Enum):
