@@ -145,7 +145,7 @@ class Budget:
         share = self.limit_bytes * fair_share // 100
         self.share_bytes = max(share, 2 * CHUNK_BYTES)
         self.principal_cap_bytes = max(self.limit_bytes - share, share)
-        self.address_cap_bytes = self.limit_bytes - share // 2
+        self.address_cap_bytes = max(self.limit_bytes - share // 2, share)
         self.large_limit_bytes = self.limit_bytes - self.limit_bytes // SMALL_READS_PART
 
     def wanted_bytes(self) -> int:

@@ -1,14 +1,10 @@
-"""The account of the memory of requests: limits hold, what is charged comes back, none starves."""
+"""Budgets, holders and the line of those that wait for memory, by the numbers."""
 
 from __future__ import annotations
 
-import random
-import struct
-from collections import deque
-
 import pytest
 
-from moldau.protocol.framing import CHUNK_BYTES, SCRATCH_BYTES, FrameReader, ReceiveMemory, Use
+from moldau.protocol.framing import CHUNK_BYTES, FIRST_LARGE_BUFFER_BYTES, Use, rounded_bytes
 from moldau.server.memory_shares import (
     MIN_BUDGET_BYTES,
     SMALL_READS_PART,
@@ -19,406 +15,407 @@ from moldau.server.memory_shares import (
     PeerKind,
     Share,
 )
-from tests.kit.dice import drawn_seed
 
 MIB = 1024 * 1024
-LARGEST = 4 * MIB
-LIMIT = 64 * MIB
-
-
-def shares_of(*kinds: PeerKind, limit: int = LIMIT, fair: int = 25) -> MemoryShares:
-    shares = MemoryShares()
-    for kind in kinds or (PeerKind.CLIENTS,):
-        shares.budget(kind)
-    shares.set_limits(limit, fair, LARGEST)
-    return shares
-
-
-class Owner:
-    """Goes on when its account allows what it wants."""
-
-    listener_name = "CLIENT"
-    is_inside_large_frame = False
-
-    def __init__(
-        self,
-        shares: MemoryShares,
-        user: str,
-        host: str,
-        kind: PeerKind = PeerKind.CLIENTS,
-    ) -> None:
-        self.share = Share(shares, self, kind, user, host)
-        self.wanted = 0
-        self.tries = 0
-
-    def take(self, size_bytes: int, use: Use = Use.READ) -> bool:
-        if not self.share.allows(size_bytes, use):
-            return False
-        self.share.charge(size_bytes)
-        return True
-
-    def wait(self, shares: MemoryShares, size_bytes: int) -> None:
-        assert not self.share.allows(size_bytes, Use.READ)
-        self.wanted = size_bytes
-        shares.wait(self.share)
-
-    def memory_available(self) -> bool:
-        self.tries += 1
-        return self.take(self.wanted)
-
-    def close(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-
-def fill(owner: Owner, use: Use = Use.READ) -> int:
-    while owner.take(CHUNK_BYTES, use):
-        pass
-    return owner.share.held_bytes
-
-
-# -- what each may have -------------------------------------------------------------------------
-
-
-def test_the_limit_is_divided_among_the_kinds_that_have_a_listener() -> None:
-    assert sum(WEIGHTS.values()) == 100
-    every = shares_of(*PeerKind)
-    assert {budget.kind: budget.limit_bytes * 100 // LIMIT for budget in every} == {
-        PeerKind.CLIENTS: 70 - 1,  # rounded down
-        PeerKind.NODES: 20 - 1,
-        PeerKind.CLIENT_LOGINS: 4,
-        PeerKind.NODE_LOGINS: 4,
-    }
-    [alone] = shares_of()
-    assert alone.limit_bytes == LIMIT
-    with_logins = MemoryShares()
-    with_logins.set_limits(LIMIT, 25, LARGEST)
-    with_logins.add_peers(is_between_nodes=True, has_logins=True)
-    assert [budget.kind for budget in with_logins] == [PeerKind.NODES, PeerKind.NODE_LOGINS]
-    assert sum(budget.limit_bytes for budget in with_logins) <= LIMIT
-
-
-def test_however_little_a_node_may_take_there_is_room_for_the_largest_frame() -> None:
-    shares = shares_of(PeerKind.CLIENTS, PeerKind.NODES, limit=1)
-    clients, nodes = shares
-    assert shares.limit_bytes >= 2 * LARGEST
-    assert clients.principal_cap_bytes >= LARGEST, "of the weights 70 and 20"
-    assert nodes.limit_bytes >= MIN_BUDGET_BYTES
-
-
-@pytest.mark.parametrize("fair", [1, 25, 60])
-def test_one_principal_alone_leaves_a_share_for_others(fair: int) -> None:
-    shares = shares_of(fair=fair)
-    [budget] = shares
-    greedy = [Owner(shares, "User:mallory", f"10.0.0.{number}") for number in range(3)]
-    for each in greedy:
-        fill(each)
-    left = budget.limit_bytes - budget.held_bytes
-    cap = max(100 - fair, fair)
-    assert greedy[0].share.principal.held_bytes == pytest.approx(
-        LIMIT * cap // 100, abs=CHUNK_BYTES
-    )
-    assert greedy[0].share.barred is greedy[0].share.principal
-    good = Owner(shares, "User:alice", "10.0.0.1")
-    assert good.take(min(left - CHUNK_BYTES, budget.share_bytes)) == (left > CHUNK_BYTES)
-
-
-def test_one_address_alone_leaves_half_a_share_for_others() -> None:
-    shares = shares_of()
-    [budget] = shares
-    for number in range(3):
-        fill(Owner(shares, f"User:mallory-{number}", "10.0.0.1"))
-    assert budget.held_bytes <= LIMIT - budget.share_bytes // 2
-    assert Owner(shares, "User:alice", "10.0.0.2").take(budget.share_bytes // 2)
-
-
-def test_peers_without_a_name_share_their_address_alone() -> None:
-    shares = shares_of()
-    fill(Owner(shares, "", "10.0.0.1"))
-    fill(Owner(shares, "", "10.0.0.1"))
-    other = Owner(shares, "", "10.0.0.2")
-    assert other.take(CHUNK_BYTES)
-
-
-def test_a_share_binds_only_while_others_wait() -> None:
-    shares = shares_of()
-    [budget] = shares
-    greedy, second, third = (
-        Owner(shares, f"User:{name}", f"10.0.0.{number}") for number, name in enumerate("abc")
-    )
-    assert greedy.take(LIMIT // 2)
-    assert second.take(LIMIT // 2)
-    third.wait(shares, CHUNK_BYTES)
-    greedy.share.refund(LIMIT // SMALL_READS_PART + MIB)
-    assert greedy.share.is_over_share
-    assert not greedy.take(CHUNK_BYTES), "it is over its share, and another waits"
-    assert greedy.take(CHUNK_BYTES, Use.GROWTH), "what has begun may end"
-    assert shares.serve_line(budget)
-    assert third.share.held_bytes == CHUNK_BYTES
-    assert shares.waiting_count == 0
-    assert greedy.take(CHUNK_BYTES)
-
-
-def test_large_frames_leave_room_for_small_ones() -> None:
-    shares = shares_of()
-    for number in range(4):
-        fill(Owner(shares, f"User:{number}", f"10.0.0.{number}"), Use.LARGE)
-    held = LIMIT - LIMIT // SMALL_READS_PART
-    assert shares.held_bytes == pytest.approx(held, abs=CHUNK_BYTES)
-    assert Owner(shares, "User:alice", "10.0.0.9").take(CHUNK_BYTES)
-
-
-def test_what_one_kind_of_peer_holds_is_not_taken_from_another() -> None:
-    shares = shares_of(*PeerKind)
-    for kind in PeerKind:
-        for number in range(5):
-            fill(Owner(shares, f"User:{number}", f"10.0.{number}.1", kind))
-    for budget in shares:
-        assert budget.limit_bytes - CHUNK_BYTES < budget.held_bytes <= budget.limit_bytes
-    assert shares.held_bytes <= LIMIT
-
-
-def test_what_a_peer_holds_goes_with_it_when_it_has_authenticated() -> None:
-    shares = shares_of(PeerKind.CLIENTS, PeerKind.CLIENT_LOGINS)
-    clients, logins = shares
-    peer = Owner(shares, "", "10.0.0.1", PeerKind.CLIENT_LOGINS)
-    assert peer.take(1_000)
-    assert (clients.held_bytes, logins.held_bytes) == (0, 1_000)
-    peer.share.move(PeerKind.CLIENTS, "User:alice")
-    assert (clients.held_bytes, logins.held_bytes) == (1_000, 0)
-    assert logins.holders == {}
-    peer.share.close()
-    assert len(clients.holders) == 2, "a request of it is still in work"
-    peer.share.refund(1_000)
-    assert clients.holders == {}
-
-
-# -- who waits ----------------------------------------------------------------------------------
-
-
-def test_those_that_wait_take_turns_by_principal_and_address() -> None:
-    shares = shares_of()
-    [budget] = shares
-    holders = [Owner(shares, f"User:h{number}", f"10.1.0.{number}") for number in range(8)]
-    for each in holders:
-        assert each.take(LIMIT // 8)
-    greedy = [Owner(shares, "User:mallory", "10.0.0.1") for _ in range(50)]
-    good = Owner(shares, "User:alice", "10.0.0.2")
-    for each in (*greedy, good):
-        each.wait(shares, CHUNK_BYTES)
-    holders[0].share.refund(2 * CHUNK_BYTES)
-    while shares.serve_line(budget):
-        pass
-    assert greedy[0].share.held_bytes == CHUNK_BYTES
-    assert good.share.held_bytes == CHUNK_BYTES
-    assert shares.waiting_count == 49
-
-
-def test_a_release_looks_at_few_of_those_that_wait() -> None:
-    shares = shares_of()
-    [budget] = shares
-    for number in range(8):
-        assert Owner(shares, f"User:h{number}", f"10.1.0.{number}").take(LIMIT // 8)
-    waiting = [Owner(shares, "User:a", f"10.0.{n // 250}.{n % 250}") for n in range(2_000)]
-    for each in waiting:
-        each.wait(shares, CHUNK_BYTES)
-    assert not shares.serve_line(budget)
-    assert sum(each.tries for each in waiting) == TRIES
-    for _ in range(len(waiting) // TRIES):
-        shares.serve_line(budget)
-    assert all(each.tries for each in waiting), "each in its turn"
-
-
-def test_one_that_leaves_is_taken_out_of_the_line_in_its_turn() -> None:
-    shares = shares_of()
-    [budget] = shares
-    for number in range(4):
-        assert Owner(shares, f"User:h{number}", f"10.1.0.{number}").take(LIMIT // 4)
-    leaving, staying = (Owner(shares, "User:a", "10.0.0.1") for _ in range(2))
-    leaving.wait(shares, CHUNK_BYTES)
-    staying.wait(shares, CHUNK_BYTES)
-    leaving.share.close()
-    assert shares.waiting_count == 1
-    shares.serve_line(budget)
-    assert (leaving.tries, staying.tries) == (0, 1)
-    staying.share.close()
-    shares.serve_line(budget)
-    assert (list(budget.line), budget.sources, shares.waiting_count) == ([], {}, 0)
-
-
-# -- whatever happens ---------------------------------------------------------------------------
-
-
-SLOW_STEPS = 20
+LIMIT = 1_000 * MIB
+LARGEST = 10 * MIB
+CLIENTS, NODES = PeerKind.CLIENTS, PeerKind.NODES
 
 
 class Peer:
-    """A peer of the simulation: it sends frames, which are held for a while."""
+    """A connection: what it is told, and whether it goes on when it is let try."""
 
-    listener_name = "CLIENT"
+    listener_name = "L"
 
-    def __init__(self, world: World, user: str, host: str, kind: PeerKind, *, good: bool) -> None:
-        self.world = world
-        self.good = good
-        self.share = Share(world.shares, self, kind, user, host)
-        self.reader = FrameReader(world.memory, account=self.share, max_cut_count=8)
-        self.reader.is_frugal = kind in (PeerKind.CLIENT_LOGINS, PeerKind.NODE_LOGINS)
-        self.unsent = 0
-        self.head = b""
-        self.in_work: deque[tuple[int, memoryview]] = deque()
-        self.waited_steps = 0
-        self.slow_steps = 0
-        self.frame_count = 0
-        self.is_closed = False
-
-    @property
-    def is_inside_large_frame(self) -> bool:
-        return self.reader.holds_large_frame
-
-    def begin(self) -> None:
-        dice = self.world.dice
-        largest = 20_000 if self.good else dice.choice([100, 60_000, MIB, LARGEST])
-        if self.reader.is_frugal:
-            largest = min(largest, 100_000)
-        size = dice.randrange(1, largest + 1)
-        self.head, self.unsent = struct.pack(">i", size), size
-
-    def step(self) -> None:
-        dice, now = self.world.dice, self.world.now
-        while self.in_work and self.in_work[0][0] <= now:
-            self.reader.release(self.in_work.popleft()[1])
-            self.world.shares.serve_line(self.share.budget)
-        if self.is_closed:
-            return
-        if self.share.is_waiting:
-            self.waited_steps += 1
-            return
-        self.waited_steps = 0
-        self.slow_steps += self.reader.is_inside_frame
-        if len(self.in_work) > 4:
-            return
-        if self.reader.has_uncut:
-            self.got(self.reader.cut_more())
-        elif not self.reader.make_ready():
-            self.world.shares.wait(self.share)
-        else:
-            if not self.unsent and not self.head:
-                self.begin()
-            most = 50_000 if self.good else dice.choice([1, 5_000, MIB])
-            buffer = self.reader.get_buffer(dice.choice([-1, 100]))
-            data = (self.head + bytes(min(self.unsent, most)))[: len(buffer)]
-            buffer[: len(data)] = data
-            self.unsent -= max(len(data) - len(self.head), 0)
-            self.head = self.head[len(data) :]
-            self.got(self.reader.buffer_updated(len(data)))
-
-    def got(self, frames: list[memoryview]) -> None:
-        self.frame_count += len(frames)
-        self.slow_steps *= not frames
-        lasts = 1 if self.good else self.world.dice.choice([0, 3, 30])
-        self.in_work += [(self.world.now + lasts, frame) for frame in frames]
+    def __init__(self, *, goes_on: bool = True) -> None:
+        self.goes_on = goes_on
+        self.is_inside_large_frame = False
+        self.tries = 0
+        self.closed: list[str] = []
 
     def memory_available(self) -> bool:
-        frames = self.reader.resume()
-        self.got(frames)
-        return bool(frames) or not self.reader.is_blocked
+        self.tries += 1
+        return self.goes_on
 
     def close(self, reason: str) -> None:
-        self.is_closed = True
-        self.reader.close()
+        self.closed.append(reason)
+
+
+class Rig:
+    """The budgets of a server whose listeners have clients alone, unless more are named."""
+
+    def __init__(self, *kinds: PeerKind, fair_share: int = 25, limit: int = LIMIT) -> None:
+        self.shares = MemoryShares()
+        for kind in kinds or (CLIENTS,):
+            self.shares.budget(kind)
+        self.shares.set_limits(limit, fair_share, LARGEST)
+        self.budget = self.shares.budget((kinds or (CLIENTS,))[0])
+        self.peers: dict[Share, Peer] = {}
+
+    def share(
+        self, user: str = "a", host: str = "h", kind: PeerKind = CLIENTS, *, goes_on: bool = True
+    ) -> Share:
+        peer = Peer(goes_on=goes_on)
+        share = Share(self.shares, peer, kind, user, host)
+        self.peers[share] = peer
+        return share
+
+    def served(self) -> list[Share]:
+        """Those that have tried since the last call."""
+        tried = [share for share, peer in self.peers.items() if peer.tries]
+        for peer in self.peers.values():
+            peer.tries = 0
+        return tried
+
+
+# -- the sizes ------------------------------------------------------------------------------------
+
+
+def test_the_limit_is_divided_by_weight_among_the_kinds_that_there_are() -> None:
+    rig = Rig(*PeerKind)
+    parts = {budget.kind: budget.limit_bytes for budget in rig.shares}
+    assert parts == {kind: LIMIT * weight // 100 for kind, weight in WEIGHTS.items()}
+    assert Rig(CLIENTS).budget.limit_bytes == LIMIT
+    two = Rig(CLIENTS, NODES)
+    assert two.budget.limit_bytes == LIMIT * 70 // 90
+    two.shares.budget(PeerKind.NODE_LOGINS)
+    assert two.budget.limit_bytes == LIMIT * 70 // 95
+    assert two.shares.budget(CLIENTS) is two.budget
+
+
+@pytest.mark.parametrize(
+    ("is_between_nodes", "has_logins", "kinds"),
+    [
+        (False, False, {CLIENTS}),
+        (False, True, {CLIENTS, PeerKind.CLIENT_LOGINS}),
+        (True, False, {NODES}),
+        (True, True, {NODES, PeerKind.NODE_LOGINS}),
+    ],
+)
+def test_a_listener_has_the_budgets_of_its_peers(
+    is_between_nodes: bool, has_logins: bool, kinds: set[PeerKind]
+) -> None:
+    shares = MemoryShares()
+    shares.set_limits(LIMIT, 25, LARGEST)
+    shares.add_peers(is_between_nodes=is_between_nodes, has_logins=has_logins)
+    assert {budget.kind for budget in shares} == kinds
+
+
+def test_the_node_takes_two_of_the_largest_frames_at_least() -> None:
+    largest = rounded_bytes(LARGEST) + 2 * CHUNK_BYTES
+    assert Rig(limit=1).shares.limit_bytes == 2 * largest
+    assert Rig(limit=2 * largest + 1).shares.limit_bytes == 2 * largest + 1
+
+
+def sizes(limit: int, fair_share: int) -> tuple[int, int, int, int, int]:
+    budget = Budget(CLIENTS)
+    budget.set_limits(limit, fair_share)
+    return (
+        budget.limit_bytes,
+        budget.share_bytes,
+        budget.principal_cap_bytes,
+        budget.address_cap_bytes,
+        budget.large_limit_bytes,
+    )
+
+
+def test_what_one_may_have_follows_from_the_share() -> None:
+    large = LIMIT - LIMIT // SMALL_READS_PART
+    assert sizes(LIMIT, 25) == (LIMIT, 250 * MIB, 750 * MIB, 875 * MIB, large)
+    assert sizes(LIMIT, 60) == (LIMIT, 600 * MIB, 600 * MIB, 700 * MIB, large)
+    assert sizes(LIMIT, 100) == (LIMIT, LIMIT, LIMIT, LIMIT, large)
+    least = MIN_BUDGET_BYTES
+    assert sizes(1, 1)[:2] == (least, 2 * CHUNK_BYTES)
+
+
+# -- holding --------------------------------------------------------------------------------------
+
+
+def test_what_is_charged_counts_for_the_principal_the_address_and_the_budget() -> None:
+    rig = Rig()
+    first, same_user, same_host = rig.share(), rig.share("a", "other"), rig.share("b")
+    nameless = [rig.share("", "x"), rig.share("", "x")]
+    first.charge(10)
+    same_user.charge(100)
+    same_host.charge(1_000)
+    nameless[0].charge(5)
+    assert (first.held_bytes, first.principal.held_bytes, first.address.held_bytes) == (
+        *(10, 110),
+        1_010,
+    )
+    assert (rig.budget.held_bytes, rig.shares.held_bytes) == (1_115, 1_115)
+    assert (nameless[1].principal.held_bytes, nameless[1].address.held_bytes) == (0, 5)
+    first.refund(10)
+    assert (first.held_bytes, first.principal.held_bytes, first.address.held_bytes) == (
+        *(0, 100),
+        1_000,
+    )
+    assert rig.budget.moved
+
+
+def test_holders_go_with_the_last_that_they_hold_for() -> None:
+    rig = Rig()
+    first, second = rig.share(), rig.share()
+    assert set(rig.budget.holders) == {(True, "a"), (False, "h")}
+    first.close()
+    assert set(rig.budget.holders) == {(True, "a"), (False, "h")}
+    second.charge(10)
+    second.close()
+    assert set(rig.budget.holders) == {(True, "a"), (False, "h")}, "it still has what is in use"
+    second.refund(4)
+    assert set(rig.budget.holders) == {(True, "a"), (False, "h")}
+    second.refund(6)
+    assert rig.budget.holders == {}
+    assert rig.budget.held_bytes == 0
+    assert not hasattr(first, "owner")
+
+
+def test_what_a_peer_holds_goes_with_it_to_its_name_and_kind() -> None:
+    rig = Rig(CLIENTS, PeerKind.CLIENT_LOGINS)
+    logins = rig.shares.budget(PeerKind.CLIENT_LOGINS)
+    share = rig.share("", kind=PeerKind.CLIENT_LOGINS)
+    share.charge(10)
+    rig.shares.wait(share)
+    share.move(CLIENTS, "a")
+    assert (logins.held_bytes, logins.waiting_count, logins.holders) == (0, 0, {})
+    assert (rig.budget.held_bytes, rig.budget.waiting_count) == (10, 1)
+    assert (share.user, share.principal.held_bytes, share.held_bytes) == ("a", 10, 10)
+    assert (share.is_waiting, list(rig.budget.waiting())) == (True, [share])
+    calm = rig.share("", kind=PeerKind.CLIENT_LOGINS)
+    calm.move(CLIENTS, "b")
+    assert (calm.is_waiting, rig.budget.waiting_count) == (False, 1)
+
+
+# -- what is allowed ------------------------------------------------------------------------------
+
+
+def test_below_a_share_all_together_may_take_whatever_they_like() -> None:
+    rig = Rig()
+    share = rig.share()
+    assert share.is_calm
+    size = rig.budget.share_bytes
+    assert share.allows(size, Use.LARGE)
+    share.charge(size - FIRST_LARGE_BUFFER_BYTES)
+    assert share.is_calm
+    share.charge(1)
+    assert not share.is_calm
+
+
+def test_a_lone_principal_leaves_room_for_others_and_an_address_less() -> None:
+    rig = Rig()
+    share = rig.share()
+    share.charge(rig.budget.principal_cap_bytes - 10)
+    assert share.allows(10, Use.LARGE)
+    assert not share.allows(11, Use.LARGE)
+    assert share.barred is share.principal
+    assert share.wanted_bytes == 11
+    nameless = rig.share("", "x")
+    rig.share("", "x").charge(rig.budget.address_cap_bytes - share.held_bytes - 10)
+    share.refund(share.held_bytes)
+    rig.share("", "x").charge(rig.budget.address_cap_bytes - rig.budget.held_bytes - 10)
+    assert nameless.allows(10, Use.READ)
+    assert not nameless.allows(11, Use.READ)
+    assert nameless.barred is nameless.address
+
+
+def test_large_frames_leave_room_for_small_ones() -> None:
+    rig = Rig(fair_share=25)
+    for number in range(10):
+        rig.share(str(number), str(number)).charge(rig.budget.large_limit_bytes // 10)
+    share = rig.share()
+    left = rig.budget.large_limit_bytes - rig.budget.held_bytes
+    assert share.allows(left, Use.LARGE)
+    assert not share.allows(left + 1, Use.LARGE)
+    assert share.barred is None, "the budget is full"
+    assert not share.allows(left + 1, Use.GROWTH)
+    assert share.allows(left + 1, Use.READ)
+    whole = rig.budget.limit_bytes - rig.budget.held_bytes
+    assert share.allows(whole, Use.READ)
+    assert not share.allows(whole + 1, Use.READ)
+
+
+def test_while_others_wait_one_has_a_share_unless_its_frame_has_begun() -> None:
+    rig = Rig()
+    greedy, other = rig.share("greedy", "g"), rig.share("other", "o")
+    greedy.charge(rig.budget.share_bytes)
+    assert greedy.allows(1, Use.LARGE)
+    rig.shares.wait(greedy)
+    assert greedy.allows(1, Use.LARGE), "those that wait are its own"
+    rig.shares.wait(other)
+    assert not greedy.allows(1, Use.LARGE)
+    assert greedy.barred is greedy.principal
+    assert greedy.allows(1, Use.GROWTH)
+    assert other.allows(rig.budget.share_bytes, Use.LARGE)
+    assert not greedy.is_over_share
+    greedy.charge(1)
+    assert greedy.is_over_share
+    assert not other.is_over_share
+    nameless = rig.share("", "g")
+    assert nameless.is_over_share, "by its address"
+
+
+def test_no_budget_takes_the_shares_of_the_others() -> None:
+    rig = Rig(CLIENTS, NODES)
+    nodes = rig.shares.budget(NODES)
+    assert rig.shares.room_beside(rig.budget) == LIMIT - nodes.share_bytes
+    node = rig.share("node", "n", NODES)
+    node.charge(nodes.share_bytes - 10)
+    assert rig.shares.room_beside(rig.budget) == LIMIT - nodes.share_bytes
+    node.charge(30)
+    assert rig.shares.room_beside(rig.budget) == LIMIT - nodes.share_bytes - 20
+    share = rig.share()
+    share.charge(5)
+    room = rig.shares.room_beside(rig.budget)
+    assert room == LIMIT - nodes.share_bytes - 25
+    rig.shares.freed = share
+    assert share.allows(room, Use.LARGE)
+    assert not share.allows(room + 1, Use.LARGE)
+
+
+# -- the line -------------------------------------------------------------------------------------
+
+
+def test_those_of_one_principal_and_address_come_after_those_of_another() -> None:
+    rig = Rig()
+    many = [rig.share("many") for _ in range(3)]
+    one = rig.share("one")
+    for share in (*many, one):
+        rig.shares.wait(share)
+    assert (rig.shares.waiting_count, rig.budget.waiting_count) == (4, 4)
+    assert many[0].principal.waiting_count == 3
+    assert rig.shares.serve_line(rig.budget, 2)
+    assert rig.served() == [many[0], one]
+    assert (rig.shares.waiting_count, many[0].principal.waiting_count) == (2, 2)
+    assert rig.shares.serve_line(rig.budget)
+    assert rig.served() == [many[1]]
+    assert rig.shares.serve_line(rig.budget)
+    assert rig.served() == [many[2]]
+    assert not rig.shares.serve_line(rig.budget)
+    assert (rig.budget.sources, list(rig.budget.line), rig.shares.waiting_count) == ({}, [], 0)
+
+
+def test_one_that_tries_in_vain_keeps_its_place_among_its_own() -> None:
+    rig = Rig()
+    first, second = rig.share(goes_on=False), rig.share()
+    other = rig.share("b")
+    for share in (first, second, other):
+        rig.shares.wait(share)
+    rig.budget.moved = False
+    assert not rig.shares.serve_line(rig.budget, 1)
+    assert rig.served() == [first]
+    assert not rig.budget.moved
+    assert (first.is_waiting, rig.shares.waiting_count) == (True, 3)
+    assert rig.shares.serve_line(rig.budget, 1)
+    assert rig.served() == [other]
+    assert rig.budget.moved
+    rig.peers[first].goes_on = True
+    rig.shares.serve_line(rig.budget, 1)
+    assert rig.served() == [first]
+
+
+def test_a_release_looks_at_a_few_of_those_that_wait() -> None:
+    rig = Rig()
+    for number in range(TRIES + 1):
+        rig.shares.wait(rig.share(str(number), goes_on=False))
+    rig.shares.serve_line(rig.budget)
+    assert len(rig.served()) == TRIES
+
+
+def test_one_that_waits_no_more_is_passed_over() -> None:
+    rig = Rig()
+    gone, left = rig.share(), rig.share()
+    rig.shares.wait(gone)
+    rig.shares.wait(left)
+    rig.budget.moved = False
+    gone.close()
+    assert rig.budget.moved
+    assert (rig.shares.waiting_count, list(rig.budget.waiting())) == (1, [left])
+    rig.shares.serve_line(rig.budget)
+    assert rig.served() == [left]
+    left.wanted_bytes = 5
+    assert rig.budget.wanted_bytes() == 0
+
+
+def test_what_those_that_wait_want() -> None:
+    rig = Rig()
+    for number, wanted in enumerate((3, 4)):
+        share = rig.share(str(number))
+        share.wanted_bytes = wanted
+        rig.shares.wait(share)
+    assert rig.budget.wanted_bytes() == 7
+
+
+class Closing(Peer):
+    """Is closed by what it tries."""
+
+    share: Share
+
+    def memory_available(self) -> bool:
         self.share.close()
+        return False
 
 
-class World:
-    """Greedy and good peers of all kinds on one account."""
-
-    def __init__(self, dice: random.Random) -> None:
-        self.dice = dice
-        self.now = 0
-        self.memory = ReceiveMemory(poison=True)
-        self.shares = shares_of(*PeerKind, limit=dice.choice([1, LIMIT // 2, LIMIT]))
-        self.peers = [self.peer(good=False) for _ in range(60)]
-        self.good = [self.peer(good=True) for _ in range(6)]
-
-    def peer(self, *, good: bool) -> Peer:
-        dice = self.dice
-        kind = dice.choice(list(PeerKind))
-        user, host = (
-            (f"User:good-{dice.random()}", f"10.1.0.{dice.randrange(250)}")
-            if good
-            else (dice.choice(["User:mallory", "User:eve", ""]), f"10.0.0.{dice.randrange(2)}")
-        )
-        return Peer(self, user, host, kind, good=good)
-
-    def step(self) -> None:
-        self.now += 1
-        everyone = [*self.peers, *self.good]
-        self.dice.shuffle(everyone)
-        for each in everyone:
-            each.step()
-            self.check_counts()
-        if self.now % 20 == 0:
-            for budget in self.shares:
-                self.sweep(budget)
-        for each in self.peers:
-            if not each.is_closed and self.dice.random() < 0.005:
-                each.close("it goes")
-        gone = [each for each in self.peers if each.is_closed and not each.in_work]
-        for each in gone:
-            self.peers.remove(each)
-            self.peers.append(self.peer(good=False))
-
-    def sweep(self, budget: Budget) -> None:
-        if not budget.waiting_count:
-            return
-        self.shares.serve_line(budget, len(budget.line))
-        wanted = budget.wanted_bytes()
-        for each in sorted(self.peers, key=lambda each: -each.slow_steps):
-            is_slow = each.slow_steps > SLOW_STEPS and not each.is_closed
-            if wanted > 0 and is_slow and each.share.budget is budget:
-                wanted -= each.share.held_bytes
-                each.close("too slow")
-        if not budget.moved:
-            stuck = self.shares.free_a_frame(budget)
-            if stuck is not None:
-                stuck.owner.close("others wait")
-        budget.moved = False
-
-    def check_counts(self) -> None:
-        shares = self.shares
-        slack = (len(self.peers) + len(self.good)) * SCRATCH_BYTES
-        assert shares.held_bytes == self.memory.reserved_bytes
-        # Of nodes with less than four budgets' least, the budgets' least counts.
-        assert shares.held_bytes <= shares.limit_bytes + slack + 4 * MIN_BUDGET_BYTES * (
-            shares.limit_bytes < LIMIT // 2
-        )
-        for budget in shares:
-            if shares.freed is None or shares.freed.budget is not budget:
-                assert budget.held_bytes <= budget.limit_bytes + slack or self.was_freed(budget)
-
-    def was_freed(self, budget: Budget) -> bool:
-        """Whether a frame that went beyond the budget may still be in work."""
-        return budget.held_bytes <= budget.limit_bytes + 2 * LARGEST
+def test_one_that_is_closed_by_its_try_does_not_wait_again() -> None:
+    rig = Rig()
+    peer = Closing()
+    peer.share = Share(rig.shares, peer, CLIENTS, "a", "h")
+    rig.shares.wait(peer.share)
+    assert not rig.shares.serve_line(rig.budget)
+    assert (rig.shares.waiting_count, list(rig.budget.waiting())) == (0, [])
 
 
-def test_limits_hold_and_good_peers_go_on_whatever_the_greedy_ones_do() -> None:
-    seed = drawn_seed()
-    world = World(random.Random(seed))
-    longest = 0
-    before = [0] * len(world.good)
-    for round_number in range(12):
-        for _ in range(100):
-            world.step()
-            longest = max(longest, *(each.waited_steps for each in world.good))
-        counts = [each.frame_count for each in world.good]
-        assert all(now > then for now, then in zip(counts, before, strict=True)), round_number
-        before = counts
-    # A sweep is every 20 steps, and greedy requests are in work for 30.
-    assert longest <= 100
-    for each in (*world.peers, *world.good):
-        if not each.is_closed:
-            each.close("the end")
-        while each.in_work:
-            each.reader.release(each.in_work.popleft()[1])
-    for budget in world.shares:
-        assert (budget.held_bytes, budget.waiting_count, budget.holders) == (0, 0, {})
-    assert world.memory.reserved_bytes == 0
+# -- where nothing moves --------------------------------------------------------------------------
+
+
+def test_the_frame_of_who_holds_least_is_let_through_first() -> None:
+    rig = Rig()
+    shares = []
+    for user, held in (("a", 50), ("b", 10), ("b", 5), ("c", 0)):
+        share = rig.share(user, user, goes_on=False)
+        share.charge(held)
+        rig.shares.wait(share)
+        shares.append(share)
+    most, more, least, _ = shares
+    assert rig.shares.free_a_frame(rig.budget) is None
+    assert rig.shares.freed is least
+    # Without room for that either, who holds most gives up.
+    assert rig.shares.free_a_frame(rig.budget) is most
+    most.close()
+    assert rig.shares.free_a_frame(rig.budget) is more
+    more.close()
+    assert rig.shares.free_a_frame(rig.budget) is None
+    assert rig.shares.freed is least
+    least.close()
+    assert rig.shares.freed is None
+
+
+def test_nothing_is_let_through_while_nothing_is_held() -> None:
+    rig = Rig()
+    rig.shares.wait(rig.share())
+    assert rig.shares.free_a_frame(rig.budget) is None
+    assert rig.shares.freed is None
+
+
+def test_a_frame_that_was_let_through_is_under_way_until_it_has_ended() -> None:
+    rig = Rig()
+    share = rig.share()
+    assert not share.needs_to_be_free
+    rig.peers[share].is_inside_large_frame = True
+    assert share.needs_to_be_free
+    rig.peers[share].is_inside_large_frame = False
+    rig.shares.wait(share)
+    assert share.needs_to_be_free
+
+
+def test_the_next_frame_is_let_through_once_the_last_one_does_not_wait() -> None:
+    rig = Rig()
+    first, second = rig.share("a", "a"), rig.share("b", "b")
+    for share in (first, second):
+        share.charge(10)
+        rig.shares.wait(share)
+    rig.shares.free_a_frame(rig.budget)
+    freed = rig.shares.freed
+    assert freed is not None
+    rig.shares.leave_line(freed)
+    assert rig.shares.free_a_frame(rig.budget) is None
+    assert rig.shares.freed is ({first, second} - {freed}).pop()

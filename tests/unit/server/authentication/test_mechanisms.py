@@ -282,3 +282,22 @@ def test_a_final_message_with_any_change_is_refused(data: st.DataObject) -> None
 def test_keys_are_never_shown() -> None:
     keys = scram_keys("SCRAM-SHA-256", b"salted", b"salt", ITERATIONS)
     assert repr(keys) == f"{keys}" == "ScramKeys([hidden])"
+
+
+@pytest.mark.parametrize("way", ["another client's", "the server's alone", "twice", "longer"])
+def test_the_whole_nonce_has_to_come_back(way: str) -> None:
+    """Its end alone proves nothing: that is the server's part."""
+    exchange = server("SCRAM-SHA-256", "alice", "a-secret")
+    final = good_final(exchange)
+    nonce = final.split(",")[1].removeprefix("r=")
+    own = nonce.removesuffix("of-the-server")
+    assert own
+    wrong = {
+        "another client's": "x" * len(own) + "of-the-server",
+        "the server's alone": "of-the-server",
+        "twice": own + nonce,
+        "longer": nonce + "x",
+    }[way]
+    with pytest.raises(SaslRefused, match="has another nonce") as refused:
+        exchange.step(final.replace(f"r={nonce}", f"r={wrong}").encode())
+    assert ("its own twice" in str(refused.value)) is (way == "twice")
