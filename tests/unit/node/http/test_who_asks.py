@@ -236,6 +236,7 @@ async def test_keys_that_cannot_be_had_end_no_listener():
     without = access(security("BASIC"))
     without.start()
     await without.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_names_of_nodes_are_no_client_s(caplog: pytest.LogCaptureFixture):
