@@ -12,7 +12,7 @@ import typer
 
 from moldau import client
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
-from moldau.cli.output import fail, print_json, print_table
+from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.security import AclBinding, AclFilter, SecurityCalls
 from moldau.config.principals import KEY, NodePrincipals
 from moldau.protocol.access_control import (
@@ -390,7 +390,7 @@ def check(
         print_json(allowed)
     else:
         verdict = "allowed" if decision.is_allowed else "not allowed"
-        typer.echo(f"{verdict}: {decision.reason}")
+        say(f"{verdict}: {decision.reason}")
         if binding is not None:
             _print([_fields(binding)])
     if not decision.is_allowed:

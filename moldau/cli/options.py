@@ -27,7 +27,7 @@ import typer
 
 from moldau import client
 from moldau.cli.completion import complete_groups, complete_profiles, complete_topics
-from moldau.cli.output import fail
+from moldau.cli.output import fail, warn
 from moldau.cli.profile_files import ENVIRONMENT as PROFILE_ENVIRONMENT
 from moldau.cli.profile_files import chosen_profile
 from moldau.client.config.settings import with_references
@@ -181,7 +181,7 @@ class _Held(logging.Handler):
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = f"moldau: {record.getMessage()}"
+        line = record.getMessage()
         if record.levelno < logging.WARNING:  # the cluster is reached
             for timer in self._timers.values():
                 timer.cancel()
@@ -195,7 +195,7 @@ class _Held(logging.Handler):
         self._timers.pop(line, None)
         if self._stream is not None:  # it was closed before the command began
             with suppress(ValueError):  # it was closed since
-                typer.echo(line, file=self._stream)
+                warn(line, stream=self._stream)
 
 
 def _tell_warnings() -> None:
@@ -342,7 +342,7 @@ def unused_settings_told() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for each in caught:
-        print(f"moldau: {each.message}", file=sys.stderr)
+        warn(each.message)
 
 
 def parse_targets(texts: Iterable[str] | None) -> list[Target]:

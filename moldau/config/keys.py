@@ -634,6 +634,10 @@ _METRICS = (
         "Our own: how many delegation tokens an owner has; expired ones do not count. The answer "
         "beyond is POLICY_VIOLATION. Of the 100,000 of a cluster an owner has no more than are "
         "left for others."),
+    ConfigKey("moldau.fair.share", INT, 25, within(1, 100), LOW, CLUSTER,
+        "Our own: per cent of the memory for requests of clients, of nodes, or of those that have "
+        "not authenticated, that one principal or one address may hold while others wait for it; "
+        "while none waits, one may hold all of it but this share."),
     ConfigKey("moldau.fetch.session.cache.max.partitions", INT, 500_000, within(0), LOW, STATIC,
         "Our own: how many partitions the fetch sessions of a broker hold together; a principal "
         "has an equal share when they are full. A client that finds no room fetches without a "
@@ -644,10 +648,6 @@ _METRICS = (
     ConfigKey("moldau.health.socket", STRING, "", None, LOW, STATIC,
         "Our own: the path of a Unix domain socket that `moldau server health` asks whether the "
         "node's event loops run, without the network; empty switches it off."),
-    ConfigKey("moldau.fair.share", INT, 25, within(1, 100), LOW, CLUSTER,
-        "Our own: per cent of the memory for requests of clients, of nodes, or of those that have "
-        "not authenticated, that one principal or one address may hold while others wait for it; "
-        "while none waits, one may hold all of it but this share."),
     ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC", "BEARER"), MEDIUM,
         STATIC,
         "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "

@@ -12,6 +12,7 @@ and those of the quorum and of brokers never wait behind them.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -65,11 +66,14 @@ from moldau.server.fair_shares import Lane
 from moldau.server.outgoing import Offload
 from moldau.server.request import RequestContext, Sender, array_names
 from moldau.server.request_router import Handler, Route, party_of
+from moldau.text import quoted
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
 MAX_TIMEOUT_MS: Final = 60_000
 """How long a request for a change waits at most, whatever time its client gives it."""
+
+logger = logging.getLogger("moldau.controller.apis")
 
 ACTIVE_CONTROLLER_APIS: Final = frozenset(
     map(ApiKey, (*HANDLERS, *LIMITED_HANDLERS, *TOKEN_HANDLERS))
@@ -351,6 +355,8 @@ def _create_delegation_token(
     def merge(response: p38.CreateDelegationTokenResponse | None) -> Steps[Message]:
         yield
         if response is not None:
+            if response.error_code == ErrorCode.POLICY_VIOLATION:
+                logger.warning("%s has as many delegation tokens as it may have", quoted(owner))
             return response
         error = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
         return without_token(request, context.principal, error)

@@ -39,6 +39,7 @@ from moldau.raft import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.garbage_collector import freeze_garbage_collector
+from moldau.runtime.health_socket import HealthSocket
 from moldau.runtime.private_files import close_to_others
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
@@ -88,6 +89,7 @@ class Node:
         self._channel: NetworkControllerChannel | None = None
         self._broker: BrokerPart | None = None
         self._http: HttpListener | None = None
+        self._health: HealthSocket | None = None
         self._watchdog = LoopWatchdog(self._clock, self._registry, "DataLoop")
         self._is_serving = False
         self._registry.gauge(
@@ -109,6 +111,7 @@ class Node:
         http: asyncio.Task[None] | None = None
         try:
             security = self._http_security()  # refuses before anything is opened
+            self._open_health_socket()
             http = asyncio.create_task(self._listen_http(serving, security))
             directories = self._open_directories(format_if_needed)
             channel = await self._start_quorum(directories)
@@ -360,9 +363,27 @@ class Node:
             await self._quorum.stop()
         if self._directories is not None:
             self._directories.release()
+        if self._health is not None:
+            await asyncio.to_thread(self._health.close)
         self._filesystem.close()
 
     # -- parts -----------------------------------------------------------------------------------
+
+    def _open_health_socket(self) -> None:
+        """Say from now on whether the loops run, to the end of the stop. Raises: OSError."""
+        path = self._config.get_string("moldau.health.socket")
+        if not path:
+            return
+        own_loop = asyncio.get_running_loop()
+
+        def loops() -> dict[str, asyncio.AbstractEventLoop]:
+            watched = {"data": own_loop}
+            if self._quorum is not None and self._quorum.is_running:
+                watched["quorum"] = self._quorum.loop
+            return watched
+
+        self._health = HealthSocket(path, loops)
+        self._health.open()
 
     def _is_ready(self) -> bool:
         if self._config.is_broker:

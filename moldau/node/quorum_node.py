@@ -289,6 +289,11 @@ class QuorumNode:
         return self._thread.loop
 
     @property
+    def is_running(self) -> bool:
+        """Whether there is a loop."""
+        return self._thread.is_running
+
+    @property
     def image(self) -> MetadataImage:
         """What the controller has seen committed; empty before it runs, and on brokers."""
         return MetadataImage.EMPTY if self._controller is None else self._controller.committed_image

@@ -328,8 +328,8 @@ class FrameReader:
 
     def make_ready(self) -> bool:
         """Whether the next bytes may be read: they have where to go. Else `resume` comes first."""
-        if self.is_blocked:
-            return False
+        if self.is_blocked or self._large is not None:
+            return not self.is_blocked
         chunk = self._chunk
         if chunk is None or not chunk.outstanding_count or not self._lacks_room:
             return True

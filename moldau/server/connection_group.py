@@ -38,7 +38,14 @@ MAX_LAG_MS: Final = 5_000.0
 """A peer whose frame, or whose reading of answers, is so far behind its time is closed while others
 wait for memory."""
 
+CREATION_LIMIT: Final = "the limit on new connections per second"
+
 _LOG = logging.getLogger("moldau.server")
+
+
+def _settle(turn: asyncio.Future[bool], is_taken: bool) -> None:
+    if not turn.done():
+        turn.set_result(is_taken)
 
 
 class ConnectionGroup:
@@ -143,15 +150,25 @@ class ConnectionGroup:
                 {"message": "a request failed", "exception": error, "task": task}
             )
 
-    def begin_handshake(self, listener_name: str, host: str) -> bool:
-        """Count a TLS handshake in, or say that a limit forbids the connection behind it."""
-        limit = self._places.reached_limit(
-            self.limits, host, len(self._connections), with_handshakes=True
-        )
-        if limit is not None:
-            return self._turn_away(listener_name, host, limit)
-        self._places.handshakes[host] += 1
-        return True
+    def begin_handshake(self, listener_name: str, host: str) -> bool | asyncio.Future[bool]:
+        """Count a TLS handshake in, or say that a limit forbids the connection behind it: when its
+        turn is, or when it is to be ended, by the limits on new connections (KIP-612).
+        """
+        admission = self.rates.admit(listener_name, host, self.clock.monotonic_ms())
+        if admission.is_taken:
+            limit = self._places.reached_limit(
+                self.limits, host, len(self._connections), with_handshakes=True
+            )
+            if limit is not None:
+                return self._turn_away(listener_name, host, limit)
+            self._places.handshakes[host] += 1
+        else:
+            self._turn_away(listener_name, host, CREATION_LIMIT)
+        if not admission.wait_ms:
+            return admission.is_taken
+        turn = self.loop.create_future()
+        self.timers.call_later(admission.wait_ms, _settle, turn, admission.is_taken)
+        return turn
 
     def end_handshake(self, listener_name: str, host: str, problem: str | None) -> None:
         """Count it out, and log what went wrong with it."""
@@ -159,13 +176,17 @@ class ConnectionGroup:
         if problem is not None:
             self.authentication_log.failed(listener_name, host, problem)
 
-    def admit(self, connection: ServerConnection) -> bool:
-        """Count a new connection in, or say that a limit forbids it."""
+    def admit(self, connection: ServerConnection, *, is_counted: bool) -> bool:
+        """Count a new connection in, or say that a limit forbids it.
+
+        Args:
+            is_counted: whether its TLS handshake has counted for the limits on new connections.
+        """
         host = connection.client_host
         if not self.is_open:
             return False
         wait_ms = 0.0
-        if self.rates.is_limited:
+        if self.rates.is_limited and not is_counted:
             admission = self.rates.admit(connection.listener_name, host, self.clock.monotonic_ms())
             wait_ms = admission.wait_ms
             if not admission.is_taken:
@@ -186,8 +207,7 @@ class ConnectionGroup:
         """End a connection that came too soon after others, and not at once: its client would be
         back immediately (KIP-612). Returns whether it may stay until then.
         """
-        limit = "the limit on new connections per second"
-        self._turn_away(connection.listener_name, connection.client_host, limit)
+        self._turn_away(connection.listener_name, connection.client_host, CREATION_LIMIT)
         if wait_ms:
             self.loop.call_soon(connection.stop_reading)
             self._refused[connection] = self.timers.call_later(

@@ -426,7 +426,9 @@ class MemoryShares:
             share.is_waiting = False
             self._count(share, -1)
             if share.owner.memory_available():
-                went_on = budget.moved = True
+                # One that waits for more already is in the line again.
+                went_on = went_on or not share.is_waiting
+                budget.moved = budget.moved or went_on
             elif not share.is_closed:
                 self.wait(share, is_first=True)
         return went_on

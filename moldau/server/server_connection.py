@@ -341,10 +341,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.connection_id = (
             f"{local[0]}:{local[1]}-{peer[0]}:{peer[1]}-{next(group.connection_numbers)}"
         )
-        if not group.admit(self):
+        security = self._security
+        if not group.admit(self, is_counted=security is not None and security.contexts is not None):
             self._abort()
-        elif self._security is not None:
-            problem = self._security.greet(self, group)
+        elif security is not None:
+            problem = security.greet(self, group)
             if problem is not None:
                 group.authentication_log.failed(self.listener_name, self.client_host, problem)
                 self._abort()

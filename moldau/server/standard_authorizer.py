@@ -42,15 +42,10 @@ IMPLIED: Final[Mapping[int, int]] = {
     Operation.ALTER_CONFIGS: 1 << Operation.DESCRIBE_CONFIGS,
 }
 """What is allowed with an operation that is, as bits by operation. A denial implies nothing."""
-NODE_RIGHTS: Final = frozenset(
-    {
-        (ResourceType.CLUSTER, Operation.CLUSTER_ACTION),
-        (ResourceType.CLUSTER, Operation.DESCRIBE),  # how far the metadata log goes
-        (ResourceType.TOPIC, Operation.DESCRIBE),  # where a leader's log begins and ends
-    }
-)
-"""What nodes do to one another. They also create the topics that coordinators keep their state in.
-"""
+_TOPIC, _CLUSTER = int(ResourceType.TOPIC), int(ResourceType.CLUSTER)
+_CREATE: Final = 1 << Operation.CREATE
+_OF_NODES: Final = _DESCRIBE | 1 << Operation.CLUSTER_ACTION
+"""What nodes may do to the cluster, as bits by operation: DESCRIBE is how far the metadata go."""
 MAX_OPERATION: Final = 0x7F
 ANY_RESOURCE: Final = "hardcode"
 """The name by which Kafka asks whether a principal may do something to any resource of a type."""
@@ -60,11 +55,18 @@ Value = TypeVar("Value")
 def may_as_node(
     nodes: NodePrincipals, principal: str, operation: int, resource_type: int, resource_name: str
 ) -> bool:
-    """Whether a principal may do this by being a node of the cluster."""
-    if operation == Operation.CREATE:
-        is_needed = resource_type == ResourceType.TOPIC and resource_name in INTERNAL_TOPICS
+    """Whether a principal may do this by being a node of the cluster.
+
+    Nodes act on the cluster, ask leaders where logs begin and end, and create the topics that
+    coordinators keep their state in.
+    """
+    bit = 1 << operation
+    if resource_type == _CLUSTER:
+        is_needed = bool(bit & _OF_NODES)
+    elif resource_type == _TOPIC:
+        is_needed = bit == _DESCRIBE or (bit == _CREATE and resource_name in INTERNAL_TOPICS)
     else:
-        is_needed = (resource_type, operation) in NODE_RIGHTS
+        is_needed = False
     return is_needed and nodes.is_node(principal)
 
 

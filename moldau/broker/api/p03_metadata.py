@@ -172,10 +172,10 @@ class _View(NamedTuple):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif name in image.topics.topics_by_name:
             return self.describe(name)
-        elif not is_legal_topic_name(name):
-            error = ErrorCode.INVALID_TOPIC_EXCEPTION
         else:
             error = creation_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if error != ErrorCode.TOPIC_AUTHORIZATION_FAILED and not is_legal_topic_name(name):
+                error = ErrorCode.INVALID_TOPIC_EXCEPTION
         operations = NO_OPERATIONS_ASKED
         if error != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             operations = self._operations_on(name)

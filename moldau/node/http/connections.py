@@ -1,7 +1,8 @@
 """Connections of HTTP clients: how many there are, how long each may take, and what it may hold.
 
 Owns the places of connections and their time limits, on the foundation of aiohttp's protocol, of
-which versions 3.11 and later in the third series are served. Must not know pages, or who asks.
+which versions from 3.14.4 on, before 4, are served: earlier ones raise what is no HTTP error for
+some targets, and queue requests without a bound. Must not know pages, or who asks.
 
 Invariants: a new connection always finds a place, so that a probe does: where all are taken, the
 address that has most of them loses the one that has waited longest. A connection without a request
@@ -35,8 +36,7 @@ SERVER: Final = "moldau"
 """The header `Server`, on every answer: without a version of anything."""
 END_OF_HEADERS: Final = b"\r\n\r\n"
 MAX_AHEAD_BYTES: Final = 128 * 1024
-"""Of a header block, and of what a client sends behind a request that is under way. (aiohttp 3.11
-bounds neither; later versions stop at 32 requests.)"""
+"""Of a header block, and of what a client sends behind a request that is under way."""
 NO_HTTP: Final = "what it sends is no HTTP"
 LINGER_S: Final = 1.0
 """How long what a client still sends is thrown away before its connection is closed: else it could

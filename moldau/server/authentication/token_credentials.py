@@ -22,13 +22,16 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.slices import Work
 from moldau.server.authentication.core.mechanism import Postponed
 from moldau.server.authentication.core.scram import KnownKeys
+from moldau.server.fair_shares import FairShares
 from moldau.server.outgoing import Offload
 
 MAX_KEYS: Final = 10_000
 """Keys kept; those used last stay."""
 
 MAX_WAITING: Final = 10_000
-"""Logins that wait for keys; with more the client's connection is closed."""
+"""Logins that wait for keys; with more the client's connection is closed. Those of one token have
+as many places as they leave to others.
+"""
 
 RESUMED_PER_TURN: Final = 50
 """Logins that go on in one turn of the loop."""
@@ -69,7 +72,7 @@ class TokenCredentials:
         self._keys: OrderedDict[tuple[str, str], ScramKeys] = OrderedDict()
         #: By mechanism and token id, in the order of their turns. While it has any, `_run` runs.
         self._waiting: dict[tuple[str, str], list[_Login]] = {}
-        self._waiting_count = 0
+        self._places = FairShares(MAX_WAITING)
 
     def __call__(self, mechanism: str, token_id: str) -> KnownKeys | None:
         """A token's keys, None for one that is not. Raises: Postponed."""
@@ -89,12 +92,11 @@ class TokenCredentials:
         return KnownKeys(keys, user, float(left_ms))
 
     async def _wait(self, place: tuple[str, str], is_gone: Callable[[], bool]) -> bool:
-        if self._waiting_count >= MAX_WAITING:
+        if not self._places.take(place[1]):
             return False
         is_first = not self._waiting
         login = _Login(asyncio.get_running_loop().create_future(), is_gone)
         self._waiting.setdefault(place, []).append(login)
-        self._waiting_count += 1
         if is_first:
             self._start(self._run())
         return await login.is_there
@@ -109,8 +111,8 @@ class TokenCredentials:
                     self._keys.popitem(last=False)
             turn = logins[:RESUMED_PER_TURN]
             del logins[:RESUMED_PER_TURN]
-            self._waiting_count -= len(turn)
             for login in turn:
+                self._places.give_back(place[1])
                 if not login.is_there.done():  # it was cancelled
                     login.is_there.set_result(True)
             if not logins:

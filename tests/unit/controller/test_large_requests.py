@@ -130,7 +130,7 @@ async def test_an_unknown_name_of_any_length_is_answered(bench: ControllerBench)
     request.resources.append(DescribeConfigsResource(resource_type=4, resource_name=name))
     response = await connection.send(request)
     assert [each.error_code for each in response.results] == [
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.INVALID_REQUEST,
     ]
 

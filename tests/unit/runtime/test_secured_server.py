@@ -41,6 +41,7 @@ from moldau.server.authentication.listener_security import ListenerSecurity
 from moldau.server.authentication.out_of_place import refuse_handshake, refuse_token
 from moldau.server.authorizer import Authorizer
 from moldau.server.connection_limits import ServerLimits
+from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import RequestContext
 from moldau.server.request_router import Handler, RequestRouter, Route
 from moldau.server.server import ListenerSpec, Server
@@ -210,6 +211,7 @@ async def secured(
     *,
     limits: ServerLimits | None = None,
     clock: Any = None,
+    rates: ConnectionRates | None = None,
 ) -> Secured:
     config, endpoint = configured(protocol, **keys)
     security = ListenerSecurity.of(config, endpoint, find_keys)
@@ -220,6 +222,7 @@ async def secured(
         memory=ReceiveMemory(poison=True),
         limits=limits,
         clock=clock,
+        rates=rates,
         network=ports.network,
     )
     await server.start(

@@ -396,7 +396,7 @@ async def test_memory_that_is_free_again_before_anything_waits_for_it(harness: H
     small = [peer.request(number, bytes(60_000)) for number in (1, 2)]
     large = peer.request(3, bytes(290_000))
     receive_at_once(connection, b"".join(small) + large[:1_000])
-    assert server.connections.shares.waiting_count == 1
+    await until_async(lambda: server.connections.shares.waiting_count == 1)
     connection.share.refund(held)
     peer.send(large[1_000:])
     assert [(await peer.receive())[0] for _ in range(3)] == [1, 2, 3]

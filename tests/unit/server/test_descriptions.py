@@ -366,7 +366,11 @@ def test_quotas_of_the_entities_that_a_filter_matches() -> None:
     [
         ([("", 0, "x")], ErrorCode.INVALID_REQUEST, "is empty"),
         ([("user", 0, "a"), ("user", 1, None)], ErrorCode.INVALID_REQUEST, "user is in the filter"),
-        ([("x" * 300, 0, "a")], ErrorCode.UNSUPPORTED_VERSION, f"type '{'x' * 250}' is none of"),
+        (
+            [("x" * 300, 0, "a")],
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"'{'x' * 250}… (300 characters)' is none of",
+        ),
         ([("user", 3, None)], ErrorCode.INVALID_REQUEST, "match type 3 is unknown"),
         ([("user", -1, None)], ErrorCode.INVALID_REQUEST, "match type -1 is unknown"),
         ([("user", 0, None)], ErrorCode.INVALID_REQUEST, "a name goes with match type 0"),

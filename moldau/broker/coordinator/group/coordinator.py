@@ -8,14 +8,15 @@ every request gets one answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.coordinator.core.kept_memory import KeptMemory
-from moldau.broker.coordinator.core.result import Answerable, CoordinatorResult
+from moldau.broker.coordinator.core.result import Answerable
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroupState
 from moldau.broker.coordinator.group.core.consumer_group import GroupContext
 from moldau.broker.coordinator.group.core.consumer_groups import check_request
@@ -38,6 +39,8 @@ from moldau.protocol.messages.p69_consumer_group_describe import (
     DescribedGroup as ConsumerDescribedGroup,
 )
 from moldau.runtime.slices import LoopSlices
+from moldau.server.fair_line import FairLine
+from moldau.text import quoted
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -48,6 +51,13 @@ if TYPE_CHECKING:
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.server.request import RequestContext
 
+
+logger = logging.getLogger("moldau.broker.coordinator.groups")
+
+MAX_LOOK_UPS: Final = 1_000
+"""Groups whose regular expressions wait to be looked up; one more tries again with a heartbeat."""
+
+MAX_LOOK_UP_TASKS: Final = 4
 
 MANAGER: Final = "kafka.coordinator.group:type=GroupMetadataManager,name="
 COORDINATOR: Final = "kafka.server:type=group-coordinator-metrics,name="
@@ -106,6 +116,7 @@ class GroupCoordinator:
 
     def __init__(self, services: BrokerServices, ports: RuntimePorts) -> None:
         self._services = services
+        self._soon = ports.soon
         self._settings = GroupSettings.from_config(services.node_config)
         self._consumer_settings = ConsumerGroupSettings.from_config(
             services.node_config, services.broker_id
@@ -124,6 +135,8 @@ class GroupCoordinator:
         self.ask = self.runtime.ask
         self.partition_of = self.runtime.partition_of
         self.close = self.runtime.close
+        self._look_ups: FairLine[tuple[int, ResolveRegularExpressions]] = FairLine(MAX_LOOK_UPS)
+        self._look_up_task_count = 0
         self._deleted_while_loading: dict[int, frozenset[str]] = {}
 
     def partition_to_be(self, group_id: str) -> int:
@@ -156,10 +169,26 @@ class GroupCoordinator:
 
     def _execute(self, partition_index: int, command: object) -> None:
         assert isinstance(command, ResolveRegularExpressions), f"unknown command {command!r}"
-        self._services.start(
-            self._resolve(partition_index, command),
-            f"regular expressions of group {command.group_id}",
-        )
+        left_out = self._look_ups.put((partition_index, command), command.principal)
+        if left_out is not None:
+            (left_out_index, dropped), principal = left_out
+            logger.warning(
+                "%d groups wait for their regular expressions, further ones of %s try again later",
+                len(self._look_ups),
+                quoted(principal),
+            )
+            self._soon(lambda: self._resolved(left_out_index, dropped, None))
+        if self._look_up_task_count < MAX_LOOK_UP_TASKS:
+            self._look_up_task_count += 1
+            self._services.start(self._look_up(), "regular expressions of groups")
+
+    async def _look_up(self) -> None:
+        """Resolve the expressions of the groups that wait, principals in turn."""
+        try:
+            while (waiting := self._look_ups.take()) is not None:
+                await self._resolve(*waiting)
+        finally:
+            self._look_up_task_count -= 1
 
     # -- the cluster -----------------------------------------------------------------------------
 
@@ -264,17 +293,27 @@ class GroupCoordinator:
         found = dict.fromkeys(command.expressions, frozenset[str]())
         found.update(zip(expressions, map(frozenset, matched), strict=True))
         metadata_offset = image.provenance.last_contained_offset
+        now_ms = int(self._services.clock.now_ms())
+        resolved = {
+            expression: ResolvedRegularExpression(names, metadata_offset, now_ms)
+            for expression, names in found.items()
+        }
+        self._resolved(partition_index, command, resolved)
 
-        def operation(state: GroupState, now_ms: float) -> CoordinatorResult:
-            return state.consumer_groups.regular_expressions_resolved(
-                command,
-                {
-                    expression: ResolvedRegularExpression(names, metadata_offset, int(now_ms))
-                    for expression, names in found.items()
-                },
-            )
-
-        self.runtime.call(partition_index, operation, passes_limit=True)
+    def _resolved(
+        self,
+        partition_index: int,
+        command: ResolveRegularExpressions,
+        resolved: Mapping[str, ResolvedRegularExpression] | None,
+    ) -> None:
+        """Hand the topics of its expressions to a group; None: they are looked up later."""
+        self.runtime.call(
+            partition_index,
+            lambda state, _now_ms: state.consumer_groups.regular_expressions_resolved(
+                command, resolved
+            ),
+            passes_limit=True,
+        )
 
 
 def client_of(context: RequestContext) -> ClientInfo:

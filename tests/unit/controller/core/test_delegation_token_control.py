@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from moldau.config.definition import Password
+from moldau.controller.apis import _create_delegation_token
 from moldau.controller.core import delegation_token_control
 from moldau.controller.core.delegation_token_control import (
     MAX_NAME_CHARACTERS,
@@ -19,6 +20,7 @@ from moldau.controller.core.delegation_token_control import (
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.metadata_image import MetadataDelta
 from moldau.metadata.image.security import DelegationToken
+from moldau.metadata.steps import at_once
 from moldau.metadata.token_secrets import TokenSecrets
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p38_create_delegation_token import (
@@ -28,6 +30,8 @@ from moldau.protocol.messages.p38_create_delegation_token import (
 from moldau.protocol.messages.p39_renew_delegation_token import RenewDelegationTokenRequest
 from moldau.protocol.messages.p40_expire_delegation_token import ExpireDelegationTokenRequest
 from moldau.protocol.metadata_records import DelegationTokenRecord, RemoveDelegationTokenRecord
+from moldau.server.authorizer import Authorizer
+from moldau.server.request import Sender
 from tests.unit.metadata.builders import CoreDriver
 
 KEY = {"delegation.token.secret.key": "s3cret"}
@@ -205,6 +209,19 @@ def test_who_has_many_gets_none_of_the_last_places(
         made = create(driver, f"User:{user}").error_code
         assert made == (ErrorCode.NONE if user != "f" else ErrorCode.POLICY_VIOLATION)
     assert len(tokens(driver)) == 12
+
+
+def test_an_owner_that_is_refused_is_named_in_the_log(
+    driver_of_three: CoreDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    request, image = CreateDelegationTokenRequest(renewers=[]), MetadataImage.EMPTY
+    for _ in range(4):
+        sender = Sender(ALICE, Authorizer())
+        _, merge = at_once(_create_delegation_token(request, sender, image))
+        at_once(merge(create(driver_of_three)))
+    assert [each.getMessage() for each in caplog.records] == [
+        "User:alice has as many delegation tokens as it may have"
+    ]
 
 
 def test_owners_are_counted_again_from_an_image(driver_of_three: CoreDriver) -> None:

@@ -87,6 +87,9 @@ class Connection:
         self.closed: list[str] = []
         self.released = 0
 
+    def authenticate(self, principal: str) -> None:
+        self.principal = principal
+
     def limit_frames(self, max_bytes: int, min_bytes: int = 1) -> None:
         self.limits.append((max_bytes, min_bytes))
 

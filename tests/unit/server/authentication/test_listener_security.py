@@ -11,10 +11,12 @@ import trustme
 
 from moldau.config import ConfigError, NodeConfig
 from moldau.config.listeners import Endpoint
+from moldau.protocol.scram import ScramKeys
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.server.authentication.certificates import PrincipalMapping
 from moldau.server.authentication.core.mechanism import SaslRefused
-from moldau.server.authentication.core.scram import Scram
+from moldau.server.authentication.core.scram import KnownKeys, Scram
+from moldau.server.authentication.invented_users import InventedUsers
 from moldau.server.authentication.listener_security import ListenerSecurity, SaslSettings
 from moldau.server.authentication.tls_handshakes import TlsHandshakes, handshake_problem
 from moldau.server.connection_limits import ServerLimits
@@ -109,6 +111,46 @@ def test_every_exchange_of_scram_has_a_nonce_of_its_own() -> None:
     assert salts[0] == salts[1]
 
 
+class CountedInventions(InventedUsers):
+    """Notes for which names keys are invented."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def keys(self, mechanism: str, name: str) -> ScramKeys:
+        self.names.append(name)
+        return super().keys(mechanism, name)
+
+    def token_keys(self, mechanism: str, token_id: str) -> ScramKeys:
+        self.names.append(f"token {token_id}")
+        return super().token_keys(mechanism, token_id)
+
+
+def test_names_that_exist_cost_what_others_cost() -> None:
+    invented = CountedInventions()
+    known = ScramKeys(b"salt", b"stored", b"server", 4_096)
+    made = ListenerSecurity.of(
+        *configured("SASL_PLAINTEXT", **{"sasl.enabled.mechanisms": "SCRAM-SHA-256"}),
+        lambda mechanism, user: known if user == "alice" else None,
+        find_token=lambda mechanism, token: KnownKeys(known, "a", 1.0) if token == "t" else None,
+        invented=invented,
+    )
+    assert made is not None
+    assert made.sasl is not None
+    begin = made.sasl.mechanisms["SCRAM-SHA-256"].begin
+    for first in (
+        "n=alice,r=c",
+        "n=nobody,r=c",
+        "n=t,r=c,tokenauth=true",
+        "n=u,r=c,tokenauth=true",
+    ):
+        answer = begin().step(f"n,,{first}".encode())
+        is_known = first.startswith(("n=alice", "n=t"))
+        assert (b"s=c2FsdA==" in answer) == is_known  # type: ignore[operator]
+    assert invented.names == ["alice", "nobody", "token t", "token u"]
+
+
 def test_passwords_are_in_no_error() -> None:
     for text in ('x required user_a="s3cret"', 'x.Scram required user_a="s3cret";', "s3cret"):
         with pytest.raises(ConfigError) as refused:
@@ -169,6 +211,9 @@ class Greeted:
         self.transport = SimpleNamespace(get_extra_info=extra.get)
         self.limits: list[int] = []
 
+    def authenticate(self, principal: str) -> None:
+        self.principal = principal
+
     def limit_frames(self, max_bytes: int, min_bytes: int = 1) -> None:
         self.limits.append(max_bytes)
 
@@ -219,7 +264,7 @@ async def test_the_keys_of_tokens_live_as_long_as_their_listener() -> None:
     for failure in (None, SecuritySettingError("refused")):
         keys = Keys(failure)
         sasl = SaslSettings({}, 1, 0.0, keys)  # type: ignore[arg-type]
-        made = ListenerSecurity(None, PrincipalMapping("DEFAULT"), sasl)
+        made = ListenerSecurity(None, PrincipalMapping("DEFAULT"), sasl, lambda user: False)
         if failure is None:
             await made.start()
         else:
@@ -227,7 +272,7 @@ async def test_the_keys_of_tokens_live_as_long_as_their_listener() -> None:
                 await made.start()
         await made.close()
         assert keys.calls == ["start", "close"]
-    bare = ListenerSecurity(None, PrincipalMapping("DEFAULT"), None)
+    bare = ListenerSecurity(None, PrincipalMapping("DEFAULT"), None, lambda user: False)
     await bare.start()
     await bare.close()
 

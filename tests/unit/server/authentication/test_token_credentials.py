@@ -284,6 +284,27 @@ async def test_only_so_many_logins_wait(monkeypatch: pytest.MonkeyPatch) -> None
     assert find("SCRAM-SHA-256", "b") is not None
 
 
+async def test_logins_with_one_token_leave_places_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(token_credentials, "MAX_WAITING", 4)
+    making = Making(is_open=False)
+    find = credentials(making, a=token(), b=token())
+    logins = Logins(find)
+    for name in "aab":
+        logins.wait(name)
+    await asyncio.sleep(0)
+    for name in "ab":
+        with pytest.raises(Postponed) as raised:
+            find("SCRAM-SHA-256", name)
+        if name == "a":
+            assert not await raised.value.wait(lambda: False)
+    assert find._places.held == 3
+    making.gate.set()
+    await logins.end()
+    assert find._places.held == 0
+
+
 async def test_a_login_whose_keys_are_dropped_at_once_waits_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -300,4 +321,4 @@ async def test_a_login_whose_keys_are_dropped_at_once_waits_again(
 
     logins = [asyncio.create_task(log_in(name)) for name in "abab"]
     assert all([await login for login in logins])
-    assert find._waiting_count == 0
+    assert find._places.held == 0
