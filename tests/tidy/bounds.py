@@ -76,6 +76,7 @@ def named(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
             stack.append((inner, child))
 
 
+@functools.cache
 def assertions() -> Found:
     """`assert`, and `raise AssertionError`."""
     found: Found = {}
@@ -89,6 +90,7 @@ def assertions() -> Found:
     return found
 
 
+@functools.cache
 def task_starts() -> Found:
     """Calls that make a task of the loop, or hand a coroutine to what does."""
     found: Found = {}
@@ -116,6 +118,7 @@ def _starts_task(call: ast.Call, coroutines: set[str]) -> bool:
     return function.attr in TASK_STARTS or (function.attr == "start" and owner_name in STARTERS)
 
 
+@functools.cache
 def containers() -> Found:
     """Attributes and names of modules that begin as an empty container."""
     found: Found = {}
