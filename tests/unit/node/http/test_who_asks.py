@@ -244,7 +244,8 @@ async def test_names_of_nodes_are_no_client_s(caplog: pytest.LogCaptureFixture):
     begun_s = asyncio.get_running_loop().time()
     refused = await refusal(asked, basic("nodes"))
     assert asyncio.get_running_loop().time() - begun_s == pytest.approx(0.5)
-    assert (refused.status, str(refused)) == (401, "needed: name and password (Basic)")
+    reason = "'nodes' is a reserved name, which no client may have"
+    assert (refused.status, str(refused)) == (403, reason)
     assert len(lines(caplog)) == 1
 
 
