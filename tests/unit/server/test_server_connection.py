@@ -647,6 +647,7 @@ class Sasl:
     """The security of a listener whose clients log in."""
 
     sasl = object()
+    contexts = None
 
     def __init__(self, problem: str | None = None) -> None:
         self.problem = problem
