@@ -389,6 +389,7 @@ def test_a_filter_that_makes_no_sense_is_refused(
     )
     assert (count, response.error_code, response.entries) == (0, error, None)
     assert text in str(response.error_message)
+    assert "ErrorCode" not in str(response.error_message)
 
 
 def test_an_authorizer_without_rules_allows_everything() -> None:
