@@ -66,9 +66,7 @@ def test_without_the_package_it_is_said_how_to_get_it(monkeypatch: pytest.Monkey
 def test_a_listener_accepts_with_its_keytab_by_its_rules(monkeypatch: pytest.MonkeyPatch):
     library = installed(monkeypatch)
     made = security("SASL_PLAINTEXT", **{"sasl.enabled.mechanisms": "GSSAPI", **GOOD})
-    assert library.asked == [
-        ("accept", {b"keytab": b"/no/keytab"}, (b"kafka/h@R", "principal"))
-    ]
+    assert library.asked == [("accept", {b"keytab": b"/no/keytab"}, (b"kafka/h@R", "principal"))]
     assert made.sasl is not None
     begin = made.sasl.mechanisms["GSSAPI"].begin
     assert isinstance(begin(), KerberosMechanism)
