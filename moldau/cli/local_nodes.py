@@ -75,9 +75,9 @@ def start(
 
 @server_app.command("health")
 def health(config: Annotated[str, typer.Argument(help="The node's server.properties.")]) -> None:
-    """Ask a node on this machine whether its event loops run: status 0 if so.
+    """Ask a node on this machine whether its event loops run.
 
-    It needs no network, but the key moldau.health.socket.
+    The status is 0 if so. It needs no network, but the key moldau.health.socket.
     """
     from moldau.config import ConfigError, NodeConfig
     from moldau.runtime.health_socket import HEALTHY, ask_health

@@ -11,10 +11,12 @@ import trustme
 
 from moldau.config import ConfigError, NodeConfig
 from moldau.config.listeners import Endpoint
+from moldau.protocol.scram import ScramKeys
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.server.authentication.certificates import PrincipalMapping
 from moldau.server.authentication.core.mechanism import SaslRefused
-from moldau.server.authentication.core.scram import Scram
+from moldau.server.authentication.core.scram import KnownKeys, Scram
+from moldau.server.authentication.invented_users import InventedUsers
 from moldau.server.authentication.listener_security import ListenerSecurity, SaslSettings
 from moldau.server.authentication.tls_handshakes import TlsHandshakes, handshake_problem
 from moldau.server.connection_limits import ServerLimits
@@ -107,6 +109,46 @@ def test_every_exchange_of_scram_has_a_nonce_of_its_own() -> None:
     # The salt of a user that does not exist is the same each time.
     salts = [bytes(answer).split(b",")[1] for answer in answers]  # type: ignore[arg-type]
     assert salts[0] == salts[1]
+
+
+class CountedInventions(InventedUsers):
+    """Notes for which names keys are invented."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def keys(self, mechanism: str, name: str) -> ScramKeys:
+        self.names.append(name)
+        return super().keys(mechanism, name)
+
+    def token_keys(self, mechanism: str, token_id: str) -> ScramKeys:
+        self.names.append(f"token {token_id}")
+        return super().token_keys(mechanism, token_id)
+
+
+def test_names_that_exist_cost_what_others_cost() -> None:
+    invented = CountedInventions()
+    known = ScramKeys(b"salt", b"stored", b"server", 4_096)
+    made = ListenerSecurity.of(
+        *configured("SASL_PLAINTEXT", **{"sasl.enabled.mechanisms": "SCRAM-SHA-256"}),
+        lambda mechanism, user: known if user == "alice" else None,
+        find_token=lambda mechanism, token: KnownKeys(known, "a", 1.0) if token == "t" else None,
+        invented=invented,
+    )
+    assert made is not None
+    assert made.sasl is not None
+    begin = made.sasl.mechanisms["SCRAM-SHA-256"].begin
+    for first in (
+        "n=alice,r=c",
+        "n=nobody,r=c",
+        "n=t,r=c,tokenauth=true",
+        "n=u,r=c,tokenauth=true",
+    ):
+        answer = begin().step(f"n,,{first}".encode())
+        is_known = first.startswith(("n=alice", "n=t"))
+        assert (b"s=c2FsdA==" in answer) == is_known  # type: ignore[operator]
+    assert invented.names == ["alice", "nobody", "token t", "token u"]
 
 
 def test_passwords_are_in_no_error() -> None:
