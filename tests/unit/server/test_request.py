@@ -28,8 +28,8 @@ from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.quotas.request_time import Stopwatch, TimedWork, timed_steps
 from moldau.server.request import (
-    FREED_AT_ONCE,
     AT_ONCE_BYTES,
+    FREED_AT_ONCE,
     LARGE_BODY_BYTES,
     LARGE_ELEMENT_COUNT,
     LARGE_PART_COUNT,
