@@ -192,7 +192,6 @@ class HttpConnection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget()
-        self._below = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -227,9 +226,7 @@ class HttpConnection(web.RequestHandler):
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
         self._tell(NO_HTTP)
-        answer = web.Response(status=400, text="400: Bad Request")
-        answer.force_close()
-        return answer
+        return web.Response(status=400, text="400: Bad Request")  # the last one, as it is HTTP/1.0
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from moldau.config.definition import ConfigError
+from moldau.config.principals import reserved
 from moldau.metadata.image import MetadataImage
 from moldau.node.http import access as http_access
 from moldau.node.http.access import Authority, HttpAccess, HttpHandshakes, HttpRefused, HttpSecurity
@@ -242,8 +243,8 @@ async def test_names_of_nodes_are_no_client_s(caplog: pytest.LogCaptureFixture):
     begun_s = asyncio.get_running_loop().time()
     refused = await refusal(asked, basic("nodes"))
     assert asyncio.get_running_loop().time() - begun_s == pytest.approx(0.5)
-    assert (refused.status, str(refused)) == (401, "needed: name and password (Basic)")
-    assert len(lines(caplog)) == 1
+    assert (refused.status, str(refused)) == (403, reserved("nodes"))
+    assert lines(caplog) == [reserved("nodes")]
 
 
 @pytest.fixture
