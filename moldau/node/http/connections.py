@@ -195,8 +195,6 @@ class HttpConnection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._phase is Phase.GONE:
-            return
         if data and self._phase is not Phase.ENDING:
             if self._ahead_bytes > MAX_AHEAD_BYTES:
                 self.cut("too many bytes of headers, or behind a request")
@@ -293,5 +291,4 @@ class HttpConnection(web.RequestHandler):
         self._phase = Phase.GONE
         if self._limit is not None:
             self._limit.cancel()
-            self._limit = None
         self._connections.places.leave(self)

@@ -15,6 +15,7 @@ from moldau.node.http.connections import (
     HttpConnection,
     HttpConnections,
     HttpLimits,
+    Phase,
 )
 from tests.kit.manual_clock import ManualClock
 from tests.unit.node.http.site import Client, Site, config, served
@@ -309,6 +310,7 @@ async def test_requests_under_way_keep_their_places_longest(
         assert len((await busy.answer()).body) > 250_000
         for each in open_ones(site):
             each.cut()
+            assert each._phase is Phase.GONE
         await pass_time(10)
 
 
