@@ -359,6 +359,17 @@ async def test_bytes_of_requests_that_are_answered_do_not_add_up(
     assert problems(caplog) == []
 
 
+async def test_what_was_counted_is_written_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async with served(monkeypatch, settings=LIMITS) as site:
+        for _ in range(3):
+            client = await site.client()
+            client.send(b"BREW\r\n\r\n")
+            await client.closed()
+    assert caplog.records[-1].getMessage().endswith("no HTTP: 2 more times within 10 s")
+
+
 async def test_what_clients_get_wrong_is_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

@@ -238,6 +238,15 @@ async def test_without_tokens_there_are_no_keys_to_wait_for():
     await asked.close()
 
 
+async def test_what_was_counted_is_written_at_the_end(caplog: pytest.LogCaptureFixture):
+    asked = access(security("BASIC", delay_s=0))
+    for _ in range(3):
+        await refusal(asked, basic("alice", "wrong"))
+    assert len(lines(caplog)) == 1
+    await asked.close()
+    assert lines(caplog)[1].endswith("its password is wrong: 2 more times within 10 s")
+
+
 async def test_names_of_nodes_are_no_client_s(caplog: pytest.LogCaptureFixture):
     asked = access(security("BASIC"), image=users("nodes"))
     begun_s = asyncio.get_running_loop().time()
