@@ -139,15 +139,14 @@ class Budget:
         self.sources: dict[tuple[str, str], _Source] = {}
         self.line: deque[_Source] = deque()
 
-    def set_limits(self, limit_bytes: int, fair_share: int, largest_bytes: int) -> None:
+    def set_limits(self, limit_bytes: int, fair_share: int) -> None:
+        """Use other limits from now on; `fair_share` is in per cent."""
         self.limit_bytes = max(limit_bytes, MIN_BUDGET_BYTES)
         share = self.limit_bytes * fair_share // 100
-        # A lone holder can have the largest frame, where the budget has room for one.
-        least = min(largest_bytes, self.limit_bytes)
         self.share_bytes = max(share, 2 * CHUNK_BYTES)
-        self.principal_cap_bytes = max(self.limit_bytes - share, share, least)
-        self.address_cap_bytes = max(self.limit_bytes - share // 2, least)
-        self.large_limit_bytes = max(self.limit_bytes - self.limit_bytes // SMALL_READS_PART, least)
+        self.principal_cap_bytes = max(self.limit_bytes - share, share)
+        self.address_cap_bytes = max(self.limit_bytes - share // 2, share)
+        self.large_limit_bytes = self.limit_bytes - self.limit_bytes // SMALL_READS_PART
 
     def wanted_bytes(self) -> int:
         """What those that wait need to go on."""
@@ -324,7 +323,6 @@ class MemoryShares:
         self.waiting_count = 0
         self.freed: Share | None = None
         self._fair_share = DEFAULT_FAIR_SHARE
-        self._largest_bytes = 0
         self._budgets: dict[PeerKind, Budget] = {}
 
     def __iter__(self) -> Iterator[Budget]:
@@ -356,16 +354,15 @@ class MemoryShares:
             fair_share: `moldau.fair.share`, in per cent.
             largest_frame_bytes: `socket.request.max.bytes`.
         """
-        self._largest_bytes = rounded_bytes(largest_frame_bytes) + 2 * CHUNK_BYTES
-        self.limit_bytes = max(limit_bytes, 2 * self._largest_bytes)
+        largest = rounded_bytes(largest_frame_bytes) + 2 * CHUNK_BYTES
+        self.limit_bytes = max(limit_bytes, 2 * largest)
         self._fair_share = fair_share
         self._divide()
 
     def _divide(self) -> None:
         total = sum(WEIGHTS[kind] for kind in self._budgets)
         for kind, budget in self._budgets.items():
-            part = self.limit_bytes * WEIGHTS[kind] // total
-            budget.set_limits(part, self._fair_share, self._largest_bytes)
+            budget.set_limits(self.limit_bytes * WEIGHTS[kind] // total, self._fair_share)
 
     def room_beside(self, budget: Budget) -> int:
         """What is left for a frame that may go beyond its budget: the others keep a share each."""

@@ -107,9 +107,9 @@ def test_the_node_takes_two_of_the_largest_frames_at_least() -> None:
     assert Rig(limit=2 * largest + 1).shares.limit_bytes == 2 * largest + 1
 
 
-def sizes(limit: int, fair_share: int, largest: int) -> tuple[int, int, int, int, int]:
+def sizes(limit: int, fair_share: int) -> tuple[int, int, int, int, int]:
     budget = Budget(CLIENTS)
-    budget.set_limits(limit, fair_share, largest)
+    budget.set_limits(limit, fair_share)
     return (
         budget.limit_bytes,
         budget.share_bytes,
@@ -121,14 +121,11 @@ def sizes(limit: int, fair_share: int, largest: int) -> tuple[int, int, int, int
 
 def test_what_one_may_have_follows_from_the_share() -> None:
     large = LIMIT - LIMIT // SMALL_READS_PART
-    assert sizes(LIMIT, 25, MIB) == (LIMIT, 250 * MIB, 750 * MIB, 875 * MIB, large)
-    assert sizes(LIMIT, 60, MIB) == (LIMIT, 600 * MIB, 600 * MIB, 700 * MIB, large)
-    assert sizes(LIMIT, 100, MIB) == (LIMIT, LIMIT, LIMIT, 500 * MIB, large)
-    # The largest frame fits, where the budget has room for one.
-    assert sizes(LIMIT, 60, 950 * MIB) == (LIMIT, 600 * MIB, 950 * MIB, 950 * MIB, 950 * MIB)
-    assert sizes(LIMIT, 60, 2 * LIMIT) == (LIMIT, 600 * MIB, LIMIT, LIMIT, LIMIT)
+    assert sizes(LIMIT, 25) == (LIMIT, 250 * MIB, 750 * MIB, 875 * MIB, large)
+    assert sizes(LIMIT, 60) == (LIMIT, 600 * MIB, 600 * MIB, 700 * MIB, large)
+    assert sizes(LIMIT, 100) == (LIMIT, LIMIT, LIMIT, LIMIT, large)
     least = MIN_BUDGET_BYTES
-    assert sizes(1, 1, 1)[:2] == (least, 2 * CHUNK_BYTES)
+    assert sizes(1, 1)[:2] == (least, 2 * CHUNK_BYTES)
 
 
 # -- holding --------------------------------------------------------------------------------------

@@ -649,6 +649,7 @@ def test_a_slow_reader_of_large_answers_is_behind_its_time() -> None:
 class Sasl:
     """The security of a listener whose clients log in."""
 
+    contexts = None
     sasl = object()
     contexts = None
 
