@@ -238,7 +238,7 @@ class HttpAccess:
         if user is not None and self._security.is_reserved(user):
             self._log.failed(LISTENER_NAME, host, reserved(user))
             await asyncio.sleep(self._security.refusal_delay_s)
-            raise self._unauthorized()
+            raise HttpRefused(403, reserved(user))
         principal = ANONYMOUS if user is None else f"User:{user}"
         return Sender(principal, authorizer, client_host=host, listener_name=LISTENER_NAME)
 

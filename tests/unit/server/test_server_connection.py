@@ -102,6 +102,20 @@ def test_answers_given_later_leave_in_order_with_the_next_look_at_the_loop() -> 
     assert transport_of(connection).written[1:] == [b"4;"]
 
 
+def test_whose_move_is_next() -> None:
+    rig = Rig()
+    connection = rig.connection()
+    assert connection.is_idle
+    receive(connection, frame(1), frame(2))
+    assert not connection.is_idle
+    answer(rig.handled[0])
+    assert not connection.is_idle, "ours: the answer has not left"
+    connection.pause_writing()
+    assert connection.is_idle, "the peer's: it reads nothing"
+    rig.loop.run()
+    assert not connection.is_idle, "ours: it waits for the second answer"
+
+
 def test_one_flush_that_fails_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     connections = [rig.connection() for _ in range(4)]
@@ -386,13 +400,16 @@ def test_a_pause_lasts_as_long_as_the_longest_that_was_asked_for() -> None:
     assert not transport.is_reading
     assert len(rig.group.timers) == 1
     rig.clock.advance(60)
+    assert not transport.is_reading, "the shorter one ends nothing"
     connection.throttle(100)
     rig.clock.advance(60)
     assert not transport.is_reading
     rig.clock.advance(50)
     assert transport.is_reading
     rig.clock.advance(1_000)
+    connection.throttle(1)
     connection.throttle(10)
+    rig.clock.advance(5)
     assert not transport.is_reading
     connection.close("the test ends it")
     assert len(rig.group.timers) == 0

@@ -24,6 +24,7 @@ from moldau.protocol.metadata_records import (
 from moldau.server.authorizer import Authorizer
 from moldau.server.standard_authorizer import StandardAuthorizer
 from tests.kit import access_model
+from tests.kit.manual_clock import ManualClock
 
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ALICE, HOST = "User:alice", "10.0.0.1"
@@ -312,3 +313,35 @@ def test_which_authorizer_a_node_has() -> None:
     assert not nodes.authorize("User:kafka-2", HOST, *cluster)
     with pytest.raises(ConfigError, match=r"authorizer\.class\.name"):
         config(authorizer_class_name="x.Y")
+
+
+def test_nothing_is_kept_of_entries_that_are_gone() -> None:
+    """Not of what makes finding prefixes quick either, however often they come and go."""
+    asked = authorizer()
+    names = ["", "a", "ab", "abc", "abcd" * 4, "abcd" * 5, "x" * 16]
+    for _ in range(2):
+        ids = [uuid.uuid4() for _ in range(2 * len(names))]
+        prefixed = [entry(name, pattern=PatternType.PREFIXED) for name in names]
+        literal = [entry(name) for name in names]
+        asked.change(dict(zip(ids, [*prefixed, *literal], strict=True)))
+        (patterns,) = asked._patterns.values()
+        assert patterns._spans == (0, 1, 2, 16)
+        assert sum(map(len, patterns._lengths.values())) == len(names)
+        asked.change(dict.fromkeys(ids))
+        assert asked._patterns == {}
+        (mentioned,) = asked._mentioned.values()
+        assert not mentioned
+        assert (mentioned._spans, mentioned._lengths) == ((), {})
+
+
+def test_decisions_are_logged_by_the_clock_of_the_node() -> None:
+    clock = ManualClock()
+    made = StandardAuthorizer.of(config(authorizer_class_name=STANDARD), clock)
+    assert made.log is not None
+    assert made.log._denied._clock is clock
+
+
+def test_an_entry_for_every_operation_reaches_each_of_them() -> None:
+    every = authorizer(entry(operation=Operation.ALL))
+    assert all(may(every, operation) for operation in OPERATIONS)
+    assert not may(authorizer(entry(operation=Operation.UNKNOWN)), Operation.READ)
