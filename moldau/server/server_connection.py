@@ -506,10 +506,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         self._dispatching = True
         backlog, requests, group = self._backlog, self._requests, self._group
+        reader = self._reader
         begun_ms = now
         try:
             while not self._pause_reasons & _STOPS_DISPATCH and not self.is_closed:
-                if not backlog and not self._cut_more():
+                if not backlog and not (reader.has_uncut and self._cut_more()):
                     break
                 frame = backlog.popleft()
                 gate = self.gate
@@ -547,7 +548,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                     break
         finally:
             self._dispatching = False
-        if self._has_more:
+        if backlog or reader.has_uncut:
             self._pause(PauseReason.BACKLOG)
             self._join_line()
         elif self._pause_reasons & PauseReason.BACKLOG:
@@ -562,9 +563,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return bool(self._backlog) or self._reader.has_uncut
 
     def _cut_more(self) -> bool:
-        """Bring more of what has been read into the backlog, if there is more."""
-        if not self._reader.has_uncut:
-            return False
+        """Bring more of what has been read into the backlog; whether there is anything now."""
         try:
             self._backlog.extend(self._reader.cut_more())
         except RemoteProtocolError as error:
