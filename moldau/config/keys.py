@@ -630,6 +630,10 @@ _METRICS = (
         "Our own: different denied actions, allowed ones and failed authentications that are "
         "logged in ten seconds, of each, beside one of every client; one client's are half of the "
         "free ones at most, and what is left out is counted."),
+    ConfigKey("moldau.decoded.max.bytes", LONG, 268_435_456, within(134_217_728), LOW, STATIC,
+        "Our own: how much memory the decoded requests of more than 16 KiB take together until "
+        "they are answered, for the listeners of the broker and for those of the controller. A "
+        "principal, or an address without one, has no more than it leaves to others."),
     ConfigKey("moldau.delegation.token.max.per.owner", INT, 1_000, within(1, 100_000), LOW, STATIC,
         "Our own: how many delegation tokens an owner has; expired ones do not count. The answer "
         "beyond is POLICY_VIOLATION. Of the 100,000 of a cluster an owner has no more than are "

@@ -57,6 +57,16 @@ from moldau.runtime.slices import completed
 from moldau.server.api_versions import answer_api_versions
 from moldau.server.authentication.out_of_place import refuse_handshake, refuse_token
 from moldau.server.change_log import CHANGES_OF, ChangeLog
+from moldau.server.decoding import (
+    BULK_BYTES,
+    SCALARS,
+    Budget,
+    needs,
+    on_cluster,
+    on_configs,
+    on_topics,
+)
+from moldau.server.decoding import Steps as DecodingSteps
 from moldau.server.described_configs import (
     STORES_NEED_ALTER,
     config_permission,
@@ -411,6 +421,17 @@ FILTERS: Final[dict[ApiKey, Filter]] = {
 }
 
 
+BUDGETS: Final = {
+    ApiKey.CREATE_TOPICS: needs(on_cluster(Operation.CREATE), on_topics(Operation.CREATE)),
+    ApiKey.DELETE_TOPICS: needs(on_cluster(Operation.DELETE), on_topics(Operation.DELETE)),
+    ApiKey.CREATE_PARTITIONS: needs(on_topics(Operation.ALTER)),
+    ApiKey.ALTER_CONFIGS: on_configs(Operation.ALTER_CONFIGS),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: on_configs(Operation.ALTER_CONFIGS),
+    ApiKey.DESCRIBE_CONFIGS: on_configs(Operation.DESCRIBE_CONFIGS),
+}
+"""Of the decoding of requests that need no right on the cluster alone; others name one thing."""
+
+
 class QuorumRequests(Protocol):
     """Answers QUORUM_APIS."""
 
@@ -468,6 +489,7 @@ class ControllerApis:
                 CHANGES,
                 _opened,
                 _client_of,
+                needs(on_cluster(Operation.CLUSTER_ACTION), max_bytes=BULK_BYTES),
             ),
         }
         routes = {
@@ -475,6 +497,7 @@ class ControllerApis:
                 *SERVED[api_key],
                 lambda: Handler(answer=self.answer),
                 _lane_of(api_key),
+                budget=_budget_of(api_key),
             )
             for api_key in CONTROLLER_APIS
         }
@@ -655,6 +678,13 @@ def _lane_of(api_key: ApiKey) -> Lane:
     return DESCRIPTIONS if api_key in DESCRIBING_APIS else CHANGES
 
 
+def _budget_of(api_key: ApiKey) -> Budget:
+    operation = CLUSTER_OPERATION.get(api_key)
+    if operation is Operation.CLUSTER_ACTION:
+        return needs(on_cluster(operation), max_bytes=BULK_BYTES)
+    return needs(on_cluster(operation)) if operation else BUDGETS.get(api_key, SCALARS)
+
+
 def _client_of(context: Sender, forwarded: ForwardedRequest | EnvelopeRefused) -> str | None:
     """The client whose request a broker forwards; none if the sender is no broker."""
     if isinstance(forwarded, EnvelopeRefused):
@@ -664,9 +694,9 @@ def _client_of(context: Sender, forwarded: ForwardedRequest | EnvelopeRefused) -
     return party_of(forwarded.principal, forwarded.client_host)
 
 
-def _opened(envelope: EnvelopeRequest) -> ForwardedRequest | EnvelopeRefused:
+def _opened(envelope: EnvelopeRequest) -> DecodingSteps[ForwardedRequest | EnvelopeRefused]:
     try:
-        return decode_envelope(envelope)
+        return (yield from decode_envelope(envelope))
     except EnvelopeRefused as refusal:
         return refusal
 

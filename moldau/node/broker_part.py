@@ -222,6 +222,7 @@ class BrokerPart:
             on_fault=self._on_fault,
             quotas=quotas,
             watchdog=self._watchdog,
+            decoded_max_bytes=self._config.get_int("moldau.decoded.max.bytes"),
         )
         services.fetch_sessions.register_gauges(self._registry)
         self._registry.gauge(

@@ -61,6 +61,7 @@ def server_limits(
         listen_backlog=config.get_int("socket.listen.backlog.size"),
         max_connection_creation_rate=values["max.connection.creation.rate"],
         audit_log_max_lines=config.get_int("moldau.audit.log.max.lines"),
+        decoded_max_bytes=config.get_int("moldau.decoded.max.bytes"),
         unlimited_rate_listener=inter_broker,
         node_listeners=frozenset({inter_broker, *config.controller_listener_names}),
     )

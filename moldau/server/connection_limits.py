@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
 from moldau.runtime.network import DEFAULT_BACKLOG, OS_DEFAULT_BYTES
 from moldau.server.audit_log import DEFAULT_MAX_LINES
+from moldau.server.decoding import DEFAULT_MEMORY_BYTES
 from moldau.server.memory_shares import (
     DEFAULT_FAIR_SHARE,
     DEFAULT_MEMORY_LIMIT_BYTES,
@@ -58,6 +59,8 @@ class ServerLimits:
     """Our own limit: a SASL client that is not authenticated by then is cut."""
     audit_log_max_lines: int = DEFAULT_MAX_LINES
     """`moldau.audit.log.max.lines`"""
+    decoded_max_bytes: int = DEFAULT_MEMORY_BYTES
+    """`moldau.decoded.max.bytes`"""
 
     def apply_to(self, rates: ConnectionRates) -> None:
         """Have the limit on new connections per second in force there."""

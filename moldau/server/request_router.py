@@ -18,10 +18,12 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from moldau.metadata.steps import at_once
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.registry import request_class
 from moldau.runtime.slices import Work, in_slices
+from moldau.server.decoding import DEFAULT_MEMORY_BYTES, SCALARS, Budget, Decoding, Steps, TooLarge
 from moldau.server.fair_shares import FairShares, Lane, Waiting
 from moldau.server.quotas.request_time import Stopwatch, TimedWork, timed_steps
 from moldau.server.request import RequestContext
@@ -69,18 +71,19 @@ class Route:
     Attributes:
         _load: called on the API's first request.
         lane: of an API that is answered by a coroutine; None for the others.
-        opened: what is made of the decoded message before the handler gets it, off the loop if the
-            request is large.
+        opened: what is made of the decoded message before the handler gets it, in steps.
         asked_for_by: the party that has an opened message sent through another node, None when
             the sender itself has.
+        budget: of the decoding of requests that are not small.
     """
 
     min_version: int
     max_version: int
     _load: Callable[[], Handler]
     lane: Lane | None = None
-    opened: Callable[[Any], object] | None = None
+    opened: Callable[[Any], Steps[object]] | None = None
     asked_for_by: Callable[[RequestContext, Any], str | None] | None = None
+    budget: Budget = SCALARS
     message_class: type[Message] | None = None
     handle: Handle | None = None
     answer: Answer | None = None
@@ -107,7 +110,7 @@ class _Call:
         suspends: whether its connection is not read while it waits.
     """
 
-    __slots__ = ("lane", "message", "party", "request", "route", "suspends", "task", "waiting")
+    __slots__ = ("lane", "message", "party", "request", "route", "suspends", "waiting")
 
     def __init__(self, route: Route, request: Request, message: object, party: str) -> None:
         self.route = route
@@ -117,11 +120,10 @@ class _Call:
         self.lane: Lane | None = None
         self.suspends = False
         self.waiting: Waiting | None = None
-        self.task: asyncio.Task[None] | None = None
 
 
-_CALLS: Final = "calls"
-"""Where a connection's state has its calls that end with it."""
+_ENDING: Final = "ending"
+"""Where a connection's state has what ends with it: calls that wait, and tasks."""
 
 
 class RequestRouter:
@@ -132,6 +134,7 @@ class RequestRouter:
         authorizer, quotas: go into every request's context.
         on_fault: told of an exception that no handler expected; decides if the node goes on.
         watchdog: of the loop, if it has one.
+        decoded_max_bytes: `moldau.decoded.max.bytes`.
     """
 
     def __init__(
@@ -143,6 +146,7 @@ class RequestRouter:
         on_fault: Callable[[BaseException], None],
         quotas: Quotas | None = None,
         watchdog: LoopWatchdog | None = None,
+        decoded_max_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> None:
         self._routes = routes
         self._clock = clock
@@ -151,6 +155,7 @@ class RequestRouter:
         self._quotas = quotas
         self._watchdog = watchdog
         self._suspended: set[asyncio.Task[None]] = set()
+        self._decoding = Decoding(clock, decoded_max_bytes)
         self._places: dict[Lane, FairShares] = {}
         self._waiting: dict[_Call, None] = {}
         self._running: dict[asyncio.Task[None], None] = {}  # in the order they began
@@ -173,7 +178,7 @@ class RequestRouter:
             return
         message_class = route.message_class or route.load(ApiKey(request.api_key))
         if request.is_large:
-            self._suspend(request, self._decode(route, message_class, request))
+            self._suspend(request, self._take_large(route, message_class, request))
             return
         if route.answer is not None and route.opened is None:
             self._enter(_Call(route, request, None, self._party(route, request, None)))
@@ -183,7 +188,8 @@ class RequestRouter:
             return
         work = self._handle(route, request, message)
         if work is not None:
-            self._suspend(request, work)
+            party = party_of(request.connection.principal, request.connection.client_host)
+            self._suspend(request, self._in_turn(party, work))
 
     @property
     def request_count(self) -> int:
@@ -244,21 +250,63 @@ class RequestRouter:
         except RemoteProtocolError as error:
             self._refuse_body(request, message_class, error)
             return None
-        return message if route.opened is None else route.opened(message)
+        return message if route.opened is None else at_once(route.opened(message))
 
     # -- requests that take several turns ----------------------------------------------------------
 
-    async def _decode(self, route: Route, message_class: type[Message], request: Request) -> None:
+    async def _take_large(
+        self, route: Route, message_class: type[Message], request: Request
+    ) -> None:
+        """Decode and handle a large request."""
+        connection = request.connection
+        party = party_of(connection.principal, connection.client_host)
         try:
-            message: object = await request.decode(message_class)
-            if route.opened is not None:
-                message = await request.connection.offload(route.opened, message)
+            message = await self._decode_large(party, route, message_class, request)
+        except TooLarge as error:
+            name, sender = message_class.__name__, short_name(connection.principal)
+            request.close(f"{name} v{request.api_version} of {sender}: {error}")
+            return
         except RemoteProtocolError as error:
             self._refuse_body(request, message_class, error)
             return
         work = self._handle(route, request, message)
+        del message
         if work is not None:
+            await self._in_turn(party, work)
+
+    async def _decode_large(
+        self, party: str, route: Route, message_class: type[Message], request: Request
+    ) -> object:
+        """The opened message; what this waits for ends with the connection. Raises as
+        `Decoding.decode`.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "it runs in one"
+        ending, decoding = self._ending(request), self._decoding
+        ending.add(task)
+        try:
+            context = self._context(request)
+            decoded = request.decoded = await decoding.decode(
+                party, context, message_class, route.budget
+            )
+            if route.opened is None:
+                return decoded.message
+            async with decoding.turns.share(party):
+                return await decoding.take(decoded, route.opened(decoded.message))
+        finally:
+            ending.discard(task)
+
+    async def _in_turn(self, party: str, work: Work) -> None:
+        """Do work in slices when there is room for it."""
+        try:
+            await self._decoding.turns.taken(party)
+        except BaseException:
+            work.close()
+            raise
+        try:
             await work
+        finally:
+            self._decoding.turns.give_back(party)
 
     def _suspend(self, request: Request, work: Work) -> None:
         """Take several turns for a request; the next one of its connection is handled then."""
@@ -272,8 +320,9 @@ class RequestRouter:
     def _proceed(self, request: Request, task: asyncio.Task[None]) -> None:
         self._suspended.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:
+        if error is not None or (task.cancelled() and not request.is_answered):
             request.close("a request failed inside the node")
+        if error is not None:
             self._on_fault(error)
         request.connection.proceed()
 
@@ -306,7 +355,7 @@ class RequestRouter:
             return
         call.waiting = places.wait(call.party, 1, lambda: self._start(lane, call))
         self._waiting[call] = None
-        self._calls_of(request).add(call)
+        self._ending(request).add(call)
         # Through another node's connection come the requests of many: it is read on.
         is_own = call.route.asked_for_by is None
         if is_own and places.waiting_count(call.party) > MAX_WAITING_REQUESTS:
@@ -333,26 +382,26 @@ class RequestRouter:
         """It waits no more."""
         call.waiting = None
         del self._waiting[call]
-        self._calls_of(call.request).discard(call)
+        self._ending(call.request).discard(call)
         if call.suspends:
             call.suspends = False
             call.request.connection.proceed()
 
-    def _calls_of(self, request: Request) -> set[_Call]:
-        """The calls of a connection that end with it."""
+    def _ending(self, request: Request) -> set[_Call | asyncio.Task[None]]:
+        """What ends with a connection."""
         connection = request.connection
-        calls: set[_Call] | None = connection.state.get(_CALLS)
-        if calls is None:
-            calls = connection.state[_CALLS] = set()
-            connection.on_close(lambda _: self._connection_ended(calls))
-        return calls
+        ending: set[_Call | asyncio.Task[None]] | None = connection.state.get(_ENDING)
+        if ending is None:
+            ending = connection.state[_ENDING] = set()
+            connection.on_close(lambda _: self._connection_ended(ending))
+        return ending
 
-    def _connection_ended(self, calls: set[_Call]) -> None:
-        for call in tuple(calls):
-            if call.task is not None:
-                call.task.cancel()
+    def _connection_ended(self, ending: set[_Call | asyncio.Task[None]]) -> None:
+        for each in tuple(ending):
+            if isinstance(each, _Call):
+                self._drop(each)
             else:
-                self._drop(call)
+                each.cancel()
 
     def _drop(self, call: _Call) -> None:
         """Take a call that waits out of the line for good."""
@@ -385,10 +434,10 @@ class RequestRouter:
             running = TimedWork(running, context.stopwatch)
         if self._watchdog is not None:
             running = self._watchdog.watch(request, running)
-        task = call.task = asyncio.get_running_loop().create_task(running)
+        task = asyncio.get_running_loop().create_task(running)
         self._running[task] = None
         if lane.ends_with_connection:
-            self._calls_of(request).add(call)
+            self._ending(request).add(task)
         task.add_done_callback(partial(self._finished, call, context))
 
     @staticmethod
@@ -397,11 +446,13 @@ class RequestRouter:
 
     async def _change_lane(self, call: _Call, lane: Lane) -> None:
         """Give a call's place back, and go on with one of another lane."""
+        task = asyncio.current_task()
         assert call.lane is not None, "it runs"
+        assert task is not None, "it runs in one"
         self._places_of(call.lane).give_back(call.party)
         call.lane = None
         if lane.ends_with_connection:
-            self._calls_of(call.request).add(call)
+            self._ending(call.request).add(task)
         places = self._places_of(lane)
         suspends = places.waiting_count(call.party) >= MAX_WAITING_REQUESTS
         if suspends:
@@ -415,9 +466,9 @@ class RequestRouter:
 
     def _finished(self, call: _Call, context: RequestContext, task: asyncio.Task[None]) -> None:
         del self._running[task]
-        calls = call.request.connection.state.get(_CALLS)
-        if calls is not None:
-            calls.discard(call)
+        ending = call.request.connection.state.get(_ENDING)
+        if ending is not None:
+            ending.discard(task)
         if not context.is_answered:
             context.close("the request failed inside the node")
         if not task.cancelled():

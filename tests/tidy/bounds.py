@@ -43,6 +43,8 @@ EMPTY: Final = frozenset(
     {"dict", "list", "set", "deque", "defaultdict", "OrderedDict", "Counter", "FairLine"}
 )
 
+LOOKED_FOR: Final = (ast.Assert, ast.Raise, ast.Call, ast.ClassDef, ast.AsyncFunctionDef)
+
 Found = dict[str, Counter[str]]
 """By file of the product and by name within it, how often."""
 
@@ -63,19 +65,24 @@ def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def named(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Every node with the name of the class and function that it lies in."""
+@functools.cache
+def named(tree: ast.Module) -> tuple[tuple[str, ast.AST], ...]:
+    """What is looked for, with the name of the class and function that it lies in."""
     stack: list[tuple[str, ast.AST]] = [("", tree)]
+    found: list[tuple[str, ast.AST]] = []
     while stack:
         name, node = stack.pop()
         for child in ast.iter_child_nodes(node):
             inner = name
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 inner = f"{name}.{child.name}" if name else child.name
-            yield inner, child
+            if isinstance(child, LOOKED_FOR):
+                found.append((inner, child))
             stack.append((inner, child))
+    return tuple(found)
 
 
+@functools.cache
 def assertions() -> Found:
     """`assert`, and `raise AssertionError`."""
     found: Found = {}
@@ -89,6 +96,7 @@ def assertions() -> Found:
     return found
 
 
+@functools.cache
 def task_starts() -> Found:
     """Calls that make a task of the loop, or hand a coroutine to what does."""
     found: Found = {}
@@ -116,6 +124,7 @@ def _starts_task(call: ast.Call, coroutines: set[str]) -> bool:
     return function.attr in TASK_STARTS or (function.attr == "start" and owner_name in STARTERS)
 
 
+@functools.cache
 def containers() -> Found:
     """Attributes and names of modules that begin as an empty container."""
     found: Found = {}

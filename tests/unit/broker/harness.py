@@ -127,6 +127,7 @@ class FakeRequest:
         self.received_ms = 0.0
         self.size_bytes = len(body)
         self.is_large = False
+        self.decoded: Any = None
         self.frame = bytearray(body)
         self.body = memoryview(self.frame)
         self.response: Any = NOT_ANSWERED
@@ -162,6 +163,8 @@ class FakeRequest:
     def _answer(self, response: Any) -> None:
         assert self.response is NOT_ANSWERED, "a request is answered once"
         self.response = response
+        if self.decoded is not None:
+            self.decoded.release()
         self.release_body()
 
 

@@ -18,8 +18,6 @@ from moldau.protocol.messages.p00_produce import (
     TopicProduceData,
 )
 from moldau.protocol.messages.p03_metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponsePartition,
     MetadataResponseTopic,
@@ -638,23 +636,3 @@ async def test_a_produce_request_is_large_by_its_parts(harness: Harness, count: 
     peer.send(peer.request(1, message.to_bytes(3), api_key=0))
     await peer.receive()
     assert is_large == [count == LARGE_PART_COUNT]
-
-
-async def test_a_large_body_is_decoded_beside_the_loop(harness: Harness) -> None:
-    beside = Beside()
-    decoded = []
-
-    async def decode(request: Request) -> None:
-        decoded.append(await request.decode(MetadataRequest))
-        echo(request)
-
-    def handler(request: Request) -> None:
-        assert request.is_large
-        request.connection.start(decode(request))
-
-    message = MetadataRequest(topics=[MetadataRequestTopic(name="t" * 100) for _ in range(1000)])
-    peer = await harness.peer(await harness.server(handler, offload=beside))
-    peer.send(peer.request(1, message.to_bytes(0)))
-    await peer.receive()
-    assert decoded == [message]
-    assert beside.names == ["decode"]

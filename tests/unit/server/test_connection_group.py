@@ -201,7 +201,11 @@ def test_time_in_which_nothing_was_read_is_not_the_peer_s() -> None:
 
 def test_how_far_unread_answers_are_behind_their_time() -> None:
     unread = Unread()
-    assert (unread.held_bytes, unread.read_part) == (0, 1.0)
+    assert (unread.held_bytes, unread.read_part, unread.slow_ms) == (0, 1.0, 0.0)
+    unread.update(1)
+    assert unread.read_part == 0.0
+    unread.update(0)
+    unread.update(0)
     unread.update(100)
     assert unread.read_part == 0.0
     unread.slow_ms = 5.0

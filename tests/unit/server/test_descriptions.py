@@ -10,6 +10,7 @@ import pytest
 from moldau.config import NodeConfig
 from moldau.config.describe import ConfigSource, ConfigSynonym, ConfigType, DescribedConfig
 from moldau.config.values import Password
+from moldau.metadata.image import ConfigResourceType
 from moldau.metadata.image.configs import ClientQuotasImage
 from moldau.metadata.image.security import (
     AccessControlEntry,
@@ -29,14 +30,21 @@ from moldau.protocol.access_control import (
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p29_describe_acls as p29
 from moldau.protocol.messages import p32_describe_configs as p32
+from moldau.protocol.messages import p33_alter_configs as p33
 from moldau.protocol.messages import p41_describe_delegation_token as p41
+from moldau.protocol.messages import p44_incremental_alter_configs as p44
 from moldau.protocol.messages import p48_describe_client_quotas as p48
 from moldau.protocol.messages import p50_describe_user_scram_credentials as p50
 from moldau.protocol.messages.p38_create_delegation_token import TokenPrincipal
 from moldau.server import described_configs
 from moldau.server.authorizer import Authorizer
 from moldau.server.described_acls import described_acls
-from moldau.server.described_configs import DescribedEntries, config_entry
+from moldau.server.described_configs import (
+    DescribedEntries,
+    config_entry,
+    config_permission,
+    may_change_stores,
+)
 from moldau.server.described_quotas import described_quotas
 from moldau.server.described_scram import described_scram
 from moldau.server.described_tokens import described_tokens
@@ -389,6 +397,7 @@ def test_a_filter_that_makes_no_sense_is_refused(
     )
     assert (count, response.error_code, response.entries) == (0, error, None)
     assert text in str(response.error_message)
+    assert "ErrorCode" not in str(response.error_message)
 
 
 def test_an_authorizer_without_rules_allows_everything() -> None:
@@ -396,3 +405,75 @@ def test_an_authorizer_without_rules_allows_everything() -> None:
     question = ("User:a", "10.0.0.1", Operation.READ, ResourceType.TOPIC)
     assert authorizer.authorize(*question, "t") is True
     assert authorizer.authorize_by_resource_type(*question) is True
+
+
+# -- who may change what decides who is a super user ----------------------------------------------
+
+STORE = "listener.name.outside.ssl.truststore.location"
+
+
+class Alters(Authorizer):
+    """Allows ALTER of the cluster, or not."""
+
+    def __init__(self, *, allows: bool) -> None:
+        self.allows = allows
+
+    def authorize(self, *question: Any) -> bool:  # type: ignore[override]
+        return self.allows and question[2] is Operation.ALTER
+
+
+def may_change(
+    *changed: tuple[str, str | None],
+    current: dict[str, str] | None = None,
+    kind: int = ConfigResourceType.BROKER,
+    is_whole: bool = False,
+    allows: bool = False,
+) -> bool:
+    """Whether a sender may, by AlterConfigs or by IncrementalAlterConfigs."""
+    if is_whole:
+        resource: Any = p33.AlterConfigsResource(
+            resource_type=kind,
+            resource_name="1",
+            configs=[p33.AlterableConfig(name=name, value=value) for name, value in changed],
+        )
+    else:
+        resource = p44.AlterConfigsResource(
+            resource_type=kind,
+            resource_name="1",
+            configs=[p44.AlterableConfig(name=name, value=value) for name, value in changed],
+        )
+    return may_change_stores(Sender("User:a", Alters(allows=allows)), resource, current or {})
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_stores_of_listeners_ask_for_alter_of_the_cluster(is_whole: bool) -> None:
+    assert may_change(("log.cleaner.threads", "2"), is_whole=is_whole)
+    assert not may_change((STORE, "/ca.pem"), is_whole=is_whole)
+    assert not may_change(("log.cleaner.threads", "2"), (STORE, "/ca.pem"), is_whole=is_whole)
+    assert may_change((STORE, "/ca.pem"), is_whole=is_whole, allows=True)
+    assert may_change((STORE, "/ca.pem"), is_whole=is_whole, kind=ConfigResourceType.TOPIC)
+
+
+def test_a_whole_configuration_changes_what_differs_and_what_it_does_not_name() -> None:
+    current = {STORE: "/ca.pem", "log.cleaner.threads": "2"}
+    assert may_change((STORE, "/ca.pem"), current=current, is_whole=True)
+    assert not may_change((STORE, "/other.pem"), current=current, is_whole=True)
+    assert not may_change(("log.cleaner.threads", "2"), current=current, is_whole=True)
+    assert not may_change((STORE, "/ca.pem"), current=current), "by increments what is named counts"
+    assert may_change(("log.cleaner.threads", "3"), current=current)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (ConfigResourceType.TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        (ConfigResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+        (ConfigResourceType.BROKER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    ],
+)
+def test_a_resource_s_configuration_has_the_resource_s_rights(
+    kind: ConfigResourceType, error: ErrorCode
+) -> None:
+    for allows, expected in ((True, ErrorCode.NONE), (False, error)):
+        sender = Sender("User:a", Alters(allows=allows))
+        assert config_permission(sender, Operation.ALTER, kind, "x") is expected

@@ -28,6 +28,7 @@ from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.quotas.request_time import Stopwatch, TimedWork, timed_steps
 from moldau.server.request import (
+    AT_ONCE_BYTES,
     FREED_AT_ONCE,
     LARGE_BODY_BYTES,
     LARGE_ELEMENT_COUNT,
@@ -115,12 +116,12 @@ def test_what_a_request_is() -> None:
 
 @pytest.mark.parametrize(("more", "is_large"), [(0, False), (1, True)])
 def test_a_request_is_large_by_its_bytes(more: int, is_large: bool) -> None:
-    assert request_of(body=bytes(LARGE_BODY_BYTES - 4 + more)).is_large is is_large
+    assert request_of(body=bytes(AT_ONCE_BYTES - 4 + more)).is_large is is_large
 
 
 @pytest.mark.parametrize(
     ("count", "size_bytes", "is_large"),
-    [(LARGE_PART_COUNT, 1_000, True), (LARGE_PART_COUNT - 1, 1_000, False), (5_000, 2, False)],
+    [(LARGE_PART_COUNT, 1_000, True), (LARGE_PART_COUNT - 1, 1_000, False), (1_000, 2, False)],
 )
 def test_a_produce_request_is_large_by_its_parts(
     count: int, size_bytes: int, is_large: bool
@@ -129,7 +130,7 @@ def test_a_produce_request_is_large_by_its_parts(
     partitions = [PartitionProduceData(index=n, records=records) for n in range(count)]
     message = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=partitions)])
     body = message.to_bytes(3)
-    assert (len(body) > LARGE_BODY_BYTES) is (size_bytes > 2)
+    assert (len(body) > AT_ONCE_BYTES) is (size_bytes > 2)
     assert request_of(body=body, api_key=ApiKey.PRODUCE, version=3).is_large is is_large
 
 

@@ -645,6 +645,9 @@ def test_a_slow_reader_of_large_answers_is_behind_its_time() -> None:
     assert before == 3_000
     rig.clock.advance(1_000)
     assert connection.lag_ms == 4_000
+    connection._unread.update(SENDFILE_MIN_BYTES + 1)
+    assert connection.lag_ms == 4_000 - FRAME_MS * connection._unread.read_part
+    assert connection._unread.read_part > 0
 
 
 class Sasl:
@@ -652,6 +655,7 @@ class Sasl:
 
     contexts = None
     sasl = object()
+    contexts = None
 
     def __init__(self, problem: str | None = None) -> None:
         self.problem = problem

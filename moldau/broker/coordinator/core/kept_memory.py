@@ -73,13 +73,15 @@ class KeptMemory:
 
     def keep(self, name: str, size_bytes: int) -> None:
         """`name` keeps so much now; 0: it is gone."""
-        before_bytes, owner = self._kept.pop(name, (0, UNKNOWN_OWNER))
-        self.limit.add(owner, -before_bytes)
+        before_bytes, owner = self._kept.get(name, (0, UNKNOWN_OWNER))
         if owner == UNKNOWN_OWNER and self._asking[0] == name and size_bytes > before_bytes:
-            owner = self._asking[1]
+            self.limit.add(owner, -before_bytes)
+            before_bytes, owner = 0, self._asking[1]
+        self.limit.add(owner, size_bytes - before_bytes)
         if size_bytes:
             self._kept[name] = (size_bytes, owner)
-            self.limit.add(owner, size_bytes)
+        else:
+            self._kept.pop(name, None)
 
     def forget_all(self) -> None:
         """The partition is another coordinator's."""

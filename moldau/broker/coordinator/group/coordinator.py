@@ -17,6 +17,7 @@ from uuid import UUID
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.coordinator.core.kept_memory import KeptMemory
 from moldau.broker.coordinator.core.result import Answerable
+from moldau.broker.coordinator.expression_matcher import TooCostly
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroupState
 from moldau.broker.coordinator.group.core.consumer_group import GroupContext
 from moldau.broker.coordinator.group.core.consumer_groups import check_request
@@ -40,7 +41,7 @@ from moldau.protocol.messages.p69_consumer_group_describe import (
 )
 from moldau.runtime.slices import LoopSlices
 from moldau.server.fair_line import FairLine
-from moldau.text import quoted
+from moldau.text import quoted, short_name
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.server.request import RequestContext
-
 
 logger = logging.getLogger("moldau.broker.coordinator.groups")
 
@@ -285,9 +285,21 @@ class GroupCoordinator:
                 names.append(name)
             if slices.is_over:
                 await slices.next()
-        matched = await self._services.matcher.match(
-            patterns, names, is_wanted=lambda: self.runtime.coordinator_epoch(partition_index) >= 0
-        )
+        try:
+            matched = await self._services.matcher.match(
+                patterns,
+                names,
+                principal=command.principal,
+                is_wanted=lambda: self.runtime.coordinator_epoch(partition_index) >= 0,
+            )
+        except TooCostly as problem:
+            # The members have joined long ago: there is no answer that could say it.
+            logger.warning(
+                "group %s of %s subscribes to no topics by its expressions: %s",
+                *(quoted(short_name(each)) for each in (command.group_id, command.principal)),
+                problem,
+            )
+            matched = [[] for _ in patterns]
         if matched is None:
             return
         found = dict.fromkeys(command.expressions, frozenset[str]())

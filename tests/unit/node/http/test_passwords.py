@@ -154,3 +154,91 @@ async def test_tries_are_limited_by_host_and_altogether(cluster: Cluster) -> Non
     cluster.clock.advance(60_000)
     assert await tries("h") == 10
     assert len(cluster.checks._by_host) < 50
+
+
+async def test_passwords_that_were_right_are_remembered_up_to_a_limit(
+    cluster: Cluster, costs: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passwords, "MAX_REMEMBERED", 2)
+    for name in "abc":
+        cluster.add(name, name)
+    for name in "abac":  # the third goes in for b, which was used least lately
+        assert await cluster.checks.is_right(name, name, "h")
+    assert len(costs) == 3
+    assert len(cluster.checks._remembered) == 2
+    for name in "ac":
+        assert await cluster.checks.is_right(name, name, "h")
+    assert len(costs) == 3
+    assert await cluster.checks.is_right("b", "b", "h")
+    assert len(costs) == 4
+
+
+async def test_a_remembered_password_is_of_one_name_alone(
+    cluster: Cluster, costs: list[tuple[int, int]]
+) -> None:
+    cluster.add("a b", "c")
+    cluster.add("a", "x")
+    assert await cluster.checks.is_right("a b", "c", "h")
+    assert not await cluster.checks.is_right("a", "b c", "h")
+    assert len(costs) == 2
+
+
+async def test_hosts_are_known_up_to_a_limit(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passwords, "MAX_HOSTS", 2)
+    monkeypatch.setattr(cluster.checks, "_all", passwords._Tries(1_000_000.0, 0.0))
+    cluster.add("alice", "a")
+
+    async def tries(host: str, most: int) -> int:
+        for count in range(most):
+            try:
+                assert not await cluster.checks.is_right("alice", "wrong", host)
+            except TooManyTries:
+                return count
+        return most
+
+    assert await tries("one", 11) == 10
+    assert await tries("two", 1) == 1
+    assert await tries("one", 1) == 0, "it was asked for lately"
+    assert await tries("three", 1) == 1, "goes in for two"
+    assert list(cluster.checks._by_host) == ["one", "three"]
+    assert await tries("two", 11) == 10, "which has rested"
+
+
+async def test_tries_come_back_with_time_up_to_a_burst(cluster: Cluster) -> None:
+    tries = passwords._Tries(2.0, 1_000.0)
+    for _ in range(10):
+        assert tries.has_one(1_000.0)
+        tries.change(-1)
+    assert not tries.has_one(1_000.0)
+    assert not tries.has_one(1_499.0)
+    assert tries.has_one(1_500.0)
+    tries.change(-1)
+    assert not tries.has_one(1_500.0)
+    assert tries.has_one(100_000.0)
+    for _ in range(10):
+        assert tries.has_one(100_000.0)
+        tries.change(-1)
+    assert not tries.has_one(100_000.0)
+
+
+async def test_a_right_password_gives_its_try_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passwords, "MAX_REMEMBERED", 0)
+    cluster.add("alice", "a")
+    for _ in range(30):
+        assert await cluster.checks.is_right("alice", "a", "h")
+    assert cluster.checks._all._left == 100
+
+
+async def test_of_two_mechanisms_the_stronger_one_counts(
+    cluster: Cluster, costs: list[tuple[int, int]]
+) -> None:
+    cluster.add("alice", "old", 1)
+    assert await cluster.checks.is_right("alice", "old", "h")
+    cluster.add("alice", "new", 2)
+    assert await cluster.checks.is_right("alice", "new", "h")
+    assert not await cluster.checks.is_right("alice", "old", "h")
+    assert [mechanism for mechanism, _ in costs] == [1, 2, 2]

@@ -129,9 +129,7 @@ class GroupState:
         return self._memory.may_grow(request.group_id, joining.client.principal, growth_bytes)
 
     def _weigh(self, group_id: str) -> None:
-        """Note what a group and its offsets take now; of all of them, once the log is read."""
-        if not self._is_live:
-            return
+        """Note what a group and its offsets take now."""
         group = self.groups.get(group_id)
         own_bytes = 0 if group is None else group.size_bytes
         self._memory.keep(group_id, own_bytes + self.offsets.size_bytes(group_id))
@@ -286,8 +284,6 @@ class GroupState:
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
         self._is_live = True
-        for group_id in self.groups:
-            self._weigh(group_id)
         result = self.removal.loaded()
         result.merge(self.classic.loaded(now_ms))
         result.merge(self.consumer_groups.loaded())
