@@ -18,6 +18,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from moldau.addresses import network_of
 from moldau.metadata.steps import at_once
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
@@ -98,7 +99,7 @@ class Route:
 
 def party_of(principal: str, client_host: str) -> str:
     """Who shares with others: a principal, or the address of clients that have none."""
-    return client_host if principal == ANONYMOUS else principal
+    return network_of(client_host) if principal == ANONYMOUS else principal
 
 
 class _Call:
