@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from moldau.addresses import canonical_address
 from moldau.client.admin.security import AclBinding
+from moldau.config.principals import KEY, NodePrincipals
 from moldau.protocol.access_control import (
     ANY_PRINCIPAL,
     WILDCARD,
@@ -19,7 +20,7 @@ from moldau.protocol.access_control import (
     PermissionType,
     ResourceType,
 )
-from moldau.server.standard_authorizer import IMPLIED
+from moldau.server.standard_authorizer import IMPLIED, may_as_node
 
 
 class Question(NamedTuple):
@@ -50,6 +51,7 @@ def decide(
     *,
     super_users: Collection[str],
     allows_unmentioned: bool,
+    nodes: NodePrincipals | None = None,
 ) -> Decision:
     """The decision about one question.
 
@@ -57,9 +59,13 @@ def decide(
         bindings: every entry that may concern the resource; others do no harm.
         super_users: principals that may do all, as the node is configured.
         allows_unmentioned: whether every principal may do what no entry is about.
+        nodes: which principals are nodes, as the node is configured.
     """
     if question.principal in super_users:
         return Decision(True, f"super.users names {question.principal}")
+    asked = (question.operation, question.resource_type, question.resource_name)
+    if nodes and may_as_node(nodes, question.principal, *asked):
+        return Decision(True, f"{KEY} has {question.principal}, and nodes need it")
     question = question._replace(host=canonical_address(question.host))
     about = [each for each in bindings if _is_about(each, question)]
     mine = [each for each in about if _is_of(each, question)]

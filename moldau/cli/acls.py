@@ -6,14 +6,15 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from enum import IntEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from moldau import client
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
-from moldau.cli.output import fail, print_json, print_table
+from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.security import AclBinding, AclFilter, SecurityCalls
+from moldau.config.principals import KEY, NodePrincipals
 from moldau.protocol.access_control import (
     CLUSTER_RESOURCE_NAME,
     SUPPORTED_OPERATIONS,
@@ -376,13 +377,12 @@ def check(
     wanted = _named(operation, SUPPORTED_OPERATIONS[kind], "--operation")
     question = Question(_principal(principal), host, wanted, kind, name)
 
-    async def work(admin: client.Admin) -> tuple[list[AclBinding], frozenset[str], bool]:
+    async def work(admin: client.Admin) -> tuple[list[AclBinding], dict[str, Any]]:
         bindings = await admin.describe_acls(AclFilter(kind, name, pattern_type=PatternType.MATCH))
-        super_users, allows = await _settings(admin)
-        return bindings, super_users, allows
+        return bindings, await _settings(admin)
 
-    bindings, super_users, allows = access.run(work)
-    decision = decide(question, bindings, super_users=super_users, allows_unmentioned=allows)
+    bindings, settings = access.run(work)
+    decision = decide(question, bindings, **settings)
     binding = decision.binding
     if as_json:
         entry = None if binding is None else _fields(binding)
@@ -390,19 +390,23 @@ def check(
         print_json(allowed)
     else:
         verdict = "allowed" if decision.is_allowed else "not allowed"
-        typer.echo(f"{verdict}: {decision.reason}")
+        say(f"{verdict}: {decision.reason}")
         if binding is not None:
             _print([_fields(binding)])
     if not decision.is_allowed:
         raise typer.Exit(1)
 
 
-async def _settings(admin: client.Admin) -> tuple[frozenset[str], bool]:
-    """The super users of a broker, and whether it allows what no entry is about."""
+async def _settings(admin: client.Admin) -> dict[str, Any]:
+    """What `decide` needs to know of a broker's configuration."""
     brokers = (await admin.describe_cluster()).brokers
     first = str(min(each.node_id for each in brokers))
     resource = client.ConfigResource(client.ConfigResourceType.BROKER, first)
     values = (await admin.describe_configs([resource]))[resource]
     users = (each.strip() for each in (values["super.users"].value or "").split(";"))
-    allows = values["allow.everyone.if.no.acl.found"].value == "true"
-    return frozenset(each for each in users if each), allows
+    nodes = values.get(KEY)  # Apache Kafka's brokers have none
+    return {
+        "super_users": frozenset(each for each in users if each),
+        "allows_unmentioned": values["allow.everyone.if.no.acl.found"].value == "true",
+        "nodes": NodePrincipals((nodes and nodes.value) or ""),
+    }

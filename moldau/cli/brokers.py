@@ -11,7 +11,7 @@ import typer
 from moldau import client
 from moldau.cli.completion import complete_brokers
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, registered_broker
-from moldau.cli.output import fail, print_json, print_table, size_text
+from moldau.cli.output import fail, print_json, print_table, say, size_text, warn
 from moldau.client.admin.cluster import ClusterCalls
 
 app = typer.Typer()
@@ -40,7 +40,7 @@ def list_brokers(access: ClusterAccess, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"cluster_id": cluster.cluster_id, "brokers": rows})
         return
-    typer.echo(f"cluster {cluster.cluster_id}")
+    say(f"cluster {cluster.cluster_id}")
     print_table(("broker", "address", "rack", "state"), (row.values() for row in rows))
 
 
@@ -90,7 +90,7 @@ def describe(
         return
     state = "fenced" if broker.fenced else "serving"
     rack = f", rack {broker.rack}" if broker.rack else ""
-    typer.echo(f"broker {broker_id} on {address}{rack}, {state}")
+    say(f"broker {broker_id} on {address}{rack}, {state}")
     print_table(
         ("log directory", "partitions", "logs", "usable", "total", "error"),
         (
@@ -123,13 +123,13 @@ def unregister(
         if not broker.fenced:
             _ask(broker_id)
     access.ask(ClusterCalls, lambda admin: admin.unregister_broker(broker_id))
-    typer.echo(f"broker {broker_id} is no longer registered")
+    say(f"broker {broker_id} is no longer registered")
 
 
 def _ask(broker_id: int) -> None:
     problem = f"broker {broker_id} serves: without its registration it has to be restarted"
     if not sys.stdin.isatty():
         fail(f"{problem}; stop it first, or give --yes", status=2)
-    typer.echo(f"moldau: {problem}", err=True)
+    warn(problem)
     if not typer.confirm("Unregister it all the same?", err=True):
         fail("nothing was changed")

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from moldau.cli.output import fail, print_rows
+from moldau.cli.output import fail, print_rows, say
+from moldau.config.principals import RESERVED_NAMES
 from moldau.testing.secure_files import (
     CLIENTS,
     KEY_STORE,
@@ -36,7 +37,7 @@ Directory = Annotated[
 Days = Annotated[int | None, typer.Option(min=1, max=3650, help="How long it is valid (365).")]
 COLUMNS: Final = ["name", "subject", "signed_by", "hosts", "expires", "days_left"]
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-RESERVED: Final = ("admin", "ca", "node")
+RESERVED: Final = ("admin", "ca", "node", *sorted(RESERVED_NAMES))
 MADE: Final = "certificates"
 """The directory of those that `create` has made."""
 HOMES: Final = ("node-*", "broker-*", "controller-*")
@@ -81,7 +82,7 @@ def renew(
         for path in _named(files, names) if names else _stores(files):
             renewed = authority.renew(path, **_valid(days))
             name = _name_of(directory, path)
-            typer.echo(f"{name}: {renewed.subject}, until {renewed.expires_at:%Y-%m-%d}")
+            say(f"{name}: {renewed.subject}, until {renewed.expires_at:%Y-%m-%d}")
 
 
 @app.command("rotate-authority")
@@ -101,19 +102,19 @@ def rotate_authority(directory: Directory, days: Days = None) -> None:
         if not rotation.is_trusted:
             rotation.trust_both(authority_name())
             for each in summaries_of(files.trust):
-                typer.echo(f"trusted: {each.signed_by}, until {each.expires_at:%Y-%m-%d}")
-            typer.echo(f"next: give {files.trust} to clients that have a copy of it, run it again")
+                say(f"trusted: {each.signed_by}, until {each.expires_at:%Y-%m-%d}")
+            say(f"next: give {files.trust} to clients that have a copy of it, run it again")
         elif unsigned := rotation.unsigned():
             authority = _authority(files)
             for path in unsigned:
                 done = authority.renew(path, **_valid(days))
                 name = _name_of(directory, path)
-                typer.echo(f"{name}: signed by {done.signed_by}, until {done.expires_at:%Y-%m-%d}")
-            typer.echo("next: give clients that show a certificate the new one, run it again")
+                say(f"{name}: signed by {done.signed_by}, until {done.expires_at:%Y-%m-%d}")
+            say("next: give clients that show a certificate the new one, run it again")
         else:
             rotation.forget_the_old()
             [left] = summaries_of(files.trust)
-            typer.echo(f"trusted: {left.signed_by} alone, until {left.expires_at:%Y-%m-%d}")
+            say(f"trusted: {left.signed_by} alone, until {left.expires_at:%Y-%m-%d}")
 
 
 @app.command("create")
@@ -132,10 +133,9 @@ def create(
 
     It is written to DIR/certificates/NAME.pem, with the private key.
     """
-    if not NAME.fullmatch(name) or name in (NODES, *RESERVED):
+    if not NAME.fullmatch(name) or name in RESERVED:
         fail(
-            f"{name!r}: letters, digits, '.', '_' and '-', and none of "
-            f"{', '.join((NODES, *RESERVED))}",
+            f"{name!r}: letters, digits, '.', '_' and '-', and none of {', '.join(RESERVED)}",
             status=2,
         )
     if bool(host) != node:
@@ -153,7 +153,7 @@ def create(
         hosts = [each for given in host or () for each in hosts_of(given)]
         unit = NODES if node else CLIENTS
         made = authority.issue(path, name, unit, hosts, **_valid(days))
-    typer.echo(f"{path}: {made.subject}, until {made.expires_at:%Y-%m-%d}")
+    say(f"{path}: {made.subject}, until {made.expires_at:%Y-%m-%d}")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ printed and nothing is completed; the answer comes within QUESTION_MS, with at m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 QUESTION_MS: Final = 1_000
 MOST_WORDS: Final = 500
+_PLAIN: Final = re.compile(r"[\w@%+=:,./-]+")
 
 
 def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
@@ -63,7 +65,9 @@ def complete_profiles(incomplete: str) -> list[str]:
 
 
 def _beginning(words: Iterable[str], incomplete: str) -> list[str]:
-    return sorted({each for each in words if each.startswith(incomplete)})[:MOST_WORDS]
+    """Words that no shell takes for anything else: names of groups may have any character."""
+    found = {each for each in words if each.startswith(incomplete) and _PLAIN.fullmatch(each)}
+    return sorted(found)[:MOST_WORDS]
 
 
 def _asked(

@@ -18,7 +18,7 @@ from moldau.cli.options import (
     nearest_text,
     registered_broker,
 )
-from moldau.cli.output import fail, print_json, print_table
+from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.cluster import BROKER_RESOURCES, ClusterCalls
 
 app = typer.Typer()
@@ -151,7 +151,7 @@ def alter(
         await admin.alter_configs({resource: changes}, validate_only=validate_only)
 
     access.ask(ClusterCalls, work)
-    typer.echo("valid" if validate_only else "altered")
+    say("valid" if validate_only else "altered")
 
 
 async def _require_broker(admin: ClusterCalls, resource: client.ConfigResource) -> None:

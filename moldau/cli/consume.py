@@ -31,7 +31,16 @@ from moldau.cli.options import (
     unknown_topic,
     unused_settings_told,
 )
-from moldau.cli.output import INTERRUPTED, RateLine, fail, file_errors, rate_line
+from moldau.cli.output import (
+    INTERRUPTED,
+    RateLine,
+    byte_output,
+    fail,
+    file_errors,
+    rate_line,
+    safe_bytes,
+    warn,
+)
 from moldau.cli.record_formats import (
     OUTPUT_FIELDS,
     PLACEHOLDERS,
@@ -379,7 +388,7 @@ class _Consuming:
         """Consume until a limit is reached; False when that came before `max_messages`."""
         idle_since = time.monotonic()
         while limits.max_messages is None or self.record_count < limits.max_messages:
-            if self.out is sys.stdout.buffer:
+            if self.out is byte_output():
                 check_reader()  # no record may come for long
             if limits.ends is not None and limits.ends.reached(self.consumer):
                 return limits.max_messages is None
@@ -508,7 +517,7 @@ def consume(
         )
     limits = _Limits(max_messages, timeout_ms, ends)
     with _ended_by_sigterm():
-        _run(topics, pattern, group, settings, start, limits, formatter, output)
+        _run(topics, pattern, group, settings, start, limits, formatter, output, output_format)
 
 
 def _run(
@@ -520,8 +529,12 @@ def _run(
     limits: _Limits,
     formatter: Formatter,
     output: str | None,
+    output_format: str,
 ) -> None:
     from moldau.client.sync import Consumer
+
+    if output is None and sys.stdout.isatty():
+        formatter = for_terminal(formatter, as_json=output_format == "json")
 
     consuming: _Consuming | None = None
     with ExitStack() as stack:
@@ -563,6 +576,11 @@ def _run(
         line.finish(consuming.record_count, consuming.byte_count)
     if not complete:
         fail(f"{consuming.record_count} of {limits.max_messages} records were there")
+
+
+def for_terminal(formatter: Formatter, *, as_json: bool) -> Formatter:
+    """The same without what a terminal would act on."""
+    return lambda record: safe_bytes(formatter(record), as_json=as_json)
 
 
 def _existing(
@@ -646,10 +664,9 @@ def _tell_out_of_range(
             found.append(f"{name} begins at {first[each].offset}")
     if found:
         more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-        print(
-            f"moldau: {', '.join(found[:MOST_NAMED])}{more}: {wanted} is out of range; "
-            f"reading from {PLACES.get(reset, reset)} (auto.offset.reset)",
-            file=sys.stderr,
+        warn(
+            f"{', '.join(found[:MOST_NAMED])}{more}: {wanted} is out of range; "
+            f"reading from {PLACES.get(reset, reset)} (auto.offset.reset)"
         )
 
 
@@ -661,7 +678,7 @@ def _ranges(numbers: list[int]) -> str:
 
 def _opened(stack: ExitStack, output: str | None) -> BinaryIO:
     if output is None:
-        return sys.stdout.buffer
+        return byte_output()
     with file_errors(output):
         return stack.enter_context(open(output, "wb"))
 

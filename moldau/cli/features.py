@@ -8,7 +8,7 @@ import typer
 
 from moldau import client
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
-from moldau.cli.output import fail, print_json, print_table
+from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.metadata.features import (
     KRAFT_VERSION,
@@ -95,7 +95,7 @@ def _change(
     access.ask(ClusterCalls, lambda admin: admin.update_features(updates, validate_only=dry_run))
     done = "upgraded" if upgrade_type is client.UpgradeType.UPGRADE else "downgraded"
     for name, level in levels.items():
-        typer.echo(f"{name} {'can be' if dry_run else 'was'} {done} to {level}")
+        say(f"{name} {'can be' if dry_run else 'was'} {done} to {level}")
 
 
 def _levels(pairs: list[str] | None, release: str | None) -> dict[str, int]:

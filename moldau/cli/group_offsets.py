@@ -38,7 +38,7 @@ from moldau.cli.options import (
     read_small_file,
     require_groups,
 )
-from moldau.cli.output import complain, fail, print_json, print_table
+from moldau.cli.output import byte_output, complain, fail, print_json, print_table, safe_bytes, say
 from moldau.protocol.errors import ErrorCode
 
 MAX_INT64: Final = 2**63 - 1
@@ -433,14 +433,13 @@ async def _carry_out(
 
 def _show(outcome: Outcome, *, executed: bool, export: bool, as_json: bool) -> None:
     if export:
-        sys.stdout.write(
-            offsets_csv(
-                {
-                    group_id: {each.partition: each.new.offset for each in plan if each.new}
-                    for group_id, plan in outcome.plans.items()
-                }
-            )
-        )
+        document = offsets_csv(
+            {
+                group_id: {each.partition: each.new.offset for each in plan if each.new}
+                for group_id, plan in outcome.plans.items()
+            }
+        ).encode()
+        byte_output().write(safe_bytes(document) if sys.stdout.isatty() else document)
         return
     rows: list[dict[str, object]] = [
         {
@@ -462,4 +461,4 @@ def _show(outcome: Outcome, *, executed: bool, export: bool, as_json: bool) -> N
         ("group", "topic", "partition", "current offset", "new offset", "note"),
         (row.values() for row in rows),
     )
-    typer.echo("done" if executed else "nothing is changed yet: --execute does it")
+    say("done" if executed else "nothing is changed yet: --execute does it")

@@ -27,7 +27,7 @@ from moldau.cli.options import (
     parse_topics,
     require_groups,
 )
-from moldau.cli.output import complain, fail, print_json, print_table
+from moldau.cli.output import complain, fail, print_json, print_table, say
 from moldau.client.admin.groups import GroupCalls
 from moldau.protocol.types import by_topic
 
@@ -317,7 +317,7 @@ def delete_offsets(
     outcome = access.run(work)
     for partition, error in outcome.items():
         if error is None:
-            typer.echo(f"{group_id} has no offset of {partition} any more")
+            say(f"{group_id} has no offset of {partition} any more")
     complain(dict.fromkeys(str(error) for error in outcome.values() if error is not None))
 
 
@@ -392,5 +392,5 @@ def delete(
     outcome = access.run(work)
     for group_id, error in outcome.items():
         if error is None:
-            typer.echo(f"deleted {group_id}")
+            say(f"deleted {group_id}")
     complain(error for error in outcome.values() if error is not None)

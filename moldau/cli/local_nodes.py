@@ -24,7 +24,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from moldau.cli.options import key_values
-from moldau.cli.output import fail
+from moldau.cli.output import fail, say, warn
 from moldau.testing.layout import (
     FIRST_BROKER_ID,
     HIGHEST_PORT,
@@ -73,6 +73,30 @@ def start(
     become_node(arguments)
 
 
+@server_app.command("health")
+def health(config: Annotated[str, typer.Argument(help="The node's server.properties.")]) -> None:
+    """Ask a node on this machine whether its event loops run.
+
+    The status is 0 if so. It needs no network, but the key moldau.health.socket.
+    """
+    from moldau.config import ConfigError, NodeConfig
+    from moldau.runtime.health_socket import HEALTHY, ask_health
+
+    try:
+        path: str = NodeConfig.load(config, {}, os.environ)["moldau.health.socket"]
+    except ConfigError as error:
+        fail(str(error), status=2)
+    if not path:
+        fail("moldau.health.socket is not set", status=2)
+    try:
+        answer = ask_health(path)
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}")
+    if answer != HEALTHY:
+        fail(answer)
+    say(answer)
+
+
 def become_node(arguments: list[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
@@ -106,15 +130,13 @@ def bootstrap(
         if start:
             layout.hold_ports(ports)
         cluster_id = make_cluster(home, layout)
-        typer.echo(
-            f"cluster {cluster_id}: {controllers} controllers, {brokers} brokers in {directory}"
-        )
+        say(f"cluster {cluster_id}: {controllers} controllers, {brokers} brokers in {directory}")
         if start:
             raise typer.Exit(run_cluster(layout))
-    typer.echo("start each node with:")
+    say("start each node with:")
     for node in (*layout.controllers, *layout.brokers):
-        typer.echo(f"  moldau server start {shlex.quote(str(node.config_path))}")
-    typer.echo(f"clients connect to {layout.bootstrap_server}")
+        say(f"  moldau server start {shlex.quote(str(node.config_path))}")
+    say(f"clients connect to {layout.bootstrap_server}")
     _tell_how(layout)
 
 
@@ -124,10 +146,10 @@ def _tell_how(layout: ClusterLayout) -> None:
     if files is None:
         return
     config = f"--command-config {shlex.quote(str(files.admin_properties))}"
-    typer.echo(f"the super user's settings: {files.admin_properties}, {files.kcat_conf}; try")
-    typer.echo(f"  moldau topics create flights {config}")
-    typer.echo(f"  echo Prague | moldau produce flights {config}")
-    typer.echo(f"  moldau consume flights --from-beginning --until-end {config}")
+    say(f"the super user's settings: {files.admin_properties}, {files.kcat_conf}; try")
+    say(f"  moldau topics create flights {config}")
+    say(f"  echo Prague | moldau produce flights {config}")
+    say(f"  moldau consume flights --from-beginning --until-end {config}")
     sys.stdout.flush()
 
 
@@ -184,7 +206,8 @@ def run_cluster(layout: ClusterLayout, topics: Sequence[str] = ()) -> int:
     def on_ready() -> None:
         if topics:
             _create_topics(layout.client_properties(), topics)
-        print(f"ready: {layout.bootstrap_server}", flush=True)
+        say(f"ready: {layout.bootstrap_server}")
+        sys.stdout.flush()
         _tell_how(layout)
 
     try:
@@ -340,7 +363,7 @@ def _create_topics(properties: dict[str, str], topics: Sequence[str]) -> None:
                 except TopicAlreadyExists:
                     continue
                 except KafkaError as error:
-                    typer.echo(f"moldau: topic {text}: {error}", err=True)
+                    warn(f"topic {text}: {error}")
 
     asyncio.run(create())
 

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.output import ProgressBar, fail, file_errors, print_json, progress_bar, size_text
+from moldau.cli.output import (
+    ProgressBar,
+    fail,
+    file_errors,
+    print_json,
+    progress_bar,
+    say,
+    size_text,
+)
 
 if TYPE_CHECKING:
     from moldau.storage.dump import DumpOptions, Row
@@ -106,7 +114,7 @@ def verify(
             for finding in verification.findings(directory):
                 findings.append({**asdict(finding), "severity": finding.severity.name})
                 if not as_json:
-                    typer.echo(str(finding))
+                    say(str(finding))
     summary = {
         "partitions": verification.partition_count,
         "segments": verification.segment_count,
@@ -121,7 +129,7 @@ def verify(
         counts = ", ".join(
             f"{verification.counts[severity]} {severity.name.lower()}" for severity in Severity
         )
-        typer.echo(
+        say(
             f"{verification.partition_count} partitions, {verification.segment_count} segments, "
             f"{verification.batch_count} batches, {size_text(verification.checked_bytes)}: {counts}"
         )
@@ -131,13 +139,11 @@ def verify(
 
 def _print_row(row: Row, as_json: bool) -> None:
     if as_json:
-        import orjson
-
-        sys.stdout.buffer.write(orjson.dumps(row, default=str) + b"\n")
+        print_json(row, is_row=True)
     else:
         from moldau.storage.dump import format_row
 
-        typer.echo(format_row(row))
+        say(format_row(row))
 
 
 def _log_bytes(path: str) -> int:

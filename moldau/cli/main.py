@@ -8,6 +8,7 @@ to show its help or to complete its words.
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, cast
@@ -16,7 +17,15 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from moldau.cli.output import INTERRUPTED, fail
+from moldau.cli.output import (
+    INTERRUPTED,
+    OneLine,
+    fail,
+    print_exception,
+    print_own,
+    say,
+    warn,
+)
 from moldau.cli.streams import (
     ReaderHasGoneError,
     StandardInputError,
@@ -128,12 +137,11 @@ def _show_version(wanted: bool) -> None:
     import moldau
     from moldau.protocol.records import IMPLEMENTATION
 
-    typer.echo(f"moldau {moldau.__version__} ({IMPLEMENTATION} record codec)")
+    say(f"moldau {moldau.__version__} ({IMPLEMENTATION} record codec)")
     if IMPLEMENTATION != "native":
-        typer.echo(
+        warn(
             "WARNING: the native record codec is not built (no C compiler at installation); "
-            "everything works, record by record it is many times slower",
-            err=True,
+            "everything works, record by record it is many times slower"
         )
     raise typer.Exit
 
@@ -155,6 +163,9 @@ def root(
 
 def main() -> NoReturn:
     open_standard_streams()
+    sys.excepthook = print_exception
+    if logging.lastResort is not None:  # warnings of the client, where no handler is set
+        logging.lastResort.setFormatter(OneLine())
     status: str | int | None = 0
     try:
         try:
@@ -196,7 +207,7 @@ def _refuse_usage(problem: Exception) -> NoReturn:
     format_message = getattr(problem, "format_message", None)
     text = format_message() if callable(format_message) else str(problem)
     if type(problem).__name__ == "NoArgsIsHelpError":
-        print(text, file=sys.stderr)
+        print_own(text, to_stderr=True)
         sys.exit(2)
     fail(f"{text} (see `{command} --help`)", status=2)
 

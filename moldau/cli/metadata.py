@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.output import fail, file_errors
+from moldau.cli.output import fail, file_errors, print_json, say, warn
+from moldau.text import one_line
 
 if TYPE_CHECKING:
     from moldau.cli.metadata_shell import Shell
@@ -81,7 +82,7 @@ def _print_row(row: Row, as_json: bool) -> None:
     import orjson
 
     if as_json:
-        sys.stdout.buffer.write(orjson.dumps(row, default=str) + b"\n")
+        print_json(row, is_row=True)
         return
     if row["row"] == "file":
         text = f"{row['file']} ({row['size']} bytes)"
@@ -93,7 +94,7 @@ def _print_row(row: Row, as_json: bool) -> None:
         data = orjson.dumps(row["data"], default=str).decode()
         version = "" if row["row"] == "control" else f" v{row['version']}"
         text = f"{row['offset']} epoch {row['leaderEpoch']} {row['type']}{version} {data}"
-    sys.stdout.buffer.write(text.encode() + b"\n")
+    say(text)
 
 
 @app.command("shell", context_settings={"ignore_unknown_options": True})
@@ -120,8 +121,8 @@ def shell(
     except (MetadataLogError, InvalidMetadataRecord) as error:
         fail(str(error))
     for damage in files.damage:
-        typer.echo(f"moldau: read up to here: {damage}", err=True)
-    walk = Shell(metadata_tree(files), typer.echo)
+        warn(f"read up to here: {damage}")
+    walk = Shell(metadata_tree(files), say)
     failed = False
     try:
         if command:
@@ -131,7 +132,7 @@ def shell(
                 walk.run(line)
             except ShellError as error:
                 failed = not sys.stdin.isatty()
-                typer.echo(f"moldau: {error}", err=True)
+                warn(error)
             if walk.has_ended:
                 break
     except ShellError as error:
@@ -157,7 +158,7 @@ def _lines(walk: Shell) -> Iterator[str]:
     readline.parse_and_bind("tab: complete")
     while True:
         try:
-            yield input(f"{walk.directory} > ")
+            yield input(f"{one_line(walk.directory)} > ")
         except EOFError:
-            typer.echo()
+            say()
             return

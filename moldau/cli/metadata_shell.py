@@ -20,8 +20,10 @@ from uuid import UUID
 from moldau.cli.metadata_files import MetadataFiles
 from moldau.metadata.features import METADATA_VERSION, metadata_release
 from moldau.metadata.image import ConfigResourceType, MetadataImage, TopicImage
+from moldau.metadata.scram_secret import SECRET_KEY
 from moldau.protocol.types import uuid_to_base64
 from moldau.storage.dump import camel_case
+from moldau.text import printable_json
 
 DEFAULT_NAME: Final = "<default>"
 SCRAM_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
@@ -54,7 +56,8 @@ class Leaf:
     def text(self) -> str:
         if isinstance(self.value, str):
             return self.value
-        return json.dumps(self.value, indent=2, ensure_ascii=False)
+        lines = json.dumps(self.value, indent=2, ensure_ascii=False).split("\n")
+        return "\n".join(map(printable_json, lines))
 
 
 Node: TypeAlias = Directory | Leaf
@@ -165,7 +168,8 @@ def _configs(image: MetadataImage) -> Children:
         except ValueError:
             type_name = str(resource.resource_type)
         place = types.setdefault(type_name, {})
-        place[resource.name or DEFAULT_NAME] = Directory(_leaves(config))
+        shown = {key: HIDDEN if key == SECRET_KEY else config[key] for key in config}
+        place[resource.name or DEFAULT_NAME] = Directory(_leaves(shown))
     return {name: Directory(resources) for name, resources in types.items()}
 
 
@@ -264,7 +268,7 @@ class Shell:
         return [
             parent + slash + name + ("/" if isinstance(child, Directory) else " ")
             for name, child in node.children.items()
-            if name.startswith(prefix)
+            if name.startswith(prefix) and name.isprintable()
         ]
 
     # -- commands --------------------------------------------------------------------------------
@@ -275,7 +279,7 @@ class Shell:
         for path, node in self._all(arguments):
             if isinstance(node, Directory):
                 raise ShellError(f"cat: {path} is a directory")
-            self._say(node.text())
+            self._say_lines(node.text())
 
     def _cd(self, arguments: list[str]) -> None:
         if len(arguments) > 1:
@@ -314,15 +318,14 @@ class Shell:
     def _tree(self, arguments: list[str]) -> None:
         for path, node in self._all(arguments or ["."]):
             if isinstance(node, Leaf):
-                self._say(node.text())
+                self._say_lines(node.text())
                 continue
             self._say(path)
             for below, child in _walk(path, node):
                 depth = below.count("/") - (0 if path == "/" else path.count("/"))
                 self._say("  " * depth + _shown(below.rpartition("/")[2], child))
                 if isinstance(child, Leaf):
-                    indent = "  " * (depth + 1)
-                    self._say("\n".join(indent + line for line in child.text().split("\n")))
+                    self._say_lines(child.text(), "  " * (depth + 1))
 
     def _help(self, arguments: list[str]) -> None:
         for _, usage, explanation in MANUAL.values():
@@ -335,7 +338,11 @@ class Shell:
             if name not in MANUAL:
                 raise ShellError(f"man: {name} is no command; there are {', '.join(MANUAL)}")
             _, usage, explanation = MANUAL[name]
-            self._say(f"{usage}\n    {explanation}")
+            self._say_lines(f"{usage}\n    {explanation}")
+
+    def _say_lines(self, text: str, indent: str = "") -> None:
+        for line in text.split("\n"):
+            self._say(indent + line)
 
     # -- paths -----------------------------------------------------------------------------------
 

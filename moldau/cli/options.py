@@ -27,11 +27,11 @@ import typer
 
 from moldau import client
 from moldau.cli.completion import complete_groups, complete_profiles, complete_topics
-from moldau.cli.output import fail
+from moldau.cli.output import fail, warn
 from moldau.cli.profile_files import ENVIRONMENT as PROFILE_ENVIRONMENT
 from moldau.cli.profile_files import chosen_profile
 from moldau.client.config.settings import with_references
-from moldau.config import ConfigError, read_properties_file
+from moldau.config import ConfigError, read_properties_file, small_files
 from moldau.protocol.types import is_legal_topic_name
 from moldau.runtime.connection import UnsupportedByPeer
 from moldau.schema_registry.settings import take_registry_settings
@@ -181,7 +181,7 @@ class _Held(logging.Handler):
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = f"moldau: {record.getMessage()}"
+        line = record.getMessage()
         if record.levelno < logging.WARNING:  # the cluster is reached
             for timer in self._timers.values():
                 timer.cancel()
@@ -195,7 +195,7 @@ class _Held(logging.Handler):
         self._timers.pop(line, None)
         if self._stream is not None:  # it was closed before the command began
             with suppress(ValueError):  # it was closed since
-                typer.echo(line, file=self._stream)
+                warn(line, stream=self._stream)
 
 
 def _tell_warnings() -> None:
@@ -265,11 +265,11 @@ def key_values(pairs: list[str], option: str) -> dict[str, str]:
 
 
 def read_small_file(path: Path) -> bytes:
-    """What is in a file; exits with status 2 when it cannot be read, or is too big."""
+    """What is in a file, or comes from a pipe; exits with status 2 when it cannot be read, or is
+    too big.
+    """
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            fail(f"{path}: over {MAX_FILE_BYTES} bytes", status=2)
-        return path.read_bytes()
+        return small_files.read_small_file(str(path), MAX_FILE_BYTES, takes_pipe=True)
     except OSError as error:
         fail(f"{path}: {error.strerror or error}", status=2)
 
@@ -342,7 +342,7 @@ def unused_settings_told() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for each in caught:
-        print(f"moldau: {each.message}", file=sys.stderr)
+        warn(each.message)
 
 
 def parse_targets(texts: Iterable[str] | None) -> list[Target]:

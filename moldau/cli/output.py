@@ -1,6 +1,8 @@
 """What commands print: tables for people, JSON for programs, one line for errors, and progress.
 
-Owns the console and, while a view runs, the terminal. Must not ask a cluster. Invariants: results
+Owns the console and, while a view runs, the terminal: no command writes past it. Must not ask a
+cluster. Invariants: what others have chosen (names, records, words of a broker) reaches a terminal
+without what it would act on, and is no line of its own; results
 go to stdout, everything else to stderr; an error is one line; progress is written, and rich
 imported for it, only when stderr is a terminal; away from a terminal a live view writes a line only
 when something changed; when a rate line's block ends, the line ends too.
@@ -8,6 +10,8 @@ when something changed; when a rate line's block ends, the line ends too.
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 import os
 import re
@@ -17,12 +21,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, NoReturn, TextIO
 from unicodedata import east_asian_width
 
-from moldau.text import one_line
+from moldau.text import one_line, printable_json
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.live import Live
 
 INTERRUPTED: Final = 130
@@ -47,12 +52,25 @@ AGE_UNITS: Final = (
     ("days", 86_400, math.inf),
 )
 _NUMBER: Final = re.compile(r"-?[\d,.]*")
+#: All that is not printable ASCII, a tab or a line feed.
+_ACTING: Final = re.compile(rb"[^\t\n -~]")
+_LINE: Final = re.compile(r"[^\n\t]+")
+
+
+def say(line: str = "") -> None:
+    """Print one line to stdout."""
+    print(one_line(line))
+
+
+def warn(message: object, *, stream: TextIO | None = None) -> None:
+    """Print one line of the command's own to stderr, or to that stream."""
+    line = one_line(" ".join(str(message).split()))
+    print(f"moldau: {line}", file=stream or sys.stderr, flush=True)
 
 
 def fail(message: str, *, status: int = 1) -> NoReturn:
     """Print one line to stderr and exit: 1 failed, 2 wrong usage."""
-    line = " ".join(str(message).split())
-    print(f"moldau: {line}", file=sys.stderr)
+    warn(message)
     sys.exit(status)
 
 
@@ -62,9 +80,36 @@ def complain(errors: Iterable[object]) -> None:
     """
     lines = dict.fromkeys(" ".join(str(error).split()) for error in errors)
     for line in lines:
-        print(f"moldau: {line}", file=sys.stderr)
+        warn(line)
     if lines:
         sys.exit(1)
+
+
+def print_exception(kind: type[BaseException], error: BaseException, trace: object) -> None:
+    """What the interpreter does with an exception that has no handler: a fault of the command."""
+    from traceback import format_exception
+
+    for line in "".join(format_exception(error)).rstrip().split("\n"):
+        print(one_line(line), file=sys.stderr)
+
+
+def error_console() -> Console:
+    """Stderr for a view of others, which take what prints only and without markup to it."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+class OneLine(logging.Formatter):
+    """A line of a log as the command's own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return one_line(f"moldau: {record.getMessage()}")
+
+
+def print_own(text: str, *, to_stderr: bool = False) -> None:
+    """Print text of several lines that is the command's own, as its help is."""
+    print(text, file=sys.stderr if to_stderr else sys.stdout)
 
 
 @contextmanager
@@ -76,14 +121,38 @@ def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         fail(f"{path}: {error.strerror or error}")
 
 
-def print_json(document: object, *, one_line: bool = False) -> None:
-    """One JSON document on stdout, indented unless it is one of many."""
+def print_json(document: object, *, is_row: bool = False) -> None:
+    """One JSON document on stdout, indented unless it is a row of many."""
     import orjson
 
-    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
-    options |= 0 if one_line else orjson.OPT_INDENT_2
-    sys.stdout.buffer.write(orjson.dumps(document, default=str, option=options))
-    sys.stdout.flush()
+    options = orjson.OPT_NON_STR_KEYS | (0 if is_row else orjson.OPT_INDENT_2)
+    try:
+        data = orjson.dumps(document, default=str, option=options)
+    except orjson.JSONEncodeError:  # names of files may have lone surrogates
+        data = json.dumps(document, default=str, indent=None if is_row else 2).encode()
+    sys.stdout.buffer.write(safe_bytes(data, as_json=True) + b"\n")
+    if not is_row:
+        sys.stdout.flush()
+
+
+def safe_bytes(data: bytes, *, as_json: bool = False) -> bytes:
+    """Lines of text without what a terminal acts on, but for line feeds and tabs.
+
+    Args:
+        as_json: whether they are JSON, which then means the same.
+    """
+    if not _ACTING.search(data):
+        return data
+    escape = printable_json if as_json else one_line
+    text = data.decode(errors="backslashreplace")
+    return _LINE.sub(lambda found: escape(found[0]), text).encode()
+
+
+def byte_output() -> BinaryIO:
+    """The standard output for what is wanted to the byte: records, and files made of them. What
+    goes to a terminal goes through `safe_bytes` first.
+    """
+    return sys.stdout.buffer
 
 
 def print_table(
@@ -93,7 +162,10 @@ def print_table(
     from shutil import get_terminal_size
 
     width = get_terminal_size().columns if sys.stdout.isatty() else None
-    print("\n".join([*([title] if title else []), *table_lines(columns, rows, width), ""]))
+    if title:
+        say(title)
+    for line in (*table_lines(columns, rows, width), ""):
+        say(line)
 
 
 def table_lines(
@@ -105,6 +177,7 @@ def table_lines(
     becomes a paragraph; but lines stay too long when there are many rows, and no sentence in them.
     """
     cells = [["-" if cell in (None, "") else one_line(str(cell)) for cell in row] for row in rows]
+    columns = [one_line(name) for name in columns]
     told = [index for index in range(len(columns)) if any(row[index] != "-" for row in cells)]
     table = list(zip(columns, *cells, strict=True))
     table = [table[index] for index in told] or table
@@ -234,7 +307,7 @@ def progress_bar(what: str, total: int, *, in_bytes: bool = False) -> Iterator[P
 
     amount = DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn()
     with Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         amount,
@@ -244,7 +317,7 @@ def progress_bar(what: str, total: int, *, in_bytes: bool = False) -> Iterator[P
         redirect_stdout=sys.stdout.isatty(),  # both on one terminal: the bar makes way for lines
         redirect_stderr=True,
     ) as progress:
-        task = progress.add_task(what, total=total)
+        task = progress.add_task(one_line(what), total=total)
         yield ProgressBar(lambda done: progress.update(task, completed=done), total)
 
 
@@ -283,7 +356,7 @@ class RateLine:
 
     def _write(self, record_count: int, byte_count: int, rate: float) -> None:
         sys.stderr.write(
-            f"\r{self._what}: {record_count:,} records, {byte_count / 1e6:,.1f} MB, "
+            f"\r{one_line(self._what)}: {record_count:,} records, {byte_count / 1e6:,.1f} MB, "
             f"{rate:,.0f} records/s{CLEAR_TO_END}"
         )
         sys.stderr.flush()
@@ -333,9 +406,9 @@ class LiveView:
         stamp = time.strftime("%H:%M:%S")
         for key, line in lines.items():
             if self._shown.get(key) != line:
-                print(f"{stamp} {line}")
+                say(f"{stamp} {line}")
         for key in sorted(self._shown.keys() - lines.keys() - {SUMMARY}):
-            print(f"{stamp} {key} {gone}")
+            say(f"{stamp} {key} {gone}")
         self._shown = lines
         sys.stdout.flush()
 
@@ -344,7 +417,7 @@ class LiveView:
         if line == self._note:
             return
         self._note = line
-        print(f"moldau: {' '.join(line.split())}", file=sys.stderr, flush=True)
+        warn(line)
 
 
 @contextmanager
@@ -360,7 +433,7 @@ def live_view(*, plain: bool = False) -> Iterator[LiveView]:
 
 
 def _drawn(block: Block, width: int) -> Iterator[str]:
-    yield block.title
+    yield one_line(block.title)
     if block.columns:
         yield from table_lines(block.columns, block.rows, width)
     yield ""

@@ -26,7 +26,7 @@ from moldau.cli.options import (
     client_properties,
     key_values,
 )
-from moldau.cli.output import fail, print_json, print_rows, print_table
+from moldau.cli.output import error_console, fail, print_json, print_rows, print_table, say, warn
 from moldau.schema_registry.settings import take_registry_settings
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def settle(file: File) -> None:
             is_settled = settle_pipeline(each)
         except SparkConnectorError as error:
             fail(f"{each.name}: {error}")
-        typer.echo(f"{each.name}: {'settled' if is_settled else 'has nothing to settle'}")
+        say(f"{each.name}: {'settled' if is_settled else 'has nothing to settle'}")
 
 
 @app.command("list")
@@ -146,7 +146,7 @@ def list_jobs(as_json: AsJson = False) -> None:
         print_json({"jobs": jobs, "submit_script": script})
         return
     print_table(("job", "does"), ((kind.job, kind.summary) for kind in JOBS.values()))
-    typer.echo(f"spark-submit {script} FILE")
+    say(f"spark-submit {script} FILE")
 
 
 def _loaded(file: Path) -> PipelineFile:
@@ -160,26 +160,25 @@ def _loaded(file: Path) -> PipelineFile:
             return load_pipelines(file)
         except PipelineFileError as error:
             for problem in error.problems:
-                print(f"moldau: {problem}", file=sys.stderr)
+                warn(problem)
             sys.exit(2)
 
 
 def _run_and_show(file: PipelineFile, options: RunOptions, *, as_json: bool) -> None:
-    from rich.console import Console
-
     from moldau.spark_connector.pipelines.runner import run_pipelines
     from moldau.spark_connector.pipelines.running import progress_view
 
     if as_json:
 
         def on_batch(progress: BatchProgress) -> None:
-            print_json(progress.as_json(), one_line=True)
+            print_json(progress.as_json(), is_row=True)
+            sys.stdout.flush()
 
         options.observer = on_batch
-        options.say = lambda text: print(f"moldau: {text}", file=sys.stderr)
+        options.say = warn
         run_pipelines(file, options)
         return
-    with progress_view(Console(stderr=True)) as view:
+    with progress_view(error_console()) as view:
         options.observer, options.say = view.batch_done, view.say
         run_pipelines(file, options)
 
@@ -289,7 +288,7 @@ def move_one(
     from moldau.spark_connector import move_sink
 
     move_sink({**options, "sinkId": sink_id}, new_id)
-    typer.echo(f"{sink_id}: moved to {new_id}")
+    say(f"{sink_id}: moved to {new_id}")
 
 
 @sinks.command("settle")
@@ -304,7 +303,7 @@ def settle_one(options: dict[str, str], sink_id: SinkId) -> None:
     if sink_id not in {each.sink_id for each in list_sinks(options)}:
         fail(f"there is no sink {sink_id}: `moldau pipeline sinks list` shows them")
     settle_sink({**options, "sinkId": sink_id})
-    typer.echo(f"{sink_id}: settled")
+    say(f"{sink_id}: settled")
 
 
 @sinks.command("forget")
@@ -328,4 +327,4 @@ def forget_one(
 
     forget_sink({**options, "sinkId": sink_id}, query)
     what = sink_id if query is None else f"query {query} in {sink_id}"
-    typer.echo(f"{what}: forgotten")
+    say(f"{what}: forgotten")

@@ -17,7 +17,7 @@ import typer
 from moldau import client
 from moldau.cli.completion import complete_profiles
 from moldau.cli.options import AsJson, key_values
-from moldau.cli.output import fail, print_json, print_table
+from moldau.cli.output import fail, print_json, print_table, say, warn
 from moldau.cli.profile_files import (
     ENVIRONMENT,
     NO_PROFILE,
@@ -113,7 +113,7 @@ def list_profiles(as_json: AsJson = False) -> None:
         print_json(rows)
         return
     if not rows:
-        typer.echo("no profiles (`moldau profile create NAME bootstrap.servers=HOST:PORT`)")
+        say("no profiles (`moldau profile create NAME bootstrap.servers=HOST:PORT`)")
         return
     print_table(
         ["profile", "bootstrap servers", "in use"],
@@ -168,7 +168,7 @@ def create(
         except ConfigError as error:
             fail(str(error), status=2)
     _save(name, {**properties, **_given(settings)})
-    typer.echo(f"created profile {name}")
+    say(f"created profile {name}")
     if use_it:
         use(name)
 
@@ -190,7 +190,7 @@ def set_properties(
     if not changes and not unset:
         fail("give KEY=VALUE, KEY or --unset KEY", status=2)
     _save(name, {**properties, **changes})
-    typer.echo(f"changed profile {name}")
+    say(f"changed profile {name}")
 
 
 @app.command("use")
@@ -199,10 +199,10 @@ def use(name: Name) -> None:
     if name != NO_PROFILE:
         read_profile(name)
     use_profile(None if name == NO_PROFILE else name)
-    typer.echo("no profile is in use" if name == NO_PROFILE else f"using profile {name}")
+    say("no profile is in use" if name == NO_PROFILE else f"using profile {name}")
     override = os.environ.get(ENVIRONMENT)
     if override is not None:
-        typer.echo(f"moldau: {ENVIRONMENT}={override} in the environment goes before it", err=True)
+        warn(f"{ENVIRONMENT}={override} in the environment goes before it")
 
 
 @app.command("delete")
@@ -213,7 +213,7 @@ def delete(name: Name) -> None:
         profile_path(name).unlink()
     except OSError as error:
         fail(f"{profile_path(name)}: {error.strerror}")
-    typer.echo(f"deleted profile {name}")
+    say(f"deleted profile {name}")
     if profile_in_use() == name:
         use_profile(None)
-        typer.echo("no profile is in use")
+        say("no profile is in use")

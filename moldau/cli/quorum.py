@@ -15,7 +15,7 @@ import typer
 from moldau import client
 from moldau.cli.local_nodes import bootstrap
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
-from moldau.cli.output import age_text, fail, print_json, print_table
+from moldau.cli.output import age_text, fail, print_json, print_table, say
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
 
@@ -54,7 +54,7 @@ def status(access: ClusterAccess, as_json: AsJson = False) -> None:
         return
     for name, value in figures.items():
         for line in _status_lines(f"{name.title().replace('_', '')}:", value):
-            typer.echo(line)
+            say(line)
 
 
 def _status_lines(name: str, value: object) -> list[str]:
@@ -123,13 +123,13 @@ def add_controller(
         f"{', '.join(str(endpoint) for endpoint in endpoints)}"
     )
     if dry_run:
-        typer.echo(f"would add {shown}")
+        say(f"would add {shown}")
         return
 
     access.run(
         lambda admin: admin.add_raft_voter(voter_id, directory_id, endpoints, cluster_id=cluster_id)
     )
-    typer.echo(f"added {shown}")
+    say(f"added {shown}")
 
 
 @app.command("remove-controller")
@@ -180,7 +180,7 @@ def remove_controller(
 
     removed = access.ask(ClusterCalls, work)
     done = "would remove" if dry_run else "removed"
-    typer.echo(f"{done} controller {controller_id} with directory id {uuid_to_base64(removed)}")
+    say(f"{done} controller {controller_id} with directory id {uuid_to_base64(removed)}")
 
 
 @app.command("transfer-leader")
@@ -197,7 +197,7 @@ def transfer_leader(
     told = f"controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
     if quorum.leader_id != node_id:
         fail(f"another voter was elected: {told}")
-    typer.echo(told)
+    say(told)
 
 
 def follower_lag(quorum: client.QuorumDescription) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
-from moldau.cli.output import fail, print_json, print_table
+from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.security import QuotaEntity, SecurityCalls
 
 app = typer.Typer()
@@ -123,4 +123,4 @@ def alter(
                 raise problem
 
     access.ask(SecurityCalls, work)
-    typer.echo("valid" if validate_only else "altered")
+    say("valid" if validate_only else "altered")

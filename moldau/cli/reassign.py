@@ -31,7 +31,16 @@ from moldau.cli.options import (
     parse_targets,
     partitions_of,
 )
-from moldau.cli.output import INTERRUPTED, fail, live_view, print_json, print_table, size_text
+from moldau.cli.output import (
+    INTERRUPTED,
+    fail,
+    live_view,
+    print_json,
+    print_table,
+    say,
+    size_text,
+    warn,
+)
 from moldau.cli.reassignment import (
     COLUMNS,
     Move,
@@ -170,7 +179,7 @@ def cancel(
         refused = [error for error in outcome.values() if error is not None]
         for partition in sorted(outcome):
             if outcome[partition] is None:
-                typer.echo(f"{partition} stays on {ids_text(moves[partition].original_replicas)}")
+                say(f"{partition} stays on {ids_text(moves[partition].original_replicas)}")
         if refused:
             fail(f"{len(refused)} of {len(outcome)} moves could not be cancelled: {refused[0]}")
         if not preserve_throttles:
@@ -204,7 +213,7 @@ def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson =
             ]
         )
     elif not moves:
-        typer.echo("no partition is being moved")
+        say("no partition is being moved")
     else:
         print_table(
             ("topic", "partition", "replicas", "adding", "removing"),
@@ -318,11 +327,11 @@ def execute(
         if made.moves:
             await _begin(admin, made, throttle, additional, same_factor, rollback)
         elif made.wanted.keys() & made.ongoing.keys():
-            typer.echo("all partitions are where they should be, or on the way")
+            say("all partitions are where they should be, or on the way")
             if throttle is not None:
                 await _throttle(admin, made, throttle)
         else:
-            typer.echo("all partitions are where they should be")
+            say("all partitions are where they should be")
             return
         if wait:
             await finish(admin, made.wanted, interval, wait_timeout_ms, clear=throttle is not None)
@@ -355,7 +364,7 @@ async def _begin(
     refused = [error for error in outcome.values() if error is not None]
     for partition in sorted(outcome):
         if outcome[partition] is None:
-            typer.echo(f"{partition} moves to {ids_text(made.after[partition])}")
+            say(f"{partition} moves to {ids_text(made.after[partition])}")
     if refused:
         fail(f"{len(refused)} of {len(outcome)} could not be moved: {refused[0]}")
 
@@ -371,7 +380,7 @@ async def _throttle(admin: client.Admin, made: Plan, bytes_per_second: int) -> N
     live = made.live_broker_ids
     down = await set_throttle(admin, {**moving, **made.moves}, bytes_per_second, live)
     if down:
-        typer.echo(f"moldau: not throttled, since they are down: {ids_text(down)}", err=True)
+        warn(f"not throttled, since they are down: {ids_text(down)}")
 
 
 def _wish(
@@ -413,7 +422,7 @@ def _wish(
 
 def _show(made: Plan, sizes: Mapping[client.TopicPartition, int | None]) -> None:
     if not made.moves:
-        typer.echo("all partitions are where they should be")
+        say("all partitions are where they should be")
         return
     rows: list[tuple[object, ...]] = []
     sizes_to_copy: list[int | None] = []
@@ -435,7 +444,7 @@ def _show(made: Plan, sizes: Mapping[client.TopicPartition, int | None]) -> None
     known = sum(size for size in sizes_to_copy if size is not None)
     copies = sum(len(move.added) for move in made.moves.values())
     at_least = "at least " if None in sizes_to_copy else ""
-    typer.echo(
+    say(
         f"{len(made.moves)} partitions change, {copies} replicas are copied, "
         f"{at_least}{size_text(known)}"
     )
@@ -506,7 +515,7 @@ async def _verified(
     ]
     if not quiet:
         for row in rows:
-            typer.echo(f"{row.topic}-{row.partition} {_state_text(row)}")
+            say(f"{row.topic}-{row.partition} {_state_text(row)}")
     if clear and not moves:
         await _clear(admin, topics, quiet)
     return rows
@@ -518,7 +527,7 @@ async def _clear(admin: client.Admin, topics: Collection[str], quiet: bool = Fal
         return
     cleared = await clear_throttles(admin, topics)
     if cleared and not quiet:
-        typer.echo(f"throttles are taken from {', '.join(cleared)}")
+        say(f"throttles are taken from {', '.join(cleared)}")
 
 
 def _refuse_incomplete(rows: Collection[PartitionState]) -> None:

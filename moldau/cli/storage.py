@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau.cli.options import key_values
-from moldau.cli.output import fail, print_rows
+from moldau.cli.output import fail, print_rows, say
 from moldau.config import ConfigError, NodeConfig
 from moldau.metadata.features import (
     KRAFT_VERSION,
@@ -43,7 +43,7 @@ def random_uuid() -> None:
     """Print a new random cluster id."""
     from moldau.node.formatting import random_cluster_id
 
-    typer.echo(random_cluster_id(_random()))
+    say(random_cluster_id(_random()))
 
 
 @app.command("format")
@@ -112,9 +112,9 @@ def format_command(
     except OSError as error:
         fail(f"{error.filename or config}: {error.strerror or error}")
     for path in formatted:
-        typer.echo(f"formatted {path} for node {plan.node_id} of cluster {plan.cluster_id}")
+        say(f"formatted {path} for node {plan.node_id} of cluster {plan.cluster_id}")
     if not formatted:
-        typer.echo("nothing to format")
+        say("nothing to format")
 
 
 def _check_modes(config: NodeConfig, standalone: bool, initial: str | None, none: bool) -> None:

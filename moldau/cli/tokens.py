@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
-from moldau.cli.output import fail, print_json, print_rows
+from moldau.cli.output import fail, print_json, print_rows, say
 from moldau.client.admin.security import DelegationToken, SecurityCalls
 
 app = typer.Typer()
@@ -52,8 +52,8 @@ def create(
     if as_json:
         print_json({**_row(token), "secret": _secret(token)})
         return
-    typer.echo(f"token {token.token_id} of {token.owner} lasts until {_time(token.expires_at_ms)}")
-    typer.echo(f"its secret: {_secret(token)}")
+    say(f"token {token.token_id} of {token.owner} lasts until {_time(token.expires_at_ms)}")
+    say(f"its secret: {_secret(token)}")
 
 
 @app.command("list")
@@ -90,7 +90,7 @@ def renew(
         token = await _found(admin, token_id)
         return await admin.renew_delegation_token(token.hmac, renew_period_ms=period_ms)
 
-    typer.echo(f"token {token_id} lasts until {_time(access.ask(SecurityCalls, work))}")
+    say(f"token {token_id} lasts until {_time(access.ask(SecurityCalls, work))}")
 
 
 @app.command("expire")
@@ -109,7 +109,7 @@ def expire(
         return await admin.expire_delegation_token(token.hmac, expiry_period_ms=period_ms)
 
     ends_ms = access.ask(SecurityCalls, work)
-    typer.echo(
+    say(
         f"token {token_id} has ended"
         if period_ms < 0
         else f"token {token_id} lasts until {_time(ends_ms)}"

@@ -32,7 +32,7 @@ from moldau.cli.options import (
     parse_targets,
     resolve_names,
 )
-from moldau.cli.output import Block, fail, live_view, print_json, print_table
+from moldau.cli.output import Block, fail, live_view, print_json, print_table, say, warn
 from moldau.client.admin.topics import TopicCalls
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import uuid_to_base64
@@ -331,7 +331,7 @@ def describe(
         print_json(documents)
         return
     for document in documents:
-        typer.echo(_title(document))
+        say(_title(document))
         print_table(PARTITION_COLUMNS, (cells(row) for row in document["partitions"]))
 
 
@@ -352,7 +352,8 @@ async def _follow(
                 view.say(str(error))
             else:
                 if as_json:
-                    print_json(documents, one_line=True)
+                    print_json(documents, is_row=True)
+                    sys.stdout.flush()
                 else:
                     view.show([_block(document) for document in documents])
             await asyncio.sleep(interval_s)
@@ -435,9 +436,9 @@ def elect_leaders(
     else:
         for partition, error in sorted(outcome.items()):
             if partition not in failed:
-                typer.echo(f"{partition} {'elected' if error is None else 'needed no election'}")
+                say(f"{partition} {'elected' if error is None else 'needed no election'}")
         if not outcome:
-            typer.echo("no partition needed an election")
+            say("no partition needed an election")
     if failed:
         texts = "; ".join(str(error) for error in list(failed.values())[:3])
         fail(f"{len(failed)} of {len(outcome)} elections failed: {texts}")
@@ -446,7 +447,7 @@ def elect_leaders(
 def _ask() -> None:
     if not sys.stdin.isatty():
         fail(f"{UNCLEAN_WARNING}; give --yes if that is what you want", status=2)
-    typer.echo(f"moldau: {UNCLEAN_WARNING}", err=True)
+    warn(UNCLEAN_WARNING)
     if not typer.confirm("Elect all the same?", err=True):
         fail("nothing was elected")
 
@@ -464,7 +465,7 @@ def list_topics(
         print_json(names)
     else:
         for name in names:
-            typer.echo(name)
+            say(name)
 
 
 @app.command("create")
@@ -502,7 +503,7 @@ def create(
             return f"{name} exists"
         return f"{name} could be created" if validate_only else f"created {name}"
 
-    typer.echo(access.ask(TopicCalls, work))
+    say(access.ask(TopicCalls, work))
 
 
 @app.command("alter")
@@ -542,7 +543,7 @@ def alter(
             await admin.create_partitions({name: client.NewPartitions(partitions)})
 
     access.run(work)
-    typer.echo(f"altered {name}")
+    say(f"altered {name}")
 
 
 @app.command("delete")
@@ -566,8 +567,8 @@ def delete(
             except client.UnknownTopicOrPartition:
                 if not if_exists:
                     raise
-                typer.echo(f"{name} does not exist")
+                say(f"{name} does not exist")
             else:
-                typer.echo(f"deleted {name}")
+                say(f"deleted {name}")
 
     access.ask(TopicCalls, work)

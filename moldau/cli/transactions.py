@@ -26,7 +26,7 @@ from moldau.cli.options import (
     partitions_of,
     registered_broker,
 )
-from moldau.cli.output import age_text, complain, fail, print_json, print_rows, print_table
+from moldau.cli.output import age_text, complain, fail, print_json, print_rows, print_table, say
 from moldau.protocol.errors import ErrorCode
 
 MINUTE_MS = 60_000
@@ -281,7 +281,7 @@ def abort(
         return transaction
 
     aborted = access.run(work)
-    typer.echo(f"aborted the transaction of producer {aborted.producer_id} on {aborted.partition}")
+    say(f"aborted the transaction of producer {aborted.producer_id} on {aborted.partition}")
 
 
 @app.command("find-hanging")
@@ -327,7 +327,7 @@ def find_hanging_transactions(
     if as_json or rows:
         print_rows(columns, rows, as_json=as_json)
     else:
-        typer.echo(f"no transaction hangs on {search.partition_count} partitions")
+        say(f"no transaction hangs on {search.partition_count} partitions")
     complain(search.errors)
 
 
@@ -338,7 +338,7 @@ def force_terminate(access: ClusterAccess, transactional_ids: TransactionalIds) 
     outcome = access.run(lambda admin: admin.fence_producers(transactional_ids))
     for transactional_id, answer in outcome.items():
         if not isinstance(answer, client.KafkaError):
-            typer.echo(
+            say(
                 f"terminated {transactional_id}: its producer is now {answer.producer_id} "
                 f"in epoch {answer.producer_epoch}"
             )

@@ -11,9 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
@@ -21,6 +19,7 @@ import typer
 from moldau.cli.output import fail
 from moldau.cli.record_formats import InputProblem
 from moldau.client import ConfigurationError, SerializationError
+from moldau.config.small_files import read_small_file
 from moldau.runtime.fault_words import words_of
 from moldau.schema_registry.settings import REGISTERS, STRATEGY, take_registry_settings
 
@@ -434,12 +433,9 @@ def _of_message(codec: Codec, message: str) -> Codec:
 def _file(name: str, kind: str) -> Schema:
     from moldau.schema_registry import Schema
 
-    path = Path(name)
     try:
-        if path.stat().st_size > MAX_SCHEMA_BYTES:
-            raise ConfigurationError(f"{name}: over {MAX_SCHEMA_BYTES} bytes")
-        text = path.read_text(encoding="utf-8")
+        text = read_small_file(name, MAX_SCHEMA_BYTES, takes_pipe=True).decode()
     except (OSError, UnicodeDecodeError) as error:
-        words = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        words = error.strerror or error if isinstance(error, OSError) else error
         raise ConfigurationError(f"{name}: {words}") from None
     return Schema(text, SCHEMAS[kind])

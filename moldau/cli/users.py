@@ -15,7 +15,7 @@ import typer
 
 from moldau import client
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, read_small_file
-from moldau.cli.output import fail, print_rows
+from moldau.cli.output import fail, print_rows, say
 from moldau.client.admin.security import (
     ScramCredentialInfo,
     ScramDeletion,
@@ -67,7 +67,7 @@ def create(
         _raise_first(await admin.alter_user_scram_credentials([wanted]))
 
     access.ask(SecurityCalls, work)
-    typer.echo(f"user {name} may log in with {mechanism}")
+    say(f"user {name} may log in with {mechanism}")
 
 
 @app.command("list")
@@ -114,7 +114,7 @@ def delete(
         return numbers
 
     for number in access.ask(SecurityCalls, work):
-        typer.echo(f"user {name} has no {number.name.replace('_', '-')} password any more")
+        say(f"user {name} has no {number.name.replace('_', '-')} password any more")
 
 
 def _raise_first(outcome: dict[str, client.BrokerError | None]) -> None:

@@ -630,23 +630,65 @@ _METRICS = (
         "Our own: different denied actions, allowed ones and failed authentications that are "
         "logged in ten seconds, of each, beside one of every client; one client's are half of the "
         "free ones at most, and what is left out is counted."),
+    ConfigKey("moldau.decoded.max.bytes", LONG, 268_435_456, within(134_217_728), LOW, STATIC,
+        "Our own: how much memory the decoded requests of more than 16 KiB take together until "
+        "they are answered, for the listeners of the broker and for those of the controller. A "
+        "principal, or an address without one, has no more than it leaves to others."),
+    ConfigKey("moldau.delegation.token.max.per.owner", INT, 1_000, within(1, 100_000), LOW, STATIC,
+        "Our own: how many delegation tokens an owner has; expired ones do not count. The answer "
+        "beyond is POLICY_VIOLATION. Of the 100,000 of a cluster an owner has no more than are "
+        "left for others."),
+    ConfigKey("moldau.fair.share", INT, 25, within(1, 100), LOW, CLUSTER,
+        "Our own: per cent of the memory for requests of clients, of nodes, or of those that have "
+        "not authenticated, that one principal or one address may hold while others wait for it; "
+        "while none waits, one may hold all of it but this share."),
+    ConfigKey("moldau.fetch.session.cache.max.partitions", INT, 500_000, within(0), LOW, STATIC,
+        "Our own: how many partitions the fetch sessions of a broker hold together; a principal "
+        "has an equal share when they are full. A client that finds no room fetches without a "
+        "session."),
+    ConfigKey("moldau.group.coordinator.max.bytes", LONG, 1_073_741_824, within(1), LOW, STATIC,
+        "Our own: how much memory groups and their offsets take at one broker, estimated. A "
+        "principal has no more than is left for others; what is there is never taken away."),
+    ConfigKey("moldau.health.socket", STRING, "", None, LOW, STATIC,
+        "Our own: the path of a Unix domain socket that `moldau server health` asks whether the "
+        "node's event loops run, without the network; empty switches it off."),
     ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC", "BEARER"), MEDIUM,
         STATIC,
         "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "
         "SCRAM; BEARER, with signed tokens; certificates come in by moldau.http.ssl.client.auth."),
+    ConfigKey("moldau.http.header.timeout.ms", INT, 5_000, within(100), LOW, STATIC,
+        "Our own: how long an HTTP client may take for the headers of a request, from the "
+        "connection's beginning or from the first byte of a further request."),
+    ConfigKey("moldau.http.idle.timeout.ms", INT, 75_000, within(100), LOW, STATIC,
+        "Our own: how long a connection to the HTTP listener may be without a request."),
     ConfigKey("moldau.http.listener", STRING, "", BIND_ADDRESS, MEDIUM, STATIC,
         "Our own: HOST:PORT for metrics, health and read-only JSON over HTTP; empty switches it "
         "off."),
+    ConfigKey("moldau.http.max.connections", INT, 1_000, within(1), LOW, STATIC,
+        "Our own: connections to the HTTP listener; one more closes the one that has waited "
+        "longest of the address that has most."),
+    ConfigKey("moldau.http.max.connections.per.ip", INT, 100, within(1), LOW, STATIC,
+        "Our own: the same, of one address; one more closes its own that has waited longest."),
+    ConfigKey("moldau.http.max.unsent.bytes", LONG, 67_108_864, within(1), LOW, STATIC,
+        "Our own: answers of the HTTP listener that its clients have not read yet; above that the "
+        "address that leaves most unread loses the connection that has waited longest."),
     ConfigKey("moldau.http.open.paths", LIST, ("/healthz", "/readyz"),
         list_of("/healthz", "/metrics", "/readyz"), MEDIUM, STATIC,
         "Our own: pages of the HTTP listener that every client may read, whatever the other "
         "settings and the authorizer say."),
+    ConfigKey("moldau.http.response.timeout.ms", INT, 30_000, within(100), LOW, STATIC,
+        "Our own: how long a client of the HTTP listener may take to read an answer, from the end "
+        "of its request."),
     *_http_keys(),
     ConfigKey("moldau.log.format", STRING, "console", one_of("console", "json"), LOW, STATIC,
         "Our own: whether log lines are for people (console) or for machines (json)."),
     ConfigKey("moldau.log.level", STRING, "INFO",
         one_of("DEBUG", "INFO", "WARNING", "ERROR", any_case=True), LOW, CLUSTER,
         "Our own: the least severity that is logged; may be changed while the node runs."),
+    ConfigKey("moldau.node.principals", STRING, "", None, LOW, STATIC,
+        "Our own: principals of this cluster's nodes, with semicolons between them, * for any "
+        "characters but a comma, as User:CN=*,OU=nodes. They may do what nodes need, and no client "
+        "may have their names."),
     ConfigKey("moldau.sasl.oauthbearer.allowed.files", LIST, (), list_of(), LOW, STATIC,
         "Our own: the files that a file: URL of sasl.oauthbearer.jwks.endpoint.url and "
         "sasl.oauthbearer.token.endpoint.url may name, and sasl.oauthbearer.assertion.*, as "
@@ -655,6 +697,13 @@ _METRICS = (
         "Our own: the URLs that sasl.oauthbearer.jwks.endpoint.url and "
         "sasl.oauthbearer.token.endpoint.url may have, as Kafka's system property "
         "org.apache.kafka.sasl.oauthbearer.allowed.urls."),
+    ConfigKey("moldau.ssl.store.directories", LIST, (), list_of(), MEDIUM, STATIC,
+        "Our own: where the files of key and trust stores lie that are set while the node runs; "
+        "the directories of the stores that the node's own configuration names, when empty. Never "
+        "in a log directory."),
+    ConfigKey("moldau.transaction.coordinator.max.bytes", LONG, 536_870_912, within(1), LOW, STATIC,
+        "Our own: how much memory transactional ids take at one broker, estimated. A principal "
+        "has no more than is left for others; what is there is never taken away."),
     ConfigKey("quota.window.num", INT, 11, within(1), LOW, STATIC,
         "Samples kept for client quotas."),
     ConfigKey("quota.window.size.seconds", INT, 1, within(1), LOW, STATIC,

@@ -26,6 +26,7 @@ from moldau.config.listeners import (
     parse_quorum_voters,
     parse_security_protocol_map,
 )
+from moldau.config.principals import NODES_OF_OLD, NodePrincipals
 from moldau.config.properties import properties_of_environment, read_properties_file
 from moldau.config.providers import PROVIDERS, configures_a_provider, resolved
 from moldau.config.table import (
@@ -67,6 +68,8 @@ CONSUMER_GROUP_ASSIGNORS: Final = {
 }
 """The values of `group.consumer.assignors` that are served, and what each of them stands for."""
 
+_LOGS_IN: Final = ("sasl.mechanism.inter.broker.protocol", "sasl.mechanism.controller.protocol")
+
 _NOT_ABOVE = (
     ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
@@ -90,6 +93,7 @@ class NodeConfig(Mapping[str, Any]):
         listeners, advertised_listeners: endpoints; a port 0 and a host "" are still to be resolved,
             see `resolve_advertised`.
         listener_security_protocols: protocol by listener name (upper case).
+        principals: who the cluster's nodes are, and which names are reserved.
     """
 
     def __init__(
@@ -109,6 +113,10 @@ class NodeConfig(Mapping[str, Any]):
         warnings: list[str] = []
         self._values, self._listener_values = _typed_values(properties, warnings, quiet_keys)
         self._parse_addresses()
+        self.principals = NodePrincipals(
+            self["moldau.node.principals"],
+            log_in_by_scram=any(properties.get(key, "").startswith("SCRAM-") for key in _LOGS_IN),
+        )
         warnings.extend(_listener_warnings(self))
         warnings.extend(_check_node(self))
         self.warnings = tuple(warnings)
@@ -270,6 +278,13 @@ class NodeConfig(Mapping[str, Any]):
         if not self.is_controller:
             return ()
         return tuple(e for e in self.listeners if e.listener_name in self.controller_listener_names)
+
+    def is_between_nodes(self, listener_name: str) -> bool:
+        """Whether nodes connect to this listener of other nodes."""
+        return (
+            listener_name == self.inter_broker_listener_name
+            or listener_name in self.controller_listener_names
+        )
 
     @property
     def late_controller_listeners(self) -> frozenset[str]:
@@ -499,6 +514,11 @@ def _check_node(config: NodeConfig) -> Iterator[str]:
         yield (
             "controller.listener.names has several entries; a broker connects to "
             f"{config.controller_listener_names[0]} only"
+        )
+    if NODES_OF_OLD in map(str.strip, config["super.users"].split(";")):
+        yield (
+            f"super.users names {NODES_OF_OLD}: the certificate of each node is that of a super "
+            "user; moldau.node.principals gives nodes what they need (docs/security.md)"
         )
     if config["broker.heartbeat.interval.ms"] * 2 > config["broker.session.timeout.ms"]:
         yield (

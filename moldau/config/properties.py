@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from moldau.config.definition import ConfigError
+from moldau.config.small_files import read_small_file
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 """A file above this size is a mistake (a log segment, a device), not configuration."""
@@ -71,18 +72,18 @@ def parse_properties(text: str, *, source: str = "properties") -> dict[str, str]
     return result
 
 
-def read_properties_file(path: str) -> dict[str, str]:
+def read_properties_file(path: str, *, takes_pipe: bool = True) -> dict[str, str]:
     """Reads a `.properties` file (UTF-8).
+
+    Args:
+        takes_pipe: False for a path out of a configuration (see `read_small_file`).
 
     Raises ConfigError: the file cannot be read, is not text, or is larger than `MAX_FILE_BYTES`.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        data = read_small_file(path, MAX_FILE_BYTES, takes_pipe=takes_pipe)
     except OSError as error:
         raise ConfigError(path, None, f"cannot be read: {error.strerror or error}") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(path, None, f"is larger than {MAX_FILE_BYTES} bytes")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

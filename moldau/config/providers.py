@@ -17,6 +17,7 @@ from typing import Final, NoReturn, TypeVar
 
 from moldau.config.definition import ConfigError
 from moldau.config.properties import MAX_FILE_BYTES, read_properties_file
+from moldau.config.small_files import read_small_file
 
 PROVIDERS: Final = "config.providers"
 _PACKAGE: Final = "org.apache.kafka.common.config.provider."
@@ -91,9 +92,11 @@ class _Provider:
         self._check_path(path)
         if path not in files:
             try:
-                files[path] = read_properties_file(path)
+                files[path] = read_properties_file(path, takes_pipe=False)
             except ConfigError as error:
                 raise LookupError(f"{path}: {error.allowed}") from None
+            except ValueError:
+                raise LookupError(f"{path!r}: no file can have this name") from None
         if key not in files[path]:
             raise LookupError(f"{path} has no key {key!r}")
         return files[path][key]
@@ -104,11 +107,7 @@ class _Provider:
             raise LookupError(f"{key!r} is no name of a file in {path or 'a directory'}")
         whole = os.path.join(path, key)
         try:
-            with open(whole, "rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
-            if len(data) > MAX_FILE_BYTES:
-                raise LookupError(f"{whole} is larger than {MAX_FILE_BYTES} bytes")
-            return data.decode()
+            return read_small_file(whole, MAX_FILE_BYTES).decode()
         except OSError as error:
             raise LookupError(f"{whole} cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError as error:

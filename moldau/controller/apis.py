@@ -5,17 +5,19 @@ cluster or on each resource that a request names, and what is forwarded in an En
 Called in process by a broker of the same node, and by the request router of the controller
 listener. Must not: decide anything about metadata. Invariants: every request gets a response of its
 own API, failures included; a resource that the sender may not ask for never reaches the controller,
-and every named one is answered; clients' requests reach the controller in the order they came, and
-those of the quorum and of brokers never wait behind them.
+and every named one is answered; a client's requests reach the controller in the order they came,
+and those of the quorum and of brokers never wait behind them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from moldau.controller.controller import Controller, RequestFailed
 from moldau.controller.core.controller_core import HANDLERS, LIMITED_HANDLERS, TOKEN_HANDLERS
@@ -54,12 +56,34 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.slices import completed
 from moldau.server.api_versions import answer_api_versions
 from moldau.server.authentication.out_of_place import refuse_handshake, refuse_token
-from moldau.server.described_configs import config_permission
+from moldau.server.change_log import CHANGES_OF, ChangeLog
+from moldau.server.decoding import (
+    BULK_BYTES,
+    SCALARS,
+    Budget,
+    needs,
+    on_cluster,
+    on_configs,
+    on_topics,
+)
+from moldau.server.decoding import Steps as DecodingSteps
+from moldau.server.described_configs import (
+    STORES_NEED_ALTER,
+    config_permission,
+    may_change_stores,
+)
+from moldau.server.fair_shares import Lane
 from moldau.server.outgoing import Offload
 from moldau.server.request import RequestContext, Sender, array_names
-from moldau.server.request_router import Handler, Lane, Route
+from moldau.server.request_router import Handler, Route, party_of
+from moldau.text import quoted
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
+
+MAX_TIMEOUT_MS: Final = 60_000
+"""How long a request for a change waits at most, whatever time its client gives it."""
+
+logger = logging.getLogger("moldau.controller.apis")
 
 ACTIVE_CONTROLLER_APIS: Final = frozenset(
     map(ApiKey, (*HANDLERS, *LIMITED_HANDLERS, *TOKEN_HANDLERS))
@@ -118,11 +142,16 @@ PEER_APIS: Final = {ApiKey.DESCRIBE_QUORUM} | {
 }
 """What the quorum and brokers ask, in a lane of their own."""
 
-CLIENTS: Final = Lane(64, 10_000, "10000 requests of clients already wait")
-"""Forwarded requests included."""
+CHANGES: Final = Lane("changes", 64)
+"""What the active controller decides for clients, forwarded requests included. A request that has
+begun keeps its place though its client has gone: the controller still holds what it began.
+"""
 
-PEERS: Final = Lane(10_000, 0, "10000 requests are under way already")
-"""Waiting fetches included."""
+DESCRIPTIONS: Final = Lane("descriptions", 16)
+"""Answered from what this controller has replayed."""
+
+PEERS: Final = Lane("nodes", 20_000)
+"""Waiting fetches of the quorum included. The nodes may be one principal, which gets a half."""
 
 
 SERVED: Final[dict[ApiKey, tuple[int, int]]] = {
@@ -336,6 +365,8 @@ def _create_delegation_token(
     def merge(response: p38.CreateDelegationTokenResponse | None) -> Steps[Message]:
         yield
         if response is not None:
+            if response.error_code == ErrorCode.POLICY_VIOLATION:
+                logger.warning("%s has as many delegation tokens as it may have", quoted(owner))
             return response
         error = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
         return without_token(request, context.principal, error)
@@ -347,22 +378,26 @@ def _create_delegation_token(
 def _config_filter(
     request_class: Callable[..., AnyRequest], response_class: Callable[[], Message]
 ) -> Filter:
-    def restrict(request: Any, context: Sender, _image: MetadataImage) -> Filtered:
+    def restrict(request: Any, context: Sender, image: MetadataImage) -> Filtered:
         allowed, refused = [], []
         for resource in request.resources:
             yield
-            error = config_permission(
-                context, Operation.ALTER_CONFIGS, resource.resource_type, resource.resource_name
-            )
+            kind, name = resource.resource_type, resource.resource_name
+            error = config_permission(context, Operation.ALTER_CONFIGS, kind, name)
+            words = "altering its configuration is not allowed"
+            if error is ErrorCode.NONE and not may_change_stores(
+                context, resource, image.configs.get(kind, name)
+            ):
+                error, words = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, STORES_NEED_ALTER
             if error is ErrorCode.NONE:
                 allowed.append(resource)
             else:
                 refused.append(
                     incremental.AlterConfigsResourceResponse(
                         error_code=error,
-                        error_message="altering its configuration is not allowed",
-                        resource_type=resource.resource_type,
-                        resource_name=resource.resource_name,
+                        error_message=words,
+                        resource_type=kind,
+                        resource_name=name,
                     )
                 )
 
@@ -384,6 +419,17 @@ FILTERS: Final[dict[ApiKey, Filter]] = {
         incremental.IncrementalAlterConfigsRequest, incremental.IncrementalAlterConfigsResponse
     ),
 }
+
+
+BUDGETS: Final = {
+    ApiKey.CREATE_TOPICS: needs(on_cluster(Operation.CREATE), on_topics(Operation.CREATE)),
+    ApiKey.DELETE_TOPICS: needs(on_cluster(Operation.DELETE), on_topics(Operation.DELETE)),
+    ApiKey.CREATE_PARTITIONS: needs(on_topics(Operation.ALTER)),
+    ApiKey.ALTER_CONFIGS: on_configs(Operation.ALTER_CONFIGS),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: on_configs(Operation.ALTER_CONFIGS),
+    ApiKey.DESCRIBE_CONFIGS: on_configs(Operation.DESCRIBE_CONFIGS),
+}
+"""Of the decoding of requests that need no right on the cluster alone; others name one thing."""
 
 
 class QuorumRequests(Protocol):
@@ -412,6 +458,7 @@ class ControllerApis:
         kraft_upgrade: KraftUpgrade,
         work: LongWork,
         mutations: ControllerMutationQuotas,
+        changes: ChangeLog,
     ) -> None:
         self._controller = controller
         self._quorum = quorum
@@ -419,9 +466,10 @@ class ControllerApis:
         self._kraft_upgrade = kraft_upgrade
         self._work = work
         self._mutations = mutations
-        self._in_order = asyncio.Lock()
-        """Held from a client's request until its decision is asked for: none overtakes another
-        whose resources are being looked at.
+        self._changes = changes
+        self._in_order: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By client: held from its request until the decision is asked for, so that none overtakes
+        another of the client whose resources are being looked at.
         """
 
     def routes(self) -> dict[int, Route]:
@@ -438,15 +486,18 @@ class ControllerApis:
             ApiKey.ENVELOPE: Route(
                 *SERVED[ApiKey.ENVELOPE],
                 lambda: Handler(answer=self._answer_envelope),
-                CLIENTS,
+                CHANGES,
                 _opened,
+                _client_of,
+                needs(on_cluster(Operation.CLUSTER_ACTION), max_bytes=BULK_BYTES),
             ),
         }
         routes = {
             api_key: Route(
                 *SERVED[api_key],
                 lambda: Handler(answer=self.answer),
-                PEERS if api_key in PEER_APIS else CLIENTS,
+                _lane_of(api_key),
+                budget=_budget_of(api_key),
             )
             for api_key in CONTROLLER_APIS
         }
@@ -484,6 +535,8 @@ class ControllerApis:
             response = await self._decision(request, context, self._begin(request, context))
         else:
             response = await self._decide(request, context)
+        if api_key in CHANGES_OF:
+            await self._work.in_slices(self._changes.answered(context, request, response))
         if context.api_version is not None:
             fit_version(response, context.api_version)
         return response
@@ -566,7 +619,7 @@ class ControllerApis:
         work = self._work
         decision = None
         quota = self._mutations.of(ApiKey(request.API_KEY), context)
-        async with self._in_order:
+        async with self._order_of(context):
             allowed, merge = await work.in_slices(
                 restrict(request, context, self._controller.committed_image)
             )
@@ -582,9 +635,13 @@ class ControllerApis:
         return merged
 
     async def _decide(self, request: AnyRequest, context: Sender) -> Message:
-        async with self._in_order:
+        async with self._order_of(context):
             decision = self._begin(request, context)
         return await self._decision(request, context, decision)
+
+    def _order_of(self, context: Sender) -> asyncio.Lock:
+        party = party_of(context.principal, context.client_host)
+        return self._in_order.setdefault(party, asyncio.Lock())
 
     def _begin(
         self, request: AnyRequest, context: Sender, takes_permits: TakesPermits = unlimited
@@ -594,7 +651,7 @@ class ControllerApis:
             timeout_ms = float(getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS))
         return self._controller.ask(
             request,
-            timeout_ms=timeout_ms,
+            timeout_ms=min(timeout_ms, MAX_TIMEOUT_MS),
             takes_permits=takes_permits,
             principal=context.principal,
         )
@@ -615,9 +672,31 @@ class ControllerApis:
         return await self._work.on(request, respond, request, error, words)
 
 
-def _opened(envelope: EnvelopeRequest) -> ForwardedRequest | EnvelopeRefused:
+def _lane_of(api_key: ApiKey) -> Lane:
+    if api_key in PEER_APIS:
+        return PEERS
+    return DESCRIPTIONS if api_key in DESCRIBING_APIS else CHANGES
+
+
+def _budget_of(api_key: ApiKey) -> Budget:
+    operation = CLUSTER_OPERATION.get(api_key)
+    if operation is Operation.CLUSTER_ACTION:
+        return needs(on_cluster(operation), max_bytes=BULK_BYTES)
+    return needs(on_cluster(operation)) if operation else BUDGETS.get(api_key, SCALARS)
+
+
+def _client_of(context: Sender, forwarded: ForwardedRequest | EnvelopeRefused) -> str | None:
+    """The client whose request a broker forwards; none if the sender is no broker."""
+    if isinstance(forwarded, EnvelopeRefused):
+        return None
+    if not context.authorized_cluster(Operation.CLUSTER_ACTION, logs_denied=False):
+        return None
+    return party_of(forwarded.principal, forwarded.client_host)
+
+
+def _opened(envelope: EnvelopeRequest) -> DecodingSteps[ForwardedRequest | EnvelopeRefused]:
     try:
-        return decode_envelope(envelope)
+        return (yield from decode_envelope(envelope))
     except EnvelopeRefused as refusal:
         return refusal
 

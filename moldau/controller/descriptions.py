@@ -21,6 +21,7 @@ from moldau.protocol.messages import p32_describe_configs as p32
 from moldau.protocol.messages import p50_describe_user_scram_credentials as p50
 from moldau.protocol.messages import p60_describe_cluster as p60
 from moldau.protocol.schema import Message
+from moldau.protocol.types import topic_name_problem
 from moldau.server.described_acls import described_acls
 from moldau.server.described_configs import DescribedEntries, config_permission, description
 from moldau.server.described_scram import described_scram
@@ -123,6 +124,11 @@ class ClusterDescriptions:
         keys = frozenset(resource.configuration_keys or ()) or None
         shown = short_name(name)
         if resource_type == ConfigResourceType.TOPIC:
+            illegal = topic_name_problem(name)
+            if illegal is not None:
+                result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
+                result.error_message = illegal
+                return result
             if name not in image.topics.topics_by_name:
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 result.error_message = f"there is no topic {shown}"

@@ -48,6 +48,7 @@ class ControllerListener:
         self._on_fault = on_fault
         self._authorizer = authorizer or Authorizer()
         self._watchdog = watchdog
+        self._decoded_max_bytes = (limits or ServerLimits()).decoded_max_bytes
         self._server = Server(
             clock=clock,
             network=network,
@@ -72,6 +73,7 @@ class ControllerListener:
             authorizer=self._authorizer,
             on_fault=self._on_fault,
             watchdog=self._watchdog,
+            decoded_max_bytes=self._decoded_max_bytes,
         )
         self._server.open(self._router)
 

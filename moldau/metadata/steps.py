@@ -15,7 +15,7 @@ Steps: TypeAlias = Generator[None, None, T]
 """Work in steps; what it returns is its result."""
 
 
-def at_once(steps: Steps[T]) -> T:
+def at_once(steps: Generator[object, None, T]) -> T:
     while True:
         try:
             next(steps)

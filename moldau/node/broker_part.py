@@ -35,6 +35,7 @@ from moldau.metadata.token_secrets import TokenSecrets
 from moldau.node.listener_changes import ListenerChanges
 from moldau.node.listeners import listener_specs, log_in, scram_keys
 from moldau.node.quorum_link import allocate_producer_ids
+from moldau.node.reserved_users import warn_of_reserved_users
 from moldau.node.settings import DynamicSettings, server_limits
 from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,
@@ -49,6 +50,7 @@ from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
+from moldau.server.authentication.invented_users import InventedUsers
 from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.quotas.client_quotas import Quotas
@@ -130,6 +132,7 @@ class BrokerPart:
         self.authorizer: Authorizer | None = None
         self._token_secrets = TokenSecrets(config["delegation.token.secret.key"])
         self._token_credentials: TokenCredentials | None = None
+        self._invented = InventedUsers(lambda: metadata.image)
         self._background = Background(on_fault)
         self.server: Server | None = None
         self.services: BrokerServices | None = None
@@ -219,6 +222,7 @@ class BrokerPart:
             on_fault=self._on_fault,
             quotas=quotas,
             watchdog=self._watchdog,
+            decoded_max_bytes=self._config.get_int("moldau.decoded.max.bytes"),
         )
         services.fetch_sessions.register_gauges(self._registry)
         self._registry.gauge(
@@ -247,7 +251,13 @@ class BrokerPart:
         from moldau.server.authentication.listener_security import ListenerSecurity
 
         return ListenerSecurity.of(
-            self._config, endpoint, self._scram_keys, dynamic, self._clock, self._token_keys
+            self._config,
+            endpoint,
+            self._scram_keys,
+            dynamic,
+            self._clock,
+            self._token_keys,
+            self._invented,
         )
 
     def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
@@ -263,6 +273,7 @@ class BrokerPart:
                 self._clock,
                 self._filesystem.offload,
                 self._background.start,
+                lambda *place: self._invented.token_keys(*place).salt,
             )
         return self._token_credentials(mechanism, token_id)
 
@@ -288,11 +299,15 @@ class BrokerPart:
                 self._clock,
                 self._random,
                 max_sessions=self._config.get_int("max.incremental.fetch.session.cache.slots"),
+                max_partitions=self._config.get_int("moldau.fetch.session.cache.max.partitions"),
             ),
             producer_ids=ProducerIds(
                 lambda: allocate_producer_ids(
                     controller, self._config.node_id, self._broker_epoch()
-                )
+                ),
+                clock=self._clock,
+                timers=timers,
+                start=background.start,
             ),
             clock=self._clock,
             timers=timers,
@@ -360,6 +375,7 @@ class BrokerPart:
                 and image.cluster.brokers[own_id].broker_epoch == lifecycle.broker_epoch
             )
         )
+        warn_of_reserved_users(self._config, self._metadata.image)
         lifecycle.move_to(BrokerState.RUNNING)
         assert self._router is not None, "listening"
         self.server.open(self._router)
@@ -436,6 +452,7 @@ class BrokerPart:
             await services.background.close()
             await services.producer_ids.close()
             await services.matcher.close()
+            services.changes.close()
         if lifecycle is not None:
             await lifecycle.stop()
         if self._log_manager is not None:

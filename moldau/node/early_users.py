@@ -6,7 +6,8 @@ controller goes by what its own disk holds: the snapshot and the log behind it, 
 that has never had a leader, the users that `storage format --add-scram` wrote. Apache Kafka's
 controllers have no such users, and do not find each other by SCRAM.
 
-Owns these credentials. Must not change any. Invariant: as soon as this node has replayed the
+Owns these credentials, and the secret of a cluster behind its answers about unknown users. Must not
+change any. Invariant: as soon as this node has replayed the
 committed log up to where its own log ended at the start, the metadata alone decide.
 """
 
@@ -16,23 +17,24 @@ from collections.abc import Iterable
 from typing import Final
 
 from moldau.config import NodeConfig
-from moldau.metadata.image import MetadataImage
-from moldau.node.listeners import scram_keys
+from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
+from moldau.metadata.scram_secret import is_scram_secret
 from moldau.protocol.metadata_records import (
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
 from moldau.protocol.schema import Message
-from moldau.protocol.scram import HASH_NAMES, MECHANISM_NUMBERS, ScramKeys
+from moldau.protocol.scram import HASH_NAMES
 
 NOWHERE: Final = -1
+_REPLAYED: Final = (UserScramCredentialRecord, RemoveUserScramCredentialRecord)
 
 
 class EarlyUsers:
-    """Made with the bootstrap records → `take_log`, before the log is served → `find`."""
+    """Made with the bootstrap records → `take_log`, before the log is served → `image`."""
 
     def __init__(self, bootstrap: Iterable[Message] = ()) -> None:
-        self._keys: dict[tuple[str, int], ScramKeys] = {}
+        self._image = MetadataImage.EMPTY
         self._end_offset = NOWHERE
         self._replay(bootstrap)
 
@@ -42,38 +44,30 @@ class EarlyUsers:
         Args:
             end_offset: where the log ends.
         """
-        bootstrap, self._keys = self._keys, {}
-        if not self._replay(records):
-            self._keys = bootstrap
+        self._replay(records)
         self._end_offset = end_offset
 
-    def find(self, image: MetadataImage, mechanism: str, user: str) -> ScramKeys | None:
-        """The keys of a user, None for one that does not exist.
+    def image(self, committed: MetadataImage) -> MetadataImage:
+        """The image whose users count now, and whose secret.
 
         Args:
-            image: what this node has replayed of the committed log.
+            committed: what this node has replayed of the committed log.
         """
-        replayed = image.provenance.last_contained_offset + 1
+        replayed = committed.provenance.last_contained_offset + 1
         if replayed > 0 and replayed >= self._end_offset:
-            self._keys.clear()
-            return scram_keys(image, mechanism, user)
-        return self._keys.get((user, MECHANISM_NUMBERS[mechanism]))
+            self._image = MetadataImage.EMPTY
+            return committed
+        return self._image
 
-    def _replay(self, records: Iterable[Message]) -> int:
-        """How many records there were."""
-        count = 0
+    def _replay(self, records: Iterable[Message]) -> None:
+        """Take over the users of these records; without any record keep what there is."""
+        delta, count = MetadataDelta(MetadataImage.EMPTY), 0
         for record in records:
             count += 1
-            if isinstance(record, UserScramCredentialRecord):
-                self._keys[record.name, record.mechanism] = ScramKeys(
-                    bytes(record.salt),
-                    bytes(record.stored_key),
-                    bytes(record.server_key),
-                    record.iterations,
-                )
-            elif isinstance(record, RemoveUserScramCredentialRecord):
-                self._keys.pop((record.name, record.mechanism), None)
-        return count
+            if isinstance(record, _REPLAYED) or is_scram_secret(record):
+                delta.replay(record)
+        if count:
+            self._image = delta.apply(Provenance())
 
 
 def has_scram(config: NodeConfig) -> bool:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from moldau.config import ConfigError, NodeConfig
 from moldau.config.listeners import parse_quorum_voters
+from moldau.config.principals import reserved
 from moldau.metadata.features import (
     KRAFT_VERSION,
     LATEST_KRAFT_LEVEL,
@@ -96,7 +97,7 @@ class FormatPlan:
 
         Raises:
             FormatError: initial controllers that cannot be this node's; users at a level of
-                `metadata.version` that has no records for them.
+                `metadata.version` that has no records for them, or with a reserved name.
         """
         static, given = config.has_static_voters, tuple(initial_controllers or ())
         levels = feature_levels or initial_feature_levels()
@@ -120,6 +121,9 @@ class FormatPlan:
             raise FormatError(
                 f"--add-scram needs metadata.version {metadata_release(SCRAM_LEVEL)} at least"
             )
+        for user in users:
+            if not config.principals.may_have_password(user.name):
+                raise FormatError(f"--add-scram: {reserved(user.name)}")
         return cls(
             directories=config.log_directories,
             metadata_directory=config.metadata_log_directory,

@@ -134,6 +134,15 @@ def _security(
     return peer_security(config, listener_name, mechanism_key, dynamic, clock)
 
 
+def names_of_node(config: NodeConfig) -> frozenset[str]:
+    """What this node is called by others, to whom it shows a certificate. Blocks."""
+    if SecurityProtocol.SSL not in config.listener_security_protocols.values():
+        return frozenset()
+    from moldau.server.authentication.own_names import own_names
+
+    return own_names(config)
+
+
 def scram_keys(image: MetadataImage, mechanism: str, user: str) -> ScramKeys | None:
     """What the metadata say of a user; None where there is none."""
     found = image.scram.credentials.get(ScramKey(user, MECHANISM_NUMBERS[mechanism]))

@@ -15,7 +15,7 @@ import os
 import random
 import secrets
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
@@ -39,6 +39,7 @@ from moldau.raft import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.garbage_collector import freeze_garbage_collector
+from moldau.runtime.health_socket import HealthSocket
 from moldau.runtime.private_files import close_to_others
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
@@ -52,7 +53,7 @@ from moldau.storage.log_directory import (
 from moldau.storage.meta_properties import META_PROPERTIES
 
 if TYPE_CHECKING:
-    from moldau.metadata.image.security import ScramCredential, ScramKey
+    from moldau.metadata.image import MetadataImage
     from moldau.node.http.access import HttpAccess, HttpSecurity
     from moldau.node.http.server import HttpListener
 
@@ -88,6 +89,7 @@ class Node:
         self._channel: NetworkControllerChannel | None = None
         self._broker: BrokerPart | None = None
         self._http: HttpListener | None = None
+        self._health: HealthSocket | None = None
         self._watchdog = LoopWatchdog(self._clock, self._registry, "DataLoop")
         self._is_serving = False
         self._registry.gauge(
@@ -109,6 +111,7 @@ class Node:
         http: asyncio.Task[None] | None = None
         try:
             security = self._http_security()  # refuses before anything is opened
+            self._open_health_socket()
             http = asyncio.create_task(self._listen_http(serving, security))
             directories = self._open_directories(format_if_needed)
             channel = await self._start_quorum(directories)
@@ -297,6 +300,7 @@ class Node:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(serving.wait(), HTTP_PATIENCE_S)
         await asyncio.to_thread(importlib.import_module, "moldau.node.http.server")
+        from moldau.node.http.connections import HttpLimits
         from moldau.node.http.server import HttpListener
 
         self._http = HttpListener(
@@ -306,6 +310,7 @@ class Node:
             is_ready=self._is_ready,
             data_loop=asyncio.get_running_loop(),
             access=self._http_access(security),
+            limits=HttpLimits.of(self._config),
         )
         await self._http.start(*address)
 
@@ -335,12 +340,12 @@ class Node:
                 return own_loop
             return self._quorum.loop
 
-        def credentials() -> Mapping[ScramKey, ScramCredential]:
+        def image() -> MetadataImage:
             if self._config.is_broker or self._quorum is None:
-                return self._metadata.image.scram.credentials
-            return self._quorum.image.scram.credentials
+                return self._metadata.image
+            return self._quorum.image
 
-        return HttpAccess(security, Authority(authorizer, loop, credentials))
+        return HttpAccess(security, Authority(authorizer, loop, image))
 
     # -- stop ------------------------------------------------------------------------------------
 
@@ -358,9 +363,27 @@ class Node:
             await self._quorum.stop()
         if self._directories is not None:
             self._directories.release()
+        if self._health is not None:
+            await asyncio.to_thread(self._health.close)
         self._filesystem.close()
 
     # -- parts -----------------------------------------------------------------------------------
+
+    def _open_health_socket(self) -> None:
+        """Say from now on whether the loops run, to the end of the stop. Raises: OSError."""
+        path = self._config.get_string("moldau.health.socket")
+        if not path:
+            return
+        own_loop = asyncio.get_running_loop()
+
+        def loops() -> dict[str, asyncio.AbstractEventLoop]:
+            watched = {"data": own_loop}
+            if self._quorum is not None and self._quorum.is_running:
+                watched["quorum"] = self._quorum.loop
+            return watched
+
+        self._health = HealthSocket(path, loops)
+        self._health.open()
 
     def _is_ready(self) -> bool:
         if self._config.is_broker:

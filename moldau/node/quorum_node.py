@@ -34,7 +34,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.controller_listeners import ControllerListeners
 from moldau.node.early_users import EarlyUsers, has_scram
-from moldau.node.listeners import controller_connector
+from moldau.node.listeners import controller_connector, names_of_node, scram_keys
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
 from moldau.protocol.scram import ScramKeys
@@ -57,7 +57,9 @@ from moldau.runtime.loop_thread import LoopThread
 from moldau.runtime.network import AsyncioNetwork
 from moldau.runtime.shared_work import outcome_of
 from moldau.runtime.telemetry.metrics import Registry
+from moldau.server.authentication.invented_users import InventedUsers
 from moldau.server.authorizer import Authorizer
+from moldau.server.change_log import ChangeLog
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.standard_authorizer import StandardAuthorizer
@@ -210,6 +212,7 @@ class QuorumNode:
         self.authorizer = authorizer or StandardAuthorizer.of(config)
         self._registry = registry
         self._watchdog: LoopWatchdog | None = None
+        self._changes: ChangeLog | None = None
         self._thread = LoopThread("moldau-quorum")
         self._exception_handler = exception_handler
         self._starting: asyncio.Task[None] | None = None
@@ -224,6 +227,7 @@ class QuorumNode:
         self.told = ToldProblems()
         """For all of this node's connections to controllers."""
         self._early_users = EarlyUsers()
+        self._invented = InventedUsers(lambda: self._users)
         self._relays: list[MetadataRelay] = []
         self._ports: dict[str, int] = {}
 
@@ -285,6 +289,11 @@ class QuorumNode:
         return self._thread.loop
 
     @property
+    def is_running(self) -> bool:
+        """Whether there is a loop."""
+        return self._thread.is_running
+
+    @property
     def image(self) -> MetadataImage:
         """What the controller has seen committed; empty before it runs, and on brokers."""
         return MetadataImage.EMPTY if self._controller is None else self._controller.committed_image
@@ -320,13 +329,20 @@ class QuorumNode:
     ) -> ListenerSecurity | None:
         from moldau.server.authentication.listener_security import ListenerSecurity
 
-        return ListenerSecurity.of(self._config, endpoint, self._scram_keys, dynamic)
+        return ListenerSecurity.of(
+            self._config, endpoint, self._scram_keys, dynamic, invented=self._invented
+        )
 
-    def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
+    @property
+    def _users(self) -> MetadataImage:
+        """Where the users are that may log in to this controller."""
         controller = self._controller
         if controller is None:
-            return None
-        return self._early_users.find(controller.committed_image, mechanism, user)
+            return MetadataImage.EMPTY
+        return self._early_users.image(controller.committed_image)
+
+    def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
+        return scram_keys(self._users, mechanism, user)
 
     async def _start_controller(
         self,
@@ -338,7 +354,12 @@ class QuorumNode:
         config = self._config
         controller = self._controller = Controller(
             ControllerCore(
-                ControllerSettings(config, self._cluster_id),
+                ControllerSettings(
+                    config,
+                    self._cluster_id,
+                    scram_secret=secrets.token_hex(32),
+                    own_names=names_of_node(config),
+                ),
                 random.Random(secrets.randbits(128)),
                 on_entries_changed=self.authorizer.change,
             ),
@@ -377,6 +398,8 @@ class QuorumNode:
             ) from None
 
     def _make_apis(self, controller: Controller, log: QuorumLog, clock: Clock) -> ControllerApis:
+        max_lines = self._config.get_int("moldau.audit.log.max.lines")
+        changes = self._changes = ChangeLog(clock, max_lines)
         return ControllerApis(
             controller,
             RaftRequestHandler(
@@ -394,6 +417,7 @@ class QuorumNode:
             ),
             kraft_upgrade=log.upgrade_kraft_version,
             work=LongWork(clock, self._filesystem.offload),
+            changes=changes,
             mutations=ControllerMutationQuotas(
                 lambda: controller.committed_image,
                 clock,
@@ -507,6 +531,8 @@ class QuorumNode:
             await registration.close()
         if controller is not None:
             await controller.close()
+        if self._changes is not None:
+            self._changes.close()
         if log is not None:
             await log.close()
         if listener is not None:

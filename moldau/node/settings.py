@@ -42,11 +42,14 @@ def server_limits(
     defaults = ServerLimits()
     values = config if effective_values is None else effective_values
     queued = config.get_int("queued.max.request.bytes")
+    # With a single listener, clients come by that of the brokers.
+    inter_broker = config.inter_broker_listener_name if len(config.broker_listeners) > 1 else ""
     return ServerLimits(
         request_max_bytes=config.get_int("socket.request.max.bytes"),
         queued_max_request_bytes=(
             defaults.queued_max_request_bytes if queued == UNLIMITED_REQUEST_BYTES else queued
         ),
+        fair_share=values["moldau.fair.share"],
         max_connections=values["max.connections"],
         max_connections_per_ip=values["max.connections.per.ip"],
         max_connections_per_ip_overrides=parse_connection_overrides(
@@ -58,9 +61,9 @@ def server_limits(
         listen_backlog=config.get_int("socket.listen.backlog.size"),
         max_connection_creation_rate=values["max.connection.creation.rate"],
         audit_log_max_lines=config.get_int("moldau.audit.log.max.lines"),
-        unlimited_rate_listener=(
-            config.inter_broker_listener_name if len(config.broker_listeners) > 1 else ""
-        ),
+        decoded_max_bytes=config.get_int("moldau.decoded.max.bytes"),
+        unlimited_rate_listener=inter_broker,
+        node_listeners=frozenset({inter_broker, *config.controller_listener_names}),
     )
 
 

@@ -37,9 +37,11 @@ class DecoderBuilder(SourceBuilder):
             self.line("end = len(buffer)")
             if self._has_records(self.message.spec()):
                 self.line("view = buffer if type(buffer) is memoryview else memoryview(buffer)")
+            self._begin()
             message = self._struct(self.message)
             self._flush()
             self.refuse("if position > end", RemoteProtocolError, _PAST_END)
+            self._end(message)
             self.line(f"return {message}, position")
         return self.finish("decode")
 
@@ -52,6 +54,29 @@ class DecoderBuilder(SourceBuilder):
             elif kind.name == "records":
                 return True
         return False
+
+    # What a decoder in steps does besides
+
+    def _begin(self) -> None:
+        """At the beginning."""
+
+    def _before_array(self, spec: StructSpec, made: str) -> None:
+        """Before an array, as a field of a struct."""
+
+    def _element_begins(self, element: WireType | StructType) -> None:
+        """At the beginning of a loop's body."""
+
+    def _made(self, target: str) -> None:
+        """After a string or bytes."""
+
+    def _tag_begins(self) -> None:
+        """Before a tagged field."""
+
+    def _pause(self) -> None:
+        """At the end of a loop's body, with nothing pending."""
+
+    def _end(self, message: str) -> None:
+        """Before the message is returned."""
 
     # Fixed-width runs
 
@@ -85,6 +110,8 @@ class DecoderBuilder(SourceBuilder):
         made = self.variable("o")
         self.line(f"{made} = new({self.constant(struct.__name__, struct)})")
         for field in self.fields(spec):
+            if isinstance(field.type, ArrayType):
+                self._before_array(spec, made)
             self._field(spec, field, f"{made}.{field.name}")
         for field in self.absent_fields(spec) + self.tagged_fields(spec):
             self._default(field, f"{made}.{field.name}")
@@ -137,13 +164,17 @@ class DecoderBuilder(SourceBuilder):
             if tagged:
                 self._known_tags(spec, tagged, made, count)
             else:
-                self.line(f"position = skip_tagged_fields(buffer, position, {count})")
+                self._skip_tags(count)
+
+    def _skip_tags(self, count: str) -> None:
+        self.line(f"position = skip_tagged_fields(buffer, position, {count})")
 
     def _known_tags(self, spec: StructSpec, tagged: list[FieldSpec], made: str, count: str) -> None:
         tag, size, stop = self.variable("k"), self.variable("s"), self.variable("q")
         self._long(count)
         self.line(f"check_tagged_count({count}, end - position)")
         with self.block(f"for _ in range({count}):"):
+            self._tag_begins()
             for variable in (tag, size):
                 self.line(f"{variable} = buffer[position]")
                 self.line("position += 1")
@@ -161,6 +192,7 @@ class DecoderBuilder(SourceBuilder):
                 word = "elif"
             self.line("else:")
             self.line(f"    position = {stop}")
+            self._pause()
 
     def _long(self, variable: str, helper: str = "long_count", two_bytes: bool = False) -> None:
         """Read the rest of a longer varint; in place when two bytes are likely."""
@@ -234,6 +266,8 @@ class DecoderBuilder(SourceBuilder):
             }[kind.name]
             self.line(f"{target} = {source}")
             self.line(f"position = {stop}")
+            if kind.name != "records":
+                self._made(target)
         self.line(f"elif {length} == {zero}:")
         empty = {"string": '""', "bytes": 'b""', "records": "view[0:0]"}[kind.name]
         self.line(f"    {target} = {empty}")
@@ -258,15 +292,14 @@ class DecoderBuilder(SourceBuilder):
 
     def _elements(self, element: WireType | StructType, target: str, name: str, count: str) -> None:
         if isinstance(element, WireType) and element.format and element.name != "uuid":
-            unpack = f"packed_array({element.format!r}, {count}).unpack_from(buffer, position)"
-            self.line(f"{target} = list({unpack})")
-            self.line(f"position += {count} * {element.size}")
+            self._packed(element, target, count)
             return
         items = self.variable("l")
         self.line(f"{items} = {target} = []")
         add = self.variable("add")
         self.line(f"{add} = {items}.append")
         with self.block(f"for _ in range({count}):"):
+            self._element_begins(element)
             if isinstance(element, StructType):
                 item = self._struct(element.struct)
             else:
@@ -274,6 +307,13 @@ class DecoderBuilder(SourceBuilder):
                 self._value(element, item, name, False, self.flexible)
             self._flush()
             self.line(f"{add}({item})")
+            self._pause()
+
+    def _packed(self, element: WireType, target: str, count: str) -> None:
+        """Numbers, side by side."""
+        unpack = f"packed_array({element.format!r}, {count}).unpack_from(buffer, position)"
+        self.line(f"{target} = list({unpack})")
+        self.line(f"position += {count} * {element.size}")
 
     def _smallest_size(self, kind: FieldType, flexible: bool = True, nullable: bool = False) -> int:
         """The smallest number of bytes that a value of this type takes."""

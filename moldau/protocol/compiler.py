@@ -88,9 +88,12 @@ def skip_tagged_fields(buffer: Buffer, position: int, count: int) -> int:
         count, position = long_count(buffer, position, count)
     check_tagged_count(count, end - position)
     for _ in range(count):
-        _, position = read_unsigned_varint(buffer, position)
-        size_bytes, position = read_unsigned_varint(buffer, position)
-        position += size_bytes
+        if position + 1 < end and buffer[position] < 0x80 and buffer[position + 1] < 0x80:
+            position += 2 + buffer[position + 1]
+        else:
+            _, position = read_unsigned_varint(buffer, position)
+            size_bytes, position = read_unsigned_varint(buffer, position)
+            position += size_bytes
         if position > end:
             raise RemoteProtocolError("a tagged field reaches past the end of the frame")
     return position

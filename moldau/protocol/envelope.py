@@ -7,6 +7,7 @@ and no size prefix.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Generator
 from typing import Final, NamedTuple
 
 from moldau.addresses import canonical_address
@@ -144,8 +145,10 @@ def encode_envelope(
     )
 
 
-def decode_envelope(envelope: EnvelopeRequest) -> ForwardedRequest:
-    """Take a client's request out of its Envelope.
+def decode_envelope(
+    envelope: EnvelopeRequest,
+) -> Generator[tuple[Message, int], None, ForwardedRequest]:
+    """Take a client's request out of its Envelope, in steps as `Message.decode_in_steps` has them.
 
     Raises EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for an address that
     is none and an API that may not be forwarded; UNSUPPORTED_VERSION for what cannot be read.
@@ -169,7 +172,7 @@ def decode_envelope(envelope: EnvelopeRequest) -> ForwardedRequest:
             ErrorCode.INVALID_REQUEST, f"{ApiKey(header.api_key).name} is not to be forwarded"
         )
     try:
-        message, _ = registry.request_class(header.api_key).decode(
+        message, _ = yield from registry.request_class(header.api_key).decode_in_steps(
             data, header.api_version, position
         )
     except RemoteProtocolError as error:

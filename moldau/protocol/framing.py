@@ -1,19 +1,22 @@
 """Cutting a byte stream into Kafka frames (4-byte big-endian length, then that many bytes).
 
-Owns: receive buffers, where the transport puts bytes, and the account of the memory they take.
+Owns: receive buffers, where the transport puts bytes, and what they are charged with.
 Must not: look into frames, do I/O, or copy a frame's bytes when it can be avoided.
-Invariant: bytes handed out as a frame stay where they are, untouched, until `release(frame)`; a
+Invariants: bytes handed out as a frame stay where they are, untouched, until `release(frame)`; a
 buffer with views on it is never resized, and goes back to the pool only when no unreleased frame
-lies in it.
+lies in it; a reader is charged with the buffers that it holds, at their size in memory, and with
+nothing else.
 
 How the bytes move: small frames are cut from a shared-size chunk in place. A frame over
 `SMALL_FRAME_LIMIT_BYTES` gets a buffer of its own, so that nothing else keeps it alive. That buffer
 grows as bytes arrive: announcing 100 MB costs the peer 100 MB of sending before it costs us the
-memory.
+memory. Between two reads a small frame that is not complete holds the bytes that have arrived.
 """
 
 from __future__ import annotations
 
+import sys
+from enum import Enum
 from struct import Struct
 from typing import Final
 
@@ -29,11 +32,11 @@ SMALL_FRAME_LIMIT_BYTES: Final = 64 * 1024
 FIRST_LARGE_BUFFER_BYTES: Final = 1024 * 1024
 """The first buffer of a large frame, before its bytes arrive; it doubles up to the frame's size."""
 
+FIRST_FRUGAL_BUFFER_BYTES: Final = 1024
+"""The same of a peer that has not said who it is."""
+
 DEFAULT_MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 """Default of `socket.request.max.bytes`."""
-
-DEFAULT_MEMORY_LIMIT_BYTES: Final = 1024 * 1024 * 1024
-"""Frames received and not yet released, over all connections (`queued.max.request.bytes`)."""
 
 DEFAULT_POOL_LIMIT_BYTES: Final = 16 * 1024 * 1024
 """Unused buffers kept for reuse: fresh memory costs far more than recently used memory."""
@@ -75,18 +78,43 @@ class FrameBuffer(bytearray):
     outstanding_count: int
 
 
-class ReceiveMemory:
-    """The receive buffers of all connections of one event loop: a pool, and an account with a
-    limit.
+class Use(Enum):
+    """What a reader wants memory for."""
 
-    A frame is charged with its full length from the moment it starts (a large one) or is complete
-    (a small one) until its release. The limit is soft by one frame, so that the biggest allowed
-    frame always fits when nothing else is in the way.
-    """
+    READ = "a chunk to read small frames into"
+    LARGE = "the first buffer of a large frame"
+    GROWTH = "more room for a large frame that has begun"
+
+
+class Account:
+    """Who pays for what a reader holds. This one has no limit: a client reads what it asked for."""
+
+    __slots__ = ()
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether a large frame may have a large buffer at once, before its bytes arrive."""
+        return True
+
+    def allows(self, size_bytes: int, use: Use) -> bool:
+        """Whether so much more may be charged now."""
+        return True
+
+    def charge(self, size_bytes: int) -> None:
+        """So much more is held."""
+
+    def refund(self, size_bytes: int) -> None:
+        """So much has been given back."""
+
+
+NO_LIMIT: Final = Account()
+
+
+class ReceiveMemory:
+    """The receive buffers of all connections of one event loop: a pool, and how much is in use."""
 
     __slots__ = (
         "_pool",
-        "limit_bytes",
         "poison",
         "pool_limit_bytes",
         "pooled_bytes",
@@ -95,25 +123,15 @@ class ReceiveMemory:
     )
 
     def __init__(
-        self,
-        limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
-        *,
-        pool_limit_bytes: int = DEFAULT_POOL_LIMIT_BYTES,
-        poison: bool = False,
+        self, *, pool_limit_bytes: int = DEFAULT_POOL_LIMIT_BYTES, poison: bool = False
     ) -> None:
         """`poison` overwrites released frames, so that tests notice code that still reads them."""
-        self.limit_bytes: int = limit_bytes
         self.pool_limit_bytes: int = pool_limit_bytes
         self.poison: bool = poison
         self.reserved_bytes: int = 0
         self.pooled_bytes: int = 0
         self.scratch: bytearray = bytearray(SCRATCH_BYTES)
         self._pool: dict[int, list[FrameBuffer]] = {}
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether new frames have to wait."""
-        return self.reserved_bytes >= self.limit_bytes
 
     def take(self, size_bytes: int) -> FrameBuffer:
         """A buffer of exactly this size, its contents arbitrary."""
@@ -133,6 +151,8 @@ class ReceiveMemory:
         """Take back a buffer without unreleased frames."""
         assert buffer.outstanding_count == 0, "a frame in this buffer is still in use"
         size = len(buffer)
+        if size % CHUNK_BYTES:
+            return
         if self.pooled_bytes + size > self.pool_limit_bytes:
             # The sizes in use change over time: drop buffers of another size before this one.
             self._drop_other_size(size)
@@ -152,11 +172,21 @@ class ReceiveMemory:
 class FrameReader:
     """One connection's incoming side. Feed it through `get_buffer` and `buffer_updated`.
 
-    States: reading small frames from the chunk; filling a large frame; blocked (a large frame waits
+    States: reading small frames from the chunk; filling a large frame; blocked (the next bytes wait
     for memory, see `is_blocked`); failed (`error` is set: nothing more is accepted).
 
     `detached` frames (for clients) need not be released: they stay as they are while any view on
     them exists.
+
+    Attributes:
+        account: pays for what is held.
+        min_frame_bytes: 0 where an empty frame has a meaning: as a token of SASL without a request
+            around it.
+        is_frugal: small frames are copied into buffers of their own size, and large ones begin
+            small: for peers that are not to hold more than what they have sent.
+        max_cut_count: frames that one call returns; `cut_more` returns the next ones.
+        has_uncut: whether `cut_more` has something to return, or to raise.
+        is_blocked: whether `resume` has to be called before more is read.
     """
 
     __slots__ = (
@@ -168,10 +198,15 @@ class FrameReader:
         "_large_length",
         "_memory",
         "_peek",
+        "_rest",
         "_reusable",
         "_start",
+        "account",
         "error",
+        "has_uncut",
         "is_blocked",
+        "is_frugal",
+        "max_cut_count",
         "max_frame_bytes",
         "min_frame_bytes",
     )
@@ -181,54 +216,70 @@ class FrameReader:
         memory: ReceiveMemory,
         *,
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        max_cut_count: int = sys.maxsize,
+        account: Account = NO_LIMIT,
         detached: bool = False,
     ) -> None:
         self._memory = memory
+        self.account = account
         self.max_frame_bytes = max_frame_bytes
         self.min_frame_bytes = 1
-        """0 where an empty frame has a meaning: as a token of SASL without a request around it."""
+        self.max_cut_count = max_cut_count
         self._detached = detached
         self._chunk: FrameBuffer | None = None
         self._start = 0
         self._end = 0
+        self._rest: bytearray | bytes = b""
         self._large: bytearray | None = None
         self._reusable = ReusableMemory(REUSED_LARGE_BYTES) if detached else None
         self._large_length = 0
         self._large_filled = 0
         self._peek = False
         self.error: RemoteProtocolError | None = None
+        self.has_uncut = False
         self.is_blocked = False
+        self.is_frugal = False
 
     @property
     def is_inside_frame(self) -> bool:
         """Whether a frame has begun to arrive and is not complete."""
-        return self._large is not None or self._end > self._start
+        return self._large is not None or self._end > self._start or bool(self._rest)
 
     @property
     def holds_large_frame(self) -> bool:
-        """Whether an incomplete large frame has memory reserved."""
+        """Whether an incomplete large frame has a buffer."""
         return self._large is not None
+
+    @property
+    def arrived_part(self) -> float:
+        """How much of the frame that is not complete has arrived, from 0 to 1."""
+        if self._large is not None:
+            return self._large_filled / self._large_length
+        arrived = self._rest if self._chunk is None else self._chunk[self._start : self._end]
+        if len(arrived) <= 4:
+            return 0.0
+        (length,) = _LENGTH.unpack_from(arrived)
+        return float(min((len(arrived) - 4) / max(length, 1), 1.0))
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Where the transport shall put the next bytes; valid until this reader is called again, or
-        another one with the same memory if it has announced at most `SCRATCH_BYTES`.
+        another one with the same memory.
         """
         large = self._large
         if large is not None:
-            if self._large_filled == len(large):
-                large = self._grow_large(large)
             return memoryview(large)[self._large_filled : self._large_length]
         chunk = self._chunk
-        if chunk is None:
-            if 0 <= size_hint <= SCRATCH_BYTES:
-                return memoryview(self._memory.scratch)  # an idle connection holds no chunk
-            chunk = self._take_chunk()
-        elif CHUNK_BYTES - self._end < _MIN_FREE_BYTES or self._needs_room():
+        if chunk is not None and self._lacks_room:
             chunk = self._make_room(chunk)
+        if chunk is None:
+            # An idle connection holds no chunk: nothing may come. And after a large frame another
+            # is likely: see its length first, receive it in its own buffer.
+            is_little = self._peek or 0 <= size_hint <= SCRATCH_BYTES
+            if is_little or not self.account.allows(CHUNK_BYTES, Use.READ):
+                return memoryview(self._memory.scratch)
+            chunk = self._take_chunk()
         assert self._end < CHUNK_BYTES, "reading goes on although the reader is blocked"
         if self._peek:
-            # After a large frame another is likely: see its length first, receive it in its own
-            # buffer.
             return memoryview(chunk)[self._end : self._end + _PEEK_BYTES]
         return memoryview(chunk)[self._end :]
 
@@ -241,133 +292,224 @@ class FrameReader:
         large = self._large
         if large is None:
             if self._chunk is None:
-                self._take_chunk()[:byte_count] = self._memory.scratch[:byte_count]
+                scratch = memoryview(self._memory.scratch)[:byte_count]
+                if not self.account.allows(CHUNK_BYTES, Use.READ):
+                    self._keep(bytes(self._rest) + scratch)
+                    self.is_blocked = True
+                    return []
+                chunk = self._take_chunk()
+                chunk[self._end : self._end + byte_count] = scratch
             self._end += byte_count
             return self._cut()
         self._large_filled += byte_count
         assert self._large_filled <= self._large_length, "bytes past the large frame"
         if self._large_filled < self._large_length:
+            if self._large_filled == len(large):
+                self._grow_large(large)
             return []
         self._large = None
         self._peek = True
         if self._detached:
-            self._memory.reserved_bytes -= self._large_length
+            if isinstance(large, FrameBuffer):
+                self._refund(len(large))
         else:
             assert isinstance(large, FrameBuffer), "of our own memory"
             large.outstanding_count = 1
         return [memoryview(large)[: self._large_length]]
 
-    def resume(self) -> list[memoryview]:
-        """Try again after memory was released; returns what `buffer_updated` would have."""
-        self.is_blocked = False
+    def cut_more(self) -> list[memoryview]:
+        """The next frames of what has been read. Raises RemoteProtocolError."""
         return self._cut()
+
+    def settle(self) -> None:
+        """Give back a chunk that was taken for bytes that did not come."""
+        if self._chunk is not None and not self._chunk.outstanding_count:
+            self._leave_chunk(self._chunk)
+
+    def make_ready(self) -> bool:
+        """Whether the next bytes may be read: they have where to go. Else `resume` comes first."""
+        if self.is_blocked or self._large is not None:
+            return not self.is_blocked
+        chunk = self._chunk
+        if chunk is None or not chunk.outstanding_count or not self._lacks_room:
+            return True
+        self.is_blocked = self._make_room(chunk) is chunk
+        return not self.is_blocked
+
+    def resume(self) -> list[memoryview]:
+        """Try again after memory was released; returns what `buffer_updated` would have.
+
+        Raises RemoteProtocolError.
+        """
+        self.is_blocked = False
+        if self._large is not None:
+            self._grow_large(self._large)
+            return []
+        if self._chunk is None and self._rest:
+            if not self.account.allows(CHUNK_BYTES, Use.READ):
+                self.is_blocked = True
+                return []
+            self._take_chunk()
+        frames = self._cut()
+        self.make_ready()
+        return frames
 
     def release(self, frame: memoryview) -> None:
         """Take a frame back whose owner needs neither its bytes nor slices of it any more."""
         buffer = frame.obj
         assert isinstance(buffer, FrameBuffer), "not a frame, or released before"
-        memory = self._memory
-        memory.reserved_bytes -= len(frame)
-        if memory.poison:
+        if self._memory.poison:
             frame[:] = bytes((POISON_BYTE,)) * len(frame)
         frame.release()
         buffer.outstanding_count -= 1
         if buffer.outstanding_count == 0:
-            if buffer is not self._chunk:
-                memory.give(buffer)
-            elif self._start == self._end:
-                self._drop_chunk()
+            if buffer is self._chunk:
+                self._leave_chunk(buffer)
+            else:
+                self._give(buffer)
 
     def close(self) -> None:
         """Give back what is only partly received; frames handed out stay valid until released."""
         if self._large is not None:
-            self._memory.reserved_bytes -= self._large_length
             if isinstance(self._large, FrameBuffer):
-                self._memory.give(self._large)
+                self._give(self._large)
             self._large = None
+        self.has_uncut = False
         self._start = self._end
-        if self._chunk is not None and self._chunk.outstanding_count == 0:
-            self._drop_chunk()
-        else:
-            self._chunk = None
+        chunk = self._chunk
+        if chunk is not None and chunk.outstanding_count == 0:
+            self._leave_chunk(chunk)
+        self._chunk = None
+        self._keep(b"")
+
+    # -- what is held ----------------------------------------------------------------------------
+
+    def _take(self, size_bytes: int) -> FrameBuffer:
+        buffer = self._memory.take(size_bytes)
+        self._memory.reserved_bytes += size_bytes
+        self.account.charge(size_bytes)
+        return buffer
+
+    def _give(self, buffer: FrameBuffer) -> None:
+        self._refund(len(buffer))
+        self._memory.give(buffer)
+
+    def _refund(self, size_bytes: int) -> None:
+        self._memory.reserved_bytes -= size_bytes
+        self.account.refund(size_bytes)
+
+    def _keep(self, rest: bytearray | bytes) -> None:
+        """Hold these bytes until there is a chunk for them, in the place of those held before."""
+        more = len(rest) - len(self._rest)
+        self._rest = rest
+        self._memory.reserved_bytes += more
+        self.account.charge(more)
 
     def _take_chunk(self) -> FrameBuffer:
-        chunk = self._chunk = self._memory.take(CHUNK_BYTES)
-        self._start = self._end = 0
+        """A chunk that begins with what has arrived before."""
+        chunk = self._chunk = self._take(CHUNK_BYTES)
+        rest = self._rest
+        self._start, self._end = 0, len(rest)
+        if rest:
+            chunk[: len(rest)] = rest
+            self._keep(b"")
         return chunk
 
-    def _drop_chunk(self) -> None:
-        """An idle connection holds no buffer."""
-        assert self._chunk is not None
-        self._memory.give(self._chunk)
+    def _leave_chunk(self, chunk: FrameBuffer) -> None:
+        """Hold no chunk for the sake of a frame that is not complete, or of none."""
+        if self.has_uncut:
+            return
+        start, end = self._start, self._end
         self._chunk = None
         self._start = self._end = 0
+        if end > start:
+            self._keep(chunk[start:end])
+        self._give(chunk)
 
-    def _needs_room(self) -> bool:
-        """Whether the partial small frame cannot be completed where it lies."""
-        start = self._start
-        if self._end - start < 4:
+    @property
+    def _lacks_room(self) -> bool:
+        """Whether too little of the chunk is left, or the partial small frame cannot be completed
+        where it lies.
+        """
+        start, end = self._start, self._end
+        if CHUNK_BYTES - end < _MIN_FREE_BYTES:
+            return True
+        if end - start < 4:
             return False
         assert self._chunk is not None
         (length,) = _LENGTH.unpack_from(self._chunk, start)
         return bool(start + 4 + length > CHUNK_BYTES and length <= SMALL_FRAME_LIMIT_BYTES)
 
     def _make_room(self, chunk: FrameBuffer) -> FrameBuffer:
-        """Move the partial frame to the chunk's front, or to a new chunk when frames lie in it."""
+        """Move the partial frame to the chunk's front, or to a new chunk when frames lie in it. The
+        chunk itself, as it is, when there is no memory for another one.
+        """
         start, end = self._start, self._end
         target = chunk
         if chunk.outstanding_count:
-            target = self._chunk = self._memory.take(CHUNK_BYTES)
+            if not self.account.allows(CHUNK_BYTES, Use.READ):
+                return chunk
+            target = self._chunk = self._take(CHUNK_BYTES)
         if end > start:
             with memoryview(chunk) as view, view[start:end] as tail:
                 target[: end - start] = tail
         self._start, self._end = 0, end - start
         return target
 
+    # -- frames ----------------------------------------------------------------------------------
+
     def _cut(self) -> list[memoryview]:
         frames: list[memoryview] = []
+        self.has_uncut = False
+        if self.error is not None:
+            raise self.error
         chunk = self._chunk
         if chunk is None:
             return frames
-        if self.error is not None:
-            self._end = self._start
-            raise self.error
         start, end = self._start, self._end
         whole = memoryview(chunk)
-        reserved = 0
         while end - start >= 4:
+            if len(frames) == self.max_cut_count:
+                self.has_uncut = True
+                break
             (length,) = _LENGTH.unpack_from(chunk, start)
             if not self.min_frame_bytes <= length <= self.max_frame_bytes:
                 self.error = self._refuse(length)
+                self.has_uncut = bool(frames)
                 end = start  # what follows has no meaning
                 break
             frame_end = start + 4 + length
             if frame_end <= end:
                 frames.append(whole[start + 4 : frame_end])
-                reserved += length
                 start = frame_end
                 self._peek = False
             elif length > SMALL_FRAME_LIMIT_BYTES:
                 self._start = start
-                if not self._begin_large(chunk, length, reserved):
-                    break
-                start = end
+                if self._begin_large(chunk, length):
+                    start = end
                 break
             else:
                 self._peek = False
                 break
         self._start = start
         self._end = end
-        if not self._detached:
+        if self._detached:
+            frames = [memoryview(bytearray(frame)) for frame in frames]
+        elif self.is_frugal:
+            frames = [self._copied(frame) for frame in frames]
+        else:
             chunk.outstanding_count += len(frames)
-            self._memory.reserved_bytes += reserved
+        if chunk.outstanding_count == 0:
+            self._leave_chunk(chunk)
         if self.error is not None and not frames:
             raise self.error
-        if start == end and self._chunk is chunk and chunk.outstanding_count == 0:
-            self._drop_chunk()
-        if self._detached:
-            return [memoryview(bytearray(frame)) for frame in frames]
         return frames
+
+    def _copied(self, frame: memoryview) -> memoryview:
+        buffer = self._take(len(frame))
+        buffer[:] = frame
+        buffer.outstanding_count = 1
+        return memoryview(buffer)
 
     def _refuse(self, length: int) -> BadFrameLength:
         if length >> 16 == TLS_HANDSHAKE:
@@ -378,19 +520,16 @@ class FrameReader:
             f"frame length {length} is over the limit of {self.max_frame_bytes} bytes", length
         )
 
-    def _begin_large(self, chunk: FrameBuffer, length: int, just_cut_bytes: int) -> bool:
+    def _begin_large(self, chunk: FrameBuffer, length: int) -> bool:
         """Move what has arrived of a large frame into its own buffer, if there is memory for it."""
-        memory = self._memory
-        if memory.reserved_bytes + just_cut_bytes >= memory.limit_bytes:
-            self.is_blocked = True
-            return False
-        memory.reserved_bytes += length
-        rounded = -(-length // CHUNK_BYTES) * CHUNK_BYTES
         arrived = self._end - self._start - 4
         large = None if self._reusable is None else self._reusable.take(length)
         if large is None:
-            is_growing = rounded > FIRST_LARGE_BUFFER_BYTES and not memory.has_pooled(rounded)
-            large = memory.take(FIRST_LARGE_BUFFER_BYTES if is_growing else rounded)
+            size = self._first_bytes(length, arrived)
+            if not self.account.allows(size, Use.LARGE):
+                self.is_blocked = True
+                return False
+            large = self._take(size)
         with memoryview(chunk) as view, view[self._start + 4 : self._end] as head:
             large[:arrived] = head
         self._large = large
@@ -398,11 +537,30 @@ class FrameReader:
         self._large_filled = arrived
         return True
 
-    def _grow_large(self, large: bytearray) -> FrameBuffer:
-        rounded = -(-self._large_length // CHUNK_BYTES) * CHUNK_BYTES
-        bigger = self._memory.take(min(2 * len(large), rounded))
-        bigger[: len(large)] = large
+    def _first_bytes(self, length: int, arrived: int) -> int:
+        """The size of a large frame's first buffer, in which there is room for more."""
+        rounded = rounded_bytes(length)
+        if self.is_frugal:
+            return min(max(FIRST_FRUGAL_BUFFER_BYTES, 2 * arrived), rounded)
+        if self.account.is_calm:
+            is_growing = rounded > FIRST_LARGE_BUFFER_BYTES and not self._memory.has_pooled(rounded)
+            return FIRST_LARGE_BUFFER_BYTES if is_growing else rounded
+        return min(2 * CHUNK_BYTES if 2 * arrived > CHUNK_BYTES else CHUNK_BYTES, rounded)
+
+    def _grow_large(self, large: bytearray) -> None:
+        """Go on with the frame in a larger buffer, or block."""
         assert isinstance(large, FrameBuffer), "what is used again is large enough"
-        self._memory.give(large)
+        size = min(2 * len(large), rounded_bytes(self._large_length))
+        if not self.account.allows(size - len(large), Use.GROWTH):
+            self.is_blocked = True
+            return
+        # Both at once are held, and charged with, while the bytes are copied and no longer.
+        bigger = self._take(size)
+        bigger[: len(large)] = large
+        self._give(large)
         self._large = bigger
-        return bigger
+
+
+def rounded_bytes(length: int) -> int:
+    """The size of the buffer that a large frame ends in."""
+    return -(-length // CHUNK_BYTES) * CHUNK_BYTES

@@ -20,7 +20,7 @@ struct to the field. (A fetch response has three such structs per partition.)
 """
 
 import struct as struct_module
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import ModuleType, NoneType, UnionType
 from typing import (
     Annotated,
@@ -43,8 +43,11 @@ from moldau.protocol.types import ZERO_UUID, Buffer, Part, WireType
 
 MAX_ARRAY_ELEMENTS = 1_000_000
 """The largest array a decoder accepts."""
-MAX_TAGGED_FIELDS = 10_000
-"""The largest number of tagged fields in one struct that a decoder accepts."""
+MAX_TAGGED_FIELDS = 1_000
+"""The largest number of tagged fields in one struct that a decoder accepts: Kafka's structs have
+four at most."""
+STEP_BYTES = 64 * 1024
+"""How much memory a step of `Message.decode_in_steps` takes: 0.3 to 0.6 ms of work."""
 MAX_STRING_BYTES = MAX_INT16
 """The longest string, in UTF-8 bytes, in either encoding."""
 NEVER_FLEXIBLE = MAX_INT16
@@ -311,6 +314,7 @@ def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
 
 Encoder: TypeAlias = Callable[[Any], list[Part]]
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
+StepDecoder: TypeAlias = Callable[[Buffer, int], Generator[tuple[Any, int], None, tuple[Any, int]]]
 
 _ENCODE_MISUSE = (struct_module.error, AttributeError, OverflowError, TypeError, UnicodeEncodeError)
 _DECODE_FAULTS = (struct_module.error, IndexError, OverflowError, UnicodeDecodeError)
@@ -334,6 +338,7 @@ class Message(Struct):
 
     _encoders: ClassVar[dict[int, Encoder]]
     _decoders: ClassVar[dict[int, Decoder]]
+    _step_decoders: ClassVar[dict[int, StepDecoder]]
 
     def encode(self, version: int) -> list[Part]:
         """Encode as `version`; a `records` value becomes a part of its own, untouched.
@@ -381,6 +386,27 @@ class Message(Struct):
             ) from error
 
     @classmethod
+    def decode_in_steps(
+        cls, buffer: Buffer, version: int, position: int = 0
+    ) -> Generator[tuple[Self, int], None, tuple[Self, int]]:
+        """As `decode`, for a message that may be large: after each step of about STEP_BYTES it
+        yields the message, as far as it goes, and how many bytes of memory the step took, by an
+        estimate that is rather too high. The first time is before the first array: what comes
+        before it is set then.
+
+        Raises RemoteProtocolError: as `decode`.
+        """
+        decoder = cls._step_decoders.get(version)
+        try:
+            if decoder is None:
+                decoder = cls._compile_step_decoder(version)
+            return (yield from decoder(buffer, position))
+        except _DECODE_FAULTS as error:
+            raise RemoteProtocolError(
+                f"{cls.__name__} v{version} cannot be decoded: {error}"
+            ) from error
+
+    @classmethod
     def supports(cls, version: int) -> bool:
         return cls.MIN_VERSION <= version <= cls.MAX_VERSION
 
@@ -400,6 +426,15 @@ class Message(Struct):
         from moldau.protocol.compile_decode import DecoderBuilder
 
         decoder = cls._decoders[version] = DecoderBuilder(cls, version).build()
+        return decoder
+
+    @classmethod
+    def _compile_step_decoder(cls, version: int) -> StepDecoder:
+        if not cls.supports(version):
+            raise RemoteProtocolError(f"{cls.__name__} has no version {version}")
+        from moldau.protocol.compile_step_decode import StepDecoderBuilder
+
+        decoder = cls._step_decoders[version] = StepDecoderBuilder(cls, version).build_steps()
         return decoder
 
 
@@ -482,6 +517,7 @@ def request(
             FLEXIBLE_SINCE=Versions.parse(flexible).first,
             _encoders={},
             _decoders={},
+            _step_decoders={},
         )
         return declared
 

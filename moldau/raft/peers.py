@@ -44,6 +44,10 @@ class PeerNetwork(Protocol):
 logger = logging.getLogger("moldau.raft")
 
 MAX_PENDING_PER_PEER: Final = 32
+MAX_CHANNELS: Final = 256
+"""To peers. Any peer may name the address of a leader: what is asked of no more is forgotten when
+others come.
+"""
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 """A batch of the metadata log may be larger than a fetch's limit, but not than this."""
 
@@ -107,6 +111,7 @@ class ConnectionPeers:
         key = (destination.host, destination.port, is_fetch)
         channel = self._channels.get(key)
         if channel is None:
+            self._make_room()
             channel = self._channels[key] = _Channel()
         if self._is_closed or channel.pending_count >= MAX_PENDING_PER_PEER:
             return None
@@ -119,6 +124,16 @@ class ConnectionPeers:
         finally:
             channel.pending_count -= 1
             del self._under_way[task]
+
+    def _make_room(self) -> None:
+        """Forget a channel that nothing is asked on, the first that was made, if there are many."""
+        if len(self._channels) < MAX_CHANNELS:
+            return
+        idle = (key for key, each in self._channels.items() if not each.pending_count)
+        if (key := next(idle, None)) is not None:
+            connection = self._channels.pop(key).connection
+            if connection is not None:
+                connection.close()
 
     async def _within(
         self, channel: _Channel, destination: Destination, request: PeerRequest, timeout_ms: float

@@ -21,8 +21,14 @@ from moldau.protocol.messages.p81_remove_raft_voter import (
 from moldau.protocol.registry import response_class
 from moldau.protocol.schema import Message
 from moldau.protocol.types import METADATA_TOPIC_NAME, ZERO_UUID
-from moldau.raft.core.messages import KraftVersionRequest
-from moldau.raft.core.values import ReplicaKey, ReplicaProgress
+from moldau.raft.core.messages import (
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    KraftVersionRequest,
+    PeerRequest,
+    UpdateVoterRequest,
+)
+from moldau.raft.core.values import Endpoints, ReplicaKey, ReplicaProgress
 from moldau.raft.core.voters import VoterDescription
 from moldau.raft.quorum_log import QuorumLog, QuorumStatus
 from moldau.raft.values import QuorumStopped
@@ -46,7 +52,12 @@ there is to say only that they have none.
 """
 
 MAX_ENDPOINTS: Final = 1_000
-"""Of a voter to be added: they are in the log, and in the memory of every node."""
+"""Of a voter or a leader, and candidates that a leader prefers: they are in the log, in the memory
+of every node, and in its answers.
+"""
+
+MAX_ENDPOINT_CHARACTERS: Final = 100_000
+"""Of all names and hosts together."""
 
 MAX_EPOCH_JUMP: Final = 2**24
 """How far above the own epoch a request's may be. Epochs rise by one per election: half a year of
@@ -92,7 +103,8 @@ class RaftRequestHandler:
         except Refused as refusal:
             return refusal.response
         assert not isinstance(decoded, KraftVersionRequest), "ApiVersions is the listener's"
-        if decoded.leader_epoch > self._log.leader_epoch + MAX_EPOCH_JUMP:
+        last_epoch = self._log.leader_epoch + MAX_EPOCH_JUMP
+        if decoded.leader_epoch > last_epoch or not _is_keepable(decoded):
             return _refusal_of(request, ErrorCode.INVALID_REQUEST)
         return encode_response(await self._log.handle(decoded), api_version, self._listener_name)
 
@@ -104,6 +116,9 @@ class RaftRequestHandler:
             message = f"a voter has at most {MAX_ENDPOINTS} endpoints"
         endpoints = endpoints_of(request.listeners[:MAX_ENDPOINTS])
         names = [endpoint.listener_name for endpoint in endpoints]
+        if error is ErrorCode.NONE and not _fit(endpoints):
+            error = ErrorCode.INVALID_REQUEST
+            message = f"a voter's endpoints have at most {MAX_ENDPOINT_CHARACTERS} characters"
         if error is ErrorCode.NONE and self._listener_name not in names:
             error = ErrorCode.INVALID_REQUEST
             message = f"the voter to add needs an endpoint of listener {self._listener_name}"
@@ -221,6 +236,25 @@ class RaftRequestHandler:
         if monotonic_ms is None:
             return -1
         return now_ms - round(self._clock.monotonic_ms() - monotonic_ms)
+
+
+def _is_keepable(request: PeerRequest) -> bool:
+    """Whether the addresses and candidates that a peer names are few enough to be remembered."""
+    match request:
+        case BeginQuorumEpochRequest():
+            return _fit(request.leader_endpoints)
+        case EndQuorumEpochRequest():
+            is_short = len(request.preferred_candidates) <= MAX_ENDPOINTS
+            return is_short and _fit(request.leader_endpoints)
+        case UpdateVoterRequest():
+            return _fit(request.voter.endpoints)
+        case _:
+            return True
+
+
+def _fit(endpoints: Endpoints) -> bool:
+    characters = sum(len(each.listener_name) + len(each.host) for each in endpoints)
+    return len(endpoints) <= MAX_ENDPOINTS and characters <= MAX_ENDPOINT_CHARACTERS
 
 
 def _refusal_of(request: Message, error: ErrorCode) -> Message:

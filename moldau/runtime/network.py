@@ -12,7 +12,7 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from moldau.addresses import canonical_address, tls_name
@@ -56,8 +56,10 @@ class Handshakes(Protocol):
     async def context(self) -> ssl.SSLContext:
         """For the next one."""
 
-    def begin(self, host: str) -> bool:
-        """Whether a client from that address may begin one."""
+    def begin(self, host: str, handshake: asyncio.Task[None]) -> bool | Awaitable[bool]:
+        """Whether a client from that address may begin one, now or after a pause; it may be
+        cancelled later.
+        """
 
     def end(self, host: str, error: OSError | None, *, is_late: bool) -> None:
         """It has ended, well without an error; `is_late` after the timeout. Called once for each
@@ -224,12 +226,23 @@ class _TlsAcceptor:
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             host = canonical_address(str(address[0]))
-            if not self._handshakes.begin(host):
-                accepted.close()
-                continue
-            task = self._loop.create_task(self._shake(accepted, host))
+            task = self._loop.create_task(self._begin(accepted, host))
             self._shaking.add(task)
             task.add_done_callback(self._shaking.discard)
+            await asyncio.sleep(0)  # it begins, and closes the socket also when it is cancelled
+
+    async def _begin(self, accepted: socket.socket, host: str) -> None:
+        handshake = asyncio.current_task()
+        assert handshake is not None, "this runs as a task"
+        is_allowed = False
+        try:
+            answer = self._handshakes.begin(host, handshake)
+            is_allowed = answer if isinstance(answer, bool) else await answer
+        finally:
+            if not is_allowed:
+                accepted.close()
+        if is_allowed:
+            await self._shake(accepted, host)
 
     async def _shake(self, accepted: socket.socket, host: str) -> None:
         handshakes = self._handshakes

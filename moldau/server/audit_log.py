@@ -22,10 +22,13 @@ from moldau.text import quoted, short_name
 
 if TYPE_CHECKING:
     from moldau.metadata.image.security import AccessControlEntry
+    from moldau.server.memory_shares import Share
     from moldau.server.request import Sender
 
 AUTHORIZER: Final = logging.getLogger("moldau.authorizer")
 """Denied actions at INFO, allowed ones at DEBUG: Kafka's `kafka.authorizer.logger`."""
+SERVER: Final = logging.getLogger("moldau.server")
+"""Principals and addresses that hold more memory than their share, at WARNING."""
 AUTHENTICATION: Final = logging.getLogger("moldau.authentication")
 """Failed authentications, at WARNING."""
 
@@ -39,7 +42,7 @@ class Rule(NamedTuple):
     """Why the authorizer decides as it does.
 
     Attributes:
-        name: SuperUser, MatchingAcl, NoAclFound or DefaultDeny.
+        name: SuperUser, NodePrincipal, MatchingAcl, NoAclFound or DefaultDeny.
         entry: the one that decides, of MatchingAcl.
     """
 
@@ -211,6 +214,45 @@ class AuthenticationLog:
         self._lines.close()
 
 
+class SharesLog:
+    """Principals and addresses that hold so much memory that they or others have to wait."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, clock: Clock, max_lines: int = DEFAULT_MAX_LINES) -> None:
+        self._lines = Lines(SERVER, logging.WARNING, clock, max_lines)
+
+    def took_too_much(self, share: Share, what_follows: str) -> None:
+        """Log what the principal and the address of an account hold."""
+        principal, host, budget = share.user or "User:ANONYMOUS", share.host, share.budget
+
+        def event() -> Event:
+            name, listener = short_name(principal), share.owner.listener_name
+            fields: dict[str, object] = {
+                "principal": name,
+                "host": host,
+                "listener": listener,
+                "principal_bytes": share.principal.held_bytes,
+                "host_bytes": share.address.held_bytes,
+                "share_bytes": budget.share_bytes,
+                "waiting": budget.waiting_count,
+            }
+            text = (
+                f"Principal = {quoted(name)} holds {share.principal.held_bytes} bytes and "
+                f"host = {quoted(host)} holds {share.address.held_bytes} of the "
+                f"{budget.limit_bytes} bytes for requests of {budget.kind.value} on listener = "
+                f"{quoted(listener)}, where moldau.fair.share is {budget.share_bytes} bytes: "
+                f"{what_follows}"
+            )
+            return Event("more memory than a fair share", text, fields, is_counted=True)
+
+        self._lines.tell((budget.kind, principal, host, what_follows), (principal, host), event)
+
+    def close(self) -> None:
+        """Write the counts that are due."""
+        self._lines.close()
+
+
 def _who(sender: Names) -> str:
     *principal, host = (quoted(short_name(each)) for each in sender)
     return f"Principal = {principal[0]} from host = {host}" if principal else f"host = {host}"
@@ -221,7 +263,7 @@ def _decision_text(fields: dict[str, object], rule: Rule) -> str:
     told = {name: quoted(str(value)) for name, value in fields.items()}
     verdict = "Allowed" if fields["allowed"] else "Denied"
     resource = _resource_text(fields, told)
-    reason = rule.name if rule.entry is None else f"{rule.name}({_entry_text(rule.entry)})"
+    reason = rule.name if rule.entry is None else f"{rule.name}({entry_text(rule.entry)})"
     return (
         f"Principal = {told['principal']} is {verdict} operation = {told['operation']} "
         f"from host = {told['host']} on resource = {resource} for request = {told['request']} "
@@ -241,7 +283,8 @@ def _entry_fields(entry: AccessControlEntry) -> dict[str, object]:
     }
 
 
-def _entry_text(entry: AccessControlEntry) -> str:
+def entry_text(entry: AccessControlEntry) -> str:
+    """An access control entry in words, its names quoted."""
     fields = _entry_fields(entry)
     told = {name: quoted(str(value)) for name, value in fields.items()}
     return (

@@ -18,9 +18,10 @@ from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.network import set_socket_options
 from moldau.runtime.slices import Work
 from moldau.runtime.timers import TimerWheel
-from moldau.server.audit_log import AuthenticationLog
+from moldau.server.audit_log import AuthenticationLog, SharesLog
 from moldau.server.connection_limits import ConnectionPlaces, ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
+from moldau.server.memory_shares import Budget, MemoryShares, Share
 from moldau.server.outgoing import Offload
 from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import Request, RequestMetrics
@@ -28,12 +29,23 @@ from moldau.server.server_connection import ServerConnection
 from moldau.text import short_name
 
 SWEEP_INTERVAL_MS: Final = 1000.0
-"""How often idle and stalled connections are looked for."""
+"""How often idle and slow connections are looked for."""
 
-STALLED_FRAME_MS: Final = 10_000.0
-"""A peer silent for so long inside a large frame is closed when others wait for the memory."""
+LATE_SWEEP_MS: Final = 200.0
+"""A sweep that comes so late shows that the loop has not read from its sockets as it should."""
+
+MAX_LAG_MS: Final = 5_000.0
+"""A peer whose frame, or whose reading of answers, is so far behind its time is closed while others
+wait for memory."""
+
+CREATION_LIMIT: Final = "the limit on new connections per second"
 
 _LOG = logging.getLogger("moldau.server")
+
+
+def _settle(turn: asyncio.Future[bool], is_taken: bool) -> None:
+    if not turn.done():
+        turn.set_result(is_taken)
 
 
 class ConnectionGroup:
@@ -62,7 +74,9 @@ class ConnectionGroup:
         self.timers = TimerWheel(clock)
         self.offload = offload
         self.watchdog = watchdog
-        self.memory = memory or ReceiveMemory(limits.queued_max_request_bytes)
+        self.memory = memory or ReceiveMemory()
+        self.shares = MemoryShares()
+        limits.apply_to_memory(self.shares)
         self.loop: asyncio.AbstractEventLoop
         self.is_open = False
         """Whether there is a listener that connections may come from."""
@@ -77,11 +91,12 @@ class ConnectionGroup:
         self._flush_queue: list[ServerConnection] = []
         self._line: deque[ServerConnection] = deque()
         self._is_turn_due = False
-        self._memory_waiters: deque[ServerConnection] = deque()
         self._waking = False
+        self._swept_ms = 0.0
         self._sweep_timer: TimerHandle | None = None
         self._all_closed: asyncio.Event | None = None
         self.authentication_log = AuthenticationLog(clock, limits.audit_log_max_lines)
+        self._shares_log = SharesLog(clock, limits.audit_log_max_lines)
         self._work: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -94,7 +109,7 @@ class ConnectionGroup:
         """Use other limits from now on; existing connections are left alone."""
         self.limits = limits
         limits.apply_to(self.rates)
-        self.memory.limit_bytes = limits.queued_max_request_bytes
+        limits.apply_to_memory(self.shares)
         self.on_memory_released()
 
     async def close(self, graceful_ms: float) -> None:
@@ -117,6 +132,7 @@ class ConnectionGroup:
                 await self._all_closed.wait()
         self.timers.close()
         self.authentication_log.close()
+        self._shares_log.close()
 
     # -- for connections -------------------------------------------------------------------------
 
@@ -134,15 +150,25 @@ class ConnectionGroup:
                 {"message": "a request failed", "exception": error, "task": task}
             )
 
-    def begin_handshake(self, listener_name: str, host: str) -> bool:
-        """Count a TLS handshake in, or say that a limit forbids the connection behind it."""
-        limit = self._places.reached_limit(
-            self.limits, host, len(self._connections), with_handshakes=True
-        )
-        if limit is not None:
-            return self._turn_away(listener_name, host, limit)
-        self._places.handshakes[host] += 1
-        return True
+    def begin_handshake(self, listener_name: str, host: str) -> bool | asyncio.Future[bool]:
+        """Count a TLS handshake in, or say that a limit forbids the connection behind it: when its
+        turn is, or when it is to be ended, by the limits on new connections (KIP-612).
+        """
+        admission = self.rates.admit(listener_name, host, self.clock.monotonic_ms())
+        if admission.is_taken:
+            limit = self._places.reached_limit(
+                self.limits, host, len(self._connections), with_handshakes=True
+            )
+            if limit is not None:
+                return self._turn_away(listener_name, host, limit)
+            self._places.handshakes[host] += 1
+        else:
+            self._turn_away(listener_name, host, CREATION_LIMIT)
+        if not admission.wait_ms:
+            return admission.is_taken
+        turn = self.loop.create_future()
+        self.timers.call_later(admission.wait_ms, _settle, turn, admission.is_taken)
+        return turn
 
     def end_handshake(self, listener_name: str, host: str, problem: str | None) -> None:
         """Count it out, and log what went wrong with it."""
@@ -150,13 +176,17 @@ class ConnectionGroup:
         if problem is not None:
             self.authentication_log.failed(listener_name, host, problem)
 
-    def admit(self, connection: ServerConnection) -> bool:
-        """Count a new connection in, or say that a limit forbids it."""
+    def admit(self, connection: ServerConnection, *, is_counted: bool) -> bool:
+        """Count a new connection in, or say that a limit forbids it.
+
+        Args:
+            is_counted: whether its TLS handshake has counted for the limits on new connections.
+        """
         host = connection.client_host
         if not self.is_open:
             return False
         wait_ms = 0.0
-        if self.rates.is_limited:
+        if self.rates.is_limited and not is_counted:
             admission = self.rates.admit(connection.listener_name, host, self.clock.monotonic_ms())
             wait_ms = admission.wait_ms
             if not admission.is_taken:
@@ -177,8 +207,7 @@ class ConnectionGroup:
         """End a connection that came too soon after others, and not at once: its client would be
         back immediately (KIP-612). Returns whether it may stay until then.
         """
-        limit = "the limit on new connections per second"
-        self._turn_away(connection.listener_name, connection.client_host, limit)
+        self._turn_away(connection.listener_name, connection.client_host, CREATION_LIMIT)
         if wait_ms:
             self.loop.call_soon(connection.stop_reading)
             self._refused[connection] = self.timers.call_later(
@@ -269,33 +298,38 @@ class ConnectionGroup:
             )
 
     def wait_for_memory(self, connection: ServerConnection) -> None:
-        """Wake the connection when frames have been released."""
-        self._memory_waiters.append(connection)
+        """Wake the connection when memory has been released."""
+        share = connection.share
+        if share.barred is not None:
+            self._shares_log.took_too_much(share, "its further requests wait")
+        self.shares.wait(share)
         # It may be free again: frames that came with the one that waits have been answered since.
         self.on_memory_released()
 
     def on_memory_released(self) -> None:
-        if self._memory_waiters and not self._waking and not self.memory.is_exhausted:
+        if self.shares.waiting_count and not self._waking:
             self._waking = True
-            self.loop.call_soon(self._wake_memory_waiters)
+            self.loop.call_soon(self._serve_lines)
 
-    def _wake_memory_waiters(self) -> None:
+    def _serve_lines(self) -> None:
         self._waking = False
-        for _ in range(len(self._memory_waiters)):
-            if self.memory.is_exhausted:
-                return
-            self._memory_waiters.popleft().memory_available()
+        shares = self.shares
+        if any([shares.serve_line(budget) for budget in shares if budget.waiting_count]):
+            self.on_memory_released()
 
     # -- sweeping --------------------------------------------------------------------------------
 
     def start_sweeping(self) -> None:
+        self._swept_ms = self.clock.monotonic_ms()
         self._sweep_timer = self.timers.call_later(SWEEP_INTERVAL_MS, self._sweep)
 
     def _sweep(self) -> None:
-        self.start_sweeping()
         now = self.clock.monotonic_ms()
+        elapsed_ms = now - self._swept_ms
+        if elapsed_ms > SWEEP_INTERVAL_MS + LATE_SWEEP_MS:
+            elapsed_ms = 0.0
+        self.start_sweeping()
         idle_ms = self.limits.connections_max_idle_ms
-        frames_wait = bool(self._memory_waiters)
         for connection in self:
             silent_ms = now - connection.last_active_ms
             if 0 <= idle_ms < silent_ms and connection.is_idle:
@@ -305,10 +339,49 @@ class ConnectionGroup:
                     connection.listener_name, connection.client_host, "not authenticated in time"
                 )
                 connection.close("not authenticated in time")
-            elif (
-                frames_wait and silent_ms > STALLED_FRAME_MS and connection.is_stalled_inside_frame
-            ):
-                connection.close("stalled inside a request while others wait for its memory")
+            else:
+                connection.swept(elapsed_ms)
+        self._make_way()
+
+    def _make_way(self) -> None:
+        """Where connections wait for memory, close those that keep others waiting."""
+        shares = self.shares
+        if shares.freed is not None and not shares.freed.needs_to_be_free:
+            shares.freed = None
+        for budget in shares:
+            if not budget.waiting_count:
+                continue
+            shares.serve_line(budget, len(budget.line))
+            self._close_slow(budget)
+            if not budget.moved:
+                stuck = shares.free_a_frame(budget)
+                if stuck is not None:
+                    self._close_for_others(stuck)
+            budget.moved = False
+        self.on_memory_released()
+
+    def _close_slow(self, budget: Budget) -> None:
+        """Close those that are too slow, the slowest of those over their share first, until there
+        is room for what waits.
+        """
+        wanted_bytes = budget.wanted_bytes()
+        if not wanted_bytes:
+            return
+        slow = [
+            (connection.share.is_over_share, lag_ms, connection.share)
+            for connection in self
+            if connection.share.budget is budget and (lag_ms := connection.lag_ms) > MAX_LAG_MS
+        ]
+        slow.sort(key=lambda each: each[:2], reverse=True)
+        for _, _, share in slow:
+            if wanted_bytes <= 0:
+                break
+            wanted_bytes -= share.held_bytes
+            self._close_for_others(share)
+
+    def _close_for_others(self, share: Share) -> None:
+        self._shares_log.took_too_much(share, "a connection that makes no progress is closed")
+        share.owner.close(f"it holds {share.held_bytes} bytes that others wait for")
 
     def _owes_authentication(self, connection: ServerConnection, now_ms: float) -> bool:
         """Whether the client has not authenticated in time, the first time or again."""

@@ -10,9 +10,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MEMORY_LIMIT_BYTES
+from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
 from moldau.runtime.network import DEFAULT_BACKLOG, OS_DEFAULT_BYTES
 from moldau.server.audit_log import DEFAULT_MAX_LINES
+from moldau.server.decoding import DEFAULT_MEMORY_BYTES
+from moldau.server.memory_shares import (
+    DEFAULT_FAIR_SHARE,
+    DEFAULT_MEMORY_LIMIT_BYTES,
+    MemoryShares,
+)
 from moldau.server.quotas.core.connection_rates import UNLIMITED, ConnectionRates
 
 
@@ -24,6 +30,8 @@ class ServerLimits:
     """`socket.request.max.bytes`"""
     queued_max_request_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
     """`queued.max.request.bytes`; Kafka's -1 (no limit) becomes this default."""
+    fair_share: int = DEFAULT_FAIR_SHARE
+    """`moldau.fair.share`"""
     max_connections: int = UNLIMITED
     """`max.connections`"""
     max_connections_per_ip: int = UNLIMITED
@@ -43,18 +51,26 @@ class ServerLimits:
     unlimited_rate_listener: str = ""
     """The listener that the rate does not hold for: the inter-broker one, if it has a listener of
     its own."""
+    node_listeners: frozenset[str] = frozenset()
+    """Listeners for nodes: what nodes send has memory of its own."""
     tls_handshake_ms: float = 10_000.0
     """Our own limit: a TLS handshake that has not ended by then is cut."""
     authentication_ms: float = 30_000.0
     """Our own limit: a SASL client that is not authenticated by then is cut."""
     audit_log_max_lines: int = DEFAULT_MAX_LINES
     """`moldau.audit.log.max.lines`"""
+    decoded_max_bytes: int = DEFAULT_MEMORY_BYTES
+    """`moldau.decoded.max.bytes`"""
 
     def apply_to(self, rates: ConnectionRates) -> None:
         """Have the limit on new connections per second in force there."""
         rates.node_limit = self.max_connection_creation_rate
         rates.unlimited_listener = self.unlimited_rate_listener
         rates.max_waiting = self.listen_backlog
+
+    def apply_to_memory(self, shares: MemoryShares) -> None:
+        """Have the limits on memory in force there."""
+        shares.set_limits(self.queued_max_request_bytes, self.fair_share, self.request_max_bytes)
 
 
 class ConnectionPlaces:

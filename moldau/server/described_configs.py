@@ -9,13 +9,14 @@ MAX_DESCRIBED_ENTRIES.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from moldau.config import (
     DescribedConfig,
     NodeConfig,
+    changes_listener,
     describe_broker_config,
     describe_cluster_default_config,
     describe_group_config,
@@ -25,6 +26,7 @@ from moldau.metadata.image import ConfigResourceType, ConfigsImage
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p32_describe_configs as p32
+from moldau.protocol.messages import p33_alter_configs as p33
 from moldau.server.request import Sender
 
 
@@ -60,6 +62,27 @@ def config_permission(
         return ErrorCode.NONE if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
     allowed = sender.authorized_cluster(operation)
     return ErrorCode.NONE if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+STORES_NEED_ALTER: Final = "key and trust stores of listeners need ALTER on the cluster, too"
+
+
+def may_change_stores(sender: Sender, resource: Any, current: Mapping[str, str]) -> bool:
+    """Whether a sender that may alter a resource's configuration may change what the request does
+    to key and trust stores of listeners: these decide who a super user is.
+
+    Args:
+        resource: of AlterConfigs, which takes away what it does not name, or of
+            IncrementalAlterConfigs.
+        current: the resource's configuration now.
+    """
+    if resource.resource_type != ConfigResourceType.BROKER:
+        return True
+    changed = {each.name for each in resource.configs}
+    if isinstance(resource, p33.AlterConfigsResource):
+        wanted = {each.name: each.value for each in resource.configs}
+        changed = {key for key in {**current, **wanted} if wanted.get(key) != current.get(key)}
+    return not any(map(changes_listener, changed)) or sender.authorized_cluster(Operation.ALTER)
 
 
 def description(

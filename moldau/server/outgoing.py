@@ -145,6 +145,13 @@ class OutgoingStream:
         """Whether the kernel (or the transport) has everything."""
         return not self._queue and not self._paused
 
+    def unsent_memory_bytes(self) -> int:
+        """What is queued here or in the transport and is in memory: regions of files are not."""
+        queued = sum(len(part) for part in self._queue if isinstance(part, bytes))
+        if self._queue and isinstance(self._queue[0], bytes):
+            queued -= self._head_sent
+        return queued + self._transport.get_write_buffer_size()
+
     def write(self, data: bytes) -> None:
         if not data or self._closed:
             return
@@ -197,8 +204,8 @@ class OutgoingStream:
         if self._queue:
             if not self._blocked:
                 self._pump()
-        elif not self._closed:
-            self._owner.on_drained()
+        else:
+            self._end_or_go_on()
 
     def detach(self) -> None:
         """The connection is lost: drop everything (idempotent)."""
@@ -230,7 +237,12 @@ class OutgoingStream:
         except OSError as error:
             self._owner.on_send_failed(error)
             return
-        if self._queue or self._closed or self._paused:
+        if not self._queue and not self._paused:
+            self._end_or_go_on()
+
+    def _end_or_go_on(self) -> None:
+        """All that was queued has left."""
+        if self._closed:
             return
         if self._closing:
             self._transport.close()

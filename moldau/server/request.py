@@ -9,10 +9,10 @@ a forwarded request is its client, never the broker that forwarded it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from moldau.protocol.access_control import (
     CLUSTER_RESOURCE_NAME,
@@ -29,20 +29,23 @@ from moldau.runtime.files import FileRegion
 from moldau.runtime.slices import Work
 from moldau.runtime.telemetry.metrics import Counter, Histogram, Registry
 from moldau.server.authorizer import Authorizer
+from moldau.server.fair_shares import Lane
 from moldau.server.outgoing import Offload
 from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.quotas.request_time import Stopwatch
 
 if TYPE_CHECKING:
     from moldau.server.authentication.gate import SaslGate
+    from moldau.server.decoding import Decoded
 
-MessageT = TypeVar("MessageT", bound=Message)
+AT_ONCE_BYTES: Final = 16 * 1024
+"""A body above it is decoded in slices: it may hold so many elements that this takes 3 ms."""
 
 LARGE_BODY_BYTES: Final = 64 * 1024
-"""A body above it is decoded off the loop: it may hold so many elements that this takes 5 ms."""
+"""The answer to a longer request is encoded off the loop."""
 
 LARGE_PART_COUNT: Final = 500
-"""A Produce request with more topics and partitions is decoded off the loop."""
+"""A Produce request with more topics and partitions is decoded in slices."""
 
 LARGE_ELEMENT_COUNT: Final = 1000
 """A response with an array above it is encoded off the loop."""
@@ -85,8 +88,8 @@ class Connection(Protocol):
         """
 
     def suspend(self) -> None:
-        """Handle no further request of this connection until `proceed`: one that takes several
-        turns of the loop keeps its place in the order.
+        """Handle no further request of this connection until `proceed`, once for each call: one
+        that takes several turns of the loop keeps its place in the order.
         """
 
     def proceed(self) -> None: ...
@@ -125,6 +128,7 @@ class Request:
         "client_id",
         "connection",
         "correlation_id",
+        "decoded",
         "handled_ms",
         "is_answered",
         "received_ms",
@@ -150,6 +154,8 @@ class Request:
         self.handled_ms = received_ms
         self._frame: memoryview | None = frame
         self._parts: Sequence[Part] | None = None
+        self.decoded: Decoded | None = None
+        """What a large request takes, decoded, until it is answered."""
         self.is_answered = False
         """Whether there is an answer; a large one may still be on its way to being encoded."""
 
@@ -164,7 +170,7 @@ class Request:
         """Whether its body, which must be there, may take long to decode. A Produce request is
         large by its records, which are not decoded, unless it has very many of them.
         """
-        if self.size_bytes <= LARGE_BODY_BYTES:
+        if self.size_bytes <= AT_ONCE_BYTES:
             return False
         return self.api_key != ApiKey.PRODUCE or has_more_parts(
             self.body, self.api_version, LARGE_PART_COUNT
@@ -178,16 +184,6 @@ class Request:
     def is_connection_lost(self) -> bool:
         """Whether the client has gone and reads no answer (answering is still required)."""
         return self.connection.is_closed
-
-    async def decode(self, message_class: type[MessageT]) -> MessageT:
-        """The body, decoded off the loop.
-
-        Raises:
-            RemoteProtocolError: it is malformed.
-        """
-        version = self.api_version
-        message, _ = await self.connection.offload(message_class.decode, self.body, version)
-        return message
 
     def respond(self, message: Message, *, api_version: int | None = None) -> None:
         """Answer with a message, encoded in the request's version unless another is named; a large
@@ -219,7 +215,8 @@ class Request:
         message = owned.pop()
         parts = self._encoded(message, api_version)
         if getrefcount(message) == _NAMED_ONCE:
-            _take_apart(message)
+            for _ in taken_apart(message):
+                pass
         return parts
 
     def _encoded(self, message: Message, api_version: int) -> list[Part]:
@@ -234,6 +231,8 @@ class Request:
         assert self._parts is None or self.connection.is_closed, "a request is answered once"
         self.is_answered = True
         self._parts = parts
+        if self.decoded is not None:
+            self._release_decoded()
         self.connection.on_response(self)
 
     def respond_nothing(self) -> None:
@@ -243,8 +242,15 @@ class Request:
     def close(self, reason: str) -> None:
         """Close the connection instead of answering, for a peer that broke the protocol."""
         self.is_answered = True
+        self._release_decoded()
         self.connection.close(reason)
         self.discard()
+
+    def _release_decoded(self) -> None:
+        decoded = self.decoded
+        if decoded is not None:
+            self.decoded = None
+            decoded.release()
 
     def release_body(self) -> None:
         """Give the frame back early: for requests that wait long and need its bytes no more
@@ -369,6 +375,7 @@ class RequestContext(Sender):
     """One request in a handler's hands; outlives the handler's call when the answer comes later."""
 
     __slots__ = (
+        "change_lane",
         "quotas",
         "received_ms",
         "request",
@@ -378,6 +385,9 @@ class RequestContext(Sender):
 
     api_key: int
     api_version: int
+    change_lane: Callable[[Lane], Awaitable[None]]
+    """Of a request that is answered by a coroutine: gives its place back, and returns when it has
+    one among those of another kind, for what it has to wait for from now on."""
 
     def __init__(
         self, request: Request, authorizer: Authorizer, quotas: Quotas | None = None
@@ -475,21 +485,26 @@ def is_large_message(struct: Struct) -> bool:
     return False
 
 
-def _take_apart(struct: Struct) -> None:
+def taken_apart(struct: Struct) -> Iterator[None]:
     """Give the elements of a struct's large arrays free, some at a time: all at once would hold the
-    interpreter for 50 ms. What others hold too, an array or a struct, stays as it is.
+    interpreter for 50 ms. What others hold too, an array or a struct, stays as it is, and so does
+    what is not set yet.
     """
     for name in array_names(type(struct)):
-        elements = getattr(struct, name)
+        elements = getattr(struct, name, None)
         setattr(struct, name, None)
         if type(elements) is not list or getrefcount(elements) != _NAMED_ONCE:
             continue
-        while len(elements) > FREED_AT_ONCE:
-            del elements[-FREED_AT_ONCE:]
         while elements:
-            element = elements.pop()
-            if isinstance(element, Struct) and getrefcount(element) == _NAMED_ONCE:
-                _take_apart(element)
+            if not isinstance(elements[-1], Struct) or not array_names(type(elements[-1])):
+                del elements[-FREED_AT_ONCE:]
+            else:
+                for _ in range(min(FREED_AT_ONCE, len(elements))):
+                    element = elements.pop()
+                    if getrefcount(element) == _NAMED_ONCE:
+                        yield from taken_apart(element)
+                    del element
+            yield
 
 
 _ARRAYS: Final[dict[type[Struct], tuple[str, ...]]] = {}

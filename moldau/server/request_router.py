@@ -4,24 +4,31 @@ Owns the order of checks (API and version, then the session; handlers ask for pe
 decoding of the body, the dispatch by a table of routes, and the tasks of requests that take several
 turns. Must not answer for an API itself, but for the one rule that belongs to no version: an
 unknown version of ApiVersions. Invariants: whatever a peer sends, the worst that happens is that
-its own connection is closed; requests of one lane never wait behind those of another.
+its own connection is closed; requests of one lane never wait behind those of another; in a lane,
+principals take turns; a place that is waited for ends with the connection that waits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from moldau.metadata.steps import at_once
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.registry import request_class
 from moldau.runtime.slices import Work, in_slices
+from moldau.server.decoding import DEFAULT_MEMORY_BYTES, SCALARS, Budget, Decoding, Steps, TooLarge
+from moldau.server.fair_shares import FairShares, Lane, Waiting
 from moldau.server.quotas.request_time import Stopwatch, TimedWork, timed_steps
 from moldau.server.request import RequestContext
+from moldau.server.server_connection import ANONYMOUS
+from moldau.text import short_name
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Message
@@ -32,20 +39,15 @@ if TYPE_CHECKING:
     from moldau.server.request import Request
 
 
-class Lane(NamedTuple):
-    """Requests that are answered by coroutines and share a limit.
-
-    Attributes:
-        max_running: worked on at once; further ones wait in the order they came.
-        max_waiting: the connection of one more is closed, for the reason `refusal`.
-    """
-
-    max_running: int
-    max_waiting: int
-    refusal: str
+_LOG: Final = logging.getLogger("moldau.server")
 
 
-ADMIN: Final = Lane(64, 10_000, "10000 administrative requests already wait")
+MAX_WAITING_REQUESTS: Final = 128
+"""How many requests of a principal wait in a lane before the connections of further ones are not
+read: each of those adds one request at most."""
+
+TOLD_INTERVAL_MS: Final = 60_000.0
+"""How often the log says that a lane is full of one principal's requests."""
 
 Handle = Callable[[RequestContext, Any], Iterator[None] | None]
 """Answers through its context, at once or later; a generator, for requests with many parts, yields
@@ -68,15 +70,20 @@ class Route:
 
     Attributes:
         _load: called on the API's first request.
-        opened: what is made of the decoded message before the handler gets it, off the loop if the
-            request is large.
+        lane: of an API that is answered by a coroutine; None for the others.
+        opened: what is made of the decoded message before the handler gets it, in steps.
+        asked_for_by: the party that has an opened message sent through another node, None when
+            the sender itself has.
+        budget: of the decoding of requests that are not small.
     """
 
     min_version: int
     max_version: int
     _load: Callable[[], Handler]
-    lane: Lane = ADMIN
-    opened: Callable[[Any], object] | None = None
+    lane: Lane | None = None
+    opened: Callable[[Any], Steps[object]] | None = None
+    asked_for_by: Callable[[RequestContext, Any], str | None] | None = None
+    budget: Budget = SCALARS
     message_class: type[Message] | None = None
     handle: Handle | None = None
     answer: Answer | None = None
@@ -84,25 +91,39 @@ class Route:
     def load(self, api_key: ApiKey) -> type[Message]:
         self.handle, self.answer = self._load()
         assert (self.handle is None) != (self.answer is None), f"{api_key.name}: one handler"
+        assert (self.answer is None) == (self.lane is None), f"{api_key.name}: its lane"
         self.message_class = request_class(api_key)
         return self.message_class
 
 
-class _Call(NamedTuple):
-    answer: Answer
-    context: RequestContext
-    message: object
+def party_of(principal: str, client_host: str) -> str:
+    """Who shares with others: a principal, or the address of clients that have none."""
+    return client_host if principal == ANONYMOUS else principal
 
 
-class _Traffic:
-    """The requests of one lane."""
+class _Call:
+    """A request that is answered by a coroutine.
 
-    __slots__ = ("lane", "running", "waiting")
+    Attributes:
+        message: decoded and opened; None until its turn comes.
+        lane: whose place it holds, None while it waits for one.
+        suspends: whether its connection is not read while it waits.
+    """
 
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self.running: dict[asyncio.Task[None], None] = {}  # in the order they began
-        self.waiting: deque[_Call] = deque()
+    __slots__ = ("lane", "message", "party", "request", "route", "suspends", "waiting")
+
+    def __init__(self, route: Route, request: Request, message: object, party: str) -> None:
+        self.route = route
+        self.request = request
+        self.message = message
+        self.party = party
+        self.lane: Lane | None = None
+        self.suspends = False
+        self.waiting: Waiting | None = None
+
+
+_ENDING: Final = "ending"
+"""Where a connection's state has what ends with it: calls that wait, and tasks."""
 
 
 class RequestRouter:
@@ -113,6 +134,7 @@ class RequestRouter:
         authorizer, quotas: go into every request's context.
         on_fault: told of an exception that no handler expected; decides if the node goes on.
         watchdog: of the loop, if it has one.
+        decoded_max_bytes: `moldau.decoded.max.bytes`.
     """
 
     def __init__(
@@ -124,6 +146,7 @@ class RequestRouter:
         on_fault: Callable[[BaseException], None],
         quotas: Quotas | None = None,
         watchdog: LoopWatchdog | None = None,
+        decoded_max_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> None:
         self._routes = routes
         self._clock = clock
@@ -132,7 +155,11 @@ class RequestRouter:
         self._quotas = quotas
         self._watchdog = watchdog
         self._suspended: set[asyncio.Task[None]] = set()
-        self._traffic = {route.lane: _Traffic(route.lane) for route in routes.values()}
+        self._decoding = Decoding(clock, decoded_max_bytes)
+        self._places: dict[Lane, FairShares] = {}
+        self._waiting: dict[_Call, None] = {}
+        self._running: dict[asyncio.Task[None], None] = {}  # in the order they began
+        self._told_ms: dict[Lane, float] = {}
 
     def __call__(self, request: Request) -> None:
         route = self._routes.get(request.api_key)
@@ -151,23 +178,23 @@ class RequestRouter:
             return
         message_class = route.message_class or route.load(ApiKey(request.api_key))
         if request.is_large:
-            self._suspend(request, self._decode(route, message_class, request))
+            self._suspend(request, self._take_large(route, message_class, request))
             return
-        try:
-            message: object = message_class.decode(request.body, api_version)[0]
-        except RemoteProtocolError as error:
-            self._refuse_body(request, message_class, error)
+        if route.answer is not None and route.opened is None:
+            self._enter(_Call(route, request, None, self._party(route, request, None)))
             return
-        if route.opened is not None:
-            message = route.opened(message)
+        message = self._decoded(route, message_class, request)
+        if message is None:
+            return
         work = self._handle(route, request, message)
         if work is not None:
-            self._suspend(request, work)
+            party = party_of(request.connection.principal, request.connection.client_host)
+            self._suspend(request, self._in_turn(party, work))
 
     @property
     def request_count(self) -> int:
         """Requests that are answered by coroutines, and run or wait."""
-        return sum(len(each.running) + len(each.waiting) for each in self._traffic.values())
+        return len(self._running) + len(self._waiting)
 
     async def close(self, *, cancels: bool = False) -> None:
         """Drop the requests that wait and let the running ones end.
@@ -175,38 +202,29 @@ class RequestRouter:
         Args:
             cancels: end the running ones at once: some may wait long.
         """
-        for traffic in self._traffic.values():
-            while traffic.waiting:
-                traffic.waiting.popleft().context.close("the node is shutting down")
-            if cancels:
-                for task in traffic.running:
-                    task.cancel()
+        while self._waiting:
+            self._drop(next(iter(self._waiting)))
+        if cancels:
+            for task in self._running:
+                task.cancel()
         if (log := self._authorizer.log) is not None:
             log.close()
-        while running := {
-            *self._suspended,
-            *(t for e in self._traffic.values() for t in e.running),
-        }:
+        while running := {*self._suspended, *self._running}:
             await asyncio.wait(running)
 
-    def _handle(self, route: Route, request: Request, message: object) -> Work | None:
+    def _context(self, request: Request) -> RequestContext:
         quotas = self._quotas
         context = RequestContext(request, self._authorizer, quotas)
         if quotas is not None and quotas.limits_requests:
             context.stopwatch = Stopwatch(self._clock)
+        return context
+
+    def _handle(self, route: Route, request: Request, message: object) -> Work | None:
         if route.handle is not None:
+            context = self._context(request)
             steps = self._first_step(route.handle, context, message)
             return None if steps is None else in_slices(self._clock, steps)
-        assert route.answer is not None, "loaded"
-        call = _Call(route.answer, context, message)
-        lane = route.lane
-        traffic = self._traffic[lane]
-        if len(traffic.running) < lane.max_running:
-            self._start(traffic, call)
-        elif len(traffic.waiting) < lane.max_waiting:
-            traffic.waiting.append(call)
-        else:
-            request.close(lane.refusal)
+        self._enter(_Call(route, request, message, self._party(route, request, message)))
         return None
 
     @staticmethod
@@ -223,19 +241,72 @@ class RequestRouter:
             stopwatch.stop()
         return None if steps is None else timed_steps(stopwatch, steps)
 
+    def _decoded(
+        self, route: Route, message_class: type[Message], request: Request
+    ) -> object | None:
+        """The message of a small request; None when it is none, and the connection is closed."""
+        try:
+            message: object = message_class.decode(request.body, request.api_version)[0]
+        except RemoteProtocolError as error:
+            self._refuse_body(request, message_class, error)
+            return None
+        return message if route.opened is None else at_once(route.opened(message))
+
     # -- requests that take several turns ----------------------------------------------------------
 
-    async def _decode(self, route: Route, message_class: type[Message], request: Request) -> None:
+    async def _take_large(
+        self, route: Route, message_class: type[Message], request: Request
+    ) -> None:
+        """Decode and handle a large request."""
+        connection = request.connection
+        party = party_of(connection.principal, connection.client_host)
         try:
-            message: object = await request.decode(message_class)
-            if route.opened is not None:
-                message = await request.connection.offload(route.opened, message)
+            message = await self._decode_large(party, route, message_class, request)
+        except TooLarge as error:
+            name, sender = message_class.__name__, short_name(connection.principal)
+            request.close(f"{name} v{request.api_version} of {sender}: {error}")
+            return
         except RemoteProtocolError as error:
             self._refuse_body(request, message_class, error)
             return
         work = self._handle(route, request, message)
+        del message
         if work is not None:
+            await self._in_turn(party, work)
+
+    async def _decode_large(
+        self, party: str, route: Route, message_class: type[Message], request: Request
+    ) -> object:
+        """The opened message; what this waits for ends with the connection. Raises as
+        `Decoding.decode`.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "it runs in one"
+        ending, decoding = self._ending(request), self._decoding
+        ending.add(task)
+        try:
+            context = self._context(request)
+            decoded = request.decoded = await decoding.decode(
+                party, context, message_class, route.budget
+            )
+            if route.opened is None:
+                return decoded.message
+            async with decoding.turns.share(party):
+                return await decoding.take(decoded, route.opened(decoded.message))
+        finally:
+            ending.discard(task)
+
+    async def _in_turn(self, party: str, work: Work) -> None:
+        """Do work in slices when there is room for it."""
+        try:
+            await self._decoding.turns.taken(party)
+        except BaseException:
+            work.close()
+            raise
+        try:
             await work
+        finally:
+            self._decoding.turns.give_back(party)
 
     def _suspend(self, request: Request, work: Work) -> None:
         """Take several turns for a request; the next one of its connection is handled then."""
@@ -249,37 +320,163 @@ class RequestRouter:
     def _proceed(self, request: Request, task: asyncio.Task[None]) -> None:
         self._suspended.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:
+        if error is not None or (task.cancelled() and not request.is_answered):
             request.close("a request failed inside the node")
+        if error is not None:
             self._on_fault(error)
         request.connection.proceed()
 
-    def _start(self, traffic: _Traffic, call: _Call) -> None:
-        running = self._run(call)
-        if call.context.stopwatch is not None:
-            running = TimedWork(running, call.context.stopwatch)
+    # -- lanes -----------------------------------------------------------------------------------
+
+    def _party(self, route: Route, request: Request, message: object) -> str:
+        connection = request.connection
+        if route.asked_for_by is not None:
+            party = route.asked_for_by(self._context(request), message)
+            if party is not None:
+                return party
+        return party_of(connection.principal, connection.client_host)
+
+    def _places_of(self, lane: Lane) -> FairShares:
+        places = self._places.get(lane)
+        if places is None:
+            places = self._places[lane] = FairShares(lane.max_running)
+        return places
+
+    def _enter(self, call: _Call) -> None:
+        """Start a call, or have it wait for its party's turn."""
+        lane, request = call.route.lane, call.request
+        assert lane is not None, "loaded"
+        if request.is_connection_lost:
+            request.close("its client has gone")
+            return
+        places = self._places_of(lane)
+        if places.take(call.party):
+            self._start(lane, call)
+            return
+        call.waiting = places.wait(call.party, 1, lambda: self._start(lane, call))
+        self._waiting[call] = None
+        self._ending(request).add(call)
+        # Through another node's connection come the requests of many: it is read on.
+        is_own = call.route.asked_for_by is None
+        if is_own and places.waiting_count(call.party) > MAX_WAITING_REQUESTS:
+            call.suspends = True
+            request.connection.suspend()
+            self._tell(lane, call, places)
+
+    def _tell(self, lane: Lane, call: _Call, places: FairShares) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._told_ms.get(lane, -inf) < TOLD_INTERVAL_MS:
+            return
+        self._told_ms[lane] = now_ms
+        _LOG.warning(
+            "%s at %s has %d requests under way in the lane of %s, and %d wait:"
+            " its connections are not read until they have had their turns",
+            short_name(call.request.connection.principal),
+            call.request.connection.client_host,
+            places.held_by(call.party),
+            lane.name,
+            places.waiting_count(call.party),
+        )
+
+    def _waited(self, call: _Call) -> None:
+        """It waits no more."""
+        call.waiting = None
+        del self._waiting[call]
+        self._ending(call.request).discard(call)
+        if call.suspends:
+            call.suspends = False
+            call.request.connection.proceed()
+
+    def _ending(self, request: Request) -> set[_Call | asyncio.Task[None]]:
+        """What ends with a connection."""
+        connection = request.connection
+        ending: set[_Call | asyncio.Task[None]] | None = connection.state.get(_ENDING)
+        if ending is None:
+            ending = connection.state[_ENDING] = set()
+            connection.on_close(lambda _: self._connection_ended(ending))
+        return ending
+
+    def _connection_ended(self, ending: set[_Call | asyncio.Task[None]]) -> None:
+        for each in tuple(ending):
+            if isinstance(each, _Call):
+                self._drop(each)
+            else:
+                each.cancel()
+
+    def _drop(self, call: _Call) -> None:
+        """Take a call that waits out of the line for good."""
+        waiting, lane = call.waiting, call.route.lane
+        assert waiting is not None, "it waits"
+        assert lane is not None, "loaded"
+        self._waited(call)
+        self._places_of(lane).give_up(waiting)
+        call.request.close("the node is shutting down")
+
+    def _start(self, lane: Lane, call: _Call) -> None:
+        """Answer a call, which has a place of the lane."""
+        if call.waiting is not None:
+            self._waited(call)
+        route, request = call.route, call.request
+        message = call.message
+        if message is None:
+            assert route.message_class is not None, "loaded"
+            message = self._decoded(route, route.message_class, request)
+            if message is None:
+                self._places_of(lane).give_back(call.party)
+                return
+        call.lane = lane
+        context = self._context(request)
+        context.change_lane = partial(self._change_lane, call)
+        assert route.answer is not None, "loaded"
+        running: Coroutine[object, None, None] = self._run(route.answer, context, message)
+        call.message = None
+        if context.stopwatch is not None:
+            running = TimedWork(running, context.stopwatch)
         if self._watchdog is not None:
-            running = self._watchdog.watch(call.context.request, running)
+            running = self._watchdog.watch(request, running)
         task = asyncio.get_running_loop().create_task(running)
-        traffic.running[task] = None
-        task.add_done_callback(partial(self._finished, traffic, call.context))
+        self._running[task] = None
+        if lane.ends_with_connection:
+            self._ending(request).add(task)
+        task.add_done_callback(partial(self._finished, call, context))
 
     @staticmethod
-    async def _run(call: _Call) -> None:
-        call.context.respond(await call.answer(call.context, call.message))
+    async def _run(answer: Answer, context: RequestContext, message: object) -> None:
+        context.respond(await answer(context, message))
 
-    def _finished(
-        self, traffic: _Traffic, context: RequestContext, task: asyncio.Task[None]
-    ) -> None:
-        del traffic.running[task]
+    async def _change_lane(self, call: _Call, lane: Lane) -> None:
+        """Give a call's place back, and go on with one of another lane."""
+        task = asyncio.current_task()
+        assert call.lane is not None, "it runs"
+        assert task is not None, "it runs in one"
+        self._places_of(call.lane).give_back(call.party)
+        call.lane = None
+        if lane.ends_with_connection:
+            self._ending(call.request).add(task)
+        places = self._places_of(lane)
+        suspends = places.waiting_count(call.party) >= MAX_WAITING_REQUESTS
+        if suspends:
+            call.request.connection.suspend()
+        try:
+            await places.taken(call.party)
+        finally:
+            if suspends:
+                call.request.connection.proceed()
+        call.lane = lane
+
+    def _finished(self, call: _Call, context: RequestContext, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        ending = call.request.connection.state.get(_ENDING)
+        if ending is not None:
+            ending.discard(task)
         if not context.is_answered:
             context.close("the request failed inside the node")
         if not task.cancelled():
             error = task.exception()
             if error is not None:
                 self._on_fault(error)
-        while traffic.waiting and len(traffic.running) < traffic.lane.max_running:
-            self._start(traffic, traffic.waiting.popleft())
+        if call.lane is not None:
+            self._places_of(call.lane).give_back(call.party)
 
     # -- refusals --------------------------------------------------------------------------------
 

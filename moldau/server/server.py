@@ -116,6 +116,10 @@ class Server:
         if security is not None:
             self._securities.append(security)
             await security.start()
+        connections.shares.add_peers(
+            is_between_nodes=name in connections.limits.node_listeners,
+            has_logins=security is not None and security.sasl is not None,
+        )
         self._listeners[name] = await self._network.listen(
             lambda: ServerConnection(connections, name, security),
             spec.host,

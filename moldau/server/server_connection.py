@@ -20,15 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from moldau.addresses import canonical_address
 from moldau.protocol.errors import RemoteProtocolError
-from moldau.protocol.framing import (
-    CHUNK_BYTES,
-    FrameReader,
-)
+from moldau.protocol.framing import FrameReader
 from moldau.protocol.headers import decode_request_header
 from moldau.runtime.clock import TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
 from moldau.runtime.slices import Work
 from moldau.server.loop_watchdog import STALL_MS
+from moldau.server.memory_shares import PeerKind, Share
 from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
 from moldau.server.request import Request
 
@@ -39,11 +37,6 @@ if TYPE_CHECKING:
 
 MAX_IN_FLIGHT_REQUESTS: Final = 64
 """Requests of one connection with the handler; more wait in the receive buffer, then in the socket.
-"""
-
-MIN_READ_BYTES: Final = 4 * 1024
-"""After a read of many requests the next one may bring so much, or as many as may be in flight if
-they are as long as the last one: to cut 256 KB into tiny frames takes 3 ms.
 """
 
 MAX_HELD_REQUESTS: Final = 4
@@ -68,6 +61,14 @@ that a client with few requests in flight sends the next ones early.
 
 MAX_PENDING_RESPONSE_BYTES: Final = 1024 * 1024
 """Response bytes a peer may leave unread before its further requests wait."""
+
+FRAME_MS: Final = 30_000.0
+"""How long a frame may take to arrive, and an answer to be read, while others wait for memory: the
+default of clients' `request.timeout.ms`. The parts of it are due at the same rate.
+"""
+
+OVER_SHARE_FRAME_MS: Final = 10_000.0
+"""The same for a principal or an address that holds more than its share."""
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 
@@ -99,6 +100,42 @@ _STOPS_DISPATCH: Final = (
 )
 
 
+class Unread:
+    """Answers of a connection that its peer has not read, as far as they are in memory.
+
+    Attributes:
+        held_bytes: of all of them.
+        slow_ms: how long the oldest of them are being read; for the sweep to add to.
+    """
+
+    __slots__ = ("_due_bytes", "_newer_bytes", "held_bytes", "slow_ms")
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self.slow_ms = 0.0
+        self._due_bytes = 0
+        self._newer_bytes = 0
+
+    @property
+    def read_part(self) -> float:
+        """How much of the oldest has been read, from 0 to 1."""
+        if not self._due_bytes:
+            return 1.0
+        return 1.0 - max(self.held_bytes - self._newer_bytes, 0) / self._due_bytes
+
+    def update(self, held_bytes: int) -> int:
+        """So much is unread now; returns how much more that is than before.
+
+        What comes in between is newer than what was there: the oldest are due first.
+        """
+        more = held_bytes - self.held_bytes
+        self.held_bytes = held_bytes
+        self._newer_bytes += max(more, 0)
+        if held_bytes <= self._newer_bytes:
+            self._due_bytes, self._newer_bytes, self.slow_ms = held_bytes, 0, 0.0
+        return more
+
+
 class ServerConnection(asyncio.BufferedProtocol):
     """A client as the server sees it; `Connection` explains what its requests know of it."""
 
@@ -107,19 +144,23 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_close_callbacks",
         "_dispatching",
         "_flush_scheduled",
+        "_frame_ms",
         "_group",
         "_held",
         "_held_bytes",
         "_in_line",
+        "_is_between_nodes",
         "_pause_reasons",
-        "_read_bytes",
         "_reader",
         "_requests",
         "_security",
         "_stream",
+        "_suspensions",
         "_throttle_timer",
         "_throttled_until_ms",
+        "_unread",
         "_unsent_ms",
+        "_was_paused",
         "client_host",
         "client_port",
         "client_software_name",
@@ -131,6 +172,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "listener_name",
         "opened_ms",
         "principal",
+        "share",
         "state",
         "token_authenticated",
         "transport",
@@ -139,25 +181,35 @@ class ServerConnection(asyncio.BufferedProtocol):
     transport: asyncio.Transport
     _stream: OutgoingStream
 
+    share: Share
+
     def __init__(
         self, group: ConnectionGroup, listener_name: str, security: ListenerSecurity | None = None
     ) -> None:
         """`security` is the listener's, None where it is PLAINTEXT."""
         self._group = group
         self._security = security
+        self._is_between_nodes = listener_name in group.limits.node_listeners
         self.listener_name = listener_name
         self.gate: SaslGate | None = None
-        self._reader = FrameReader(group.memory, max_frame_bytes=group.limits.request_max_bytes)
+        self._reader = FrameReader(
+            group.memory,
+            max_frame_bytes=group.limits.request_max_bytes,
+            max_cut_count=MAX_IN_FLIGHT_REQUESTS,
+        )
         self._requests: deque[Request] = deque()
         self._backlog: deque[memoryview] = deque()
         self._pause_reasons = 0
         self._dispatching = False
         self._in_line = False
         self._unsent_ms = 0.0
-        self._read_bytes = CHUNK_BYTES
+        self._frame_ms = 0.0
+        self._unread = Unread()
+        self._was_paused = False
         self._flush_scheduled = False
         self._held: set[Request] = set()
         self._held_bytes = 0
+        self._suspensions = 0
         self._throttle_timer: TimerHandle | None = None
         self._throttled_until_ms = 0.0
         self._close_callbacks: list[Callable[[ServerConnection], object]] = []
@@ -187,9 +239,22 @@ class ServerConnection(asyncio.BufferedProtocol):
         return not self._requests or (self._requests[0].is_done and not self._stream.is_empty)
 
     @property
-    def is_stalled_inside_frame(self) -> bool:
-        """Whether the peer owes us the rest of a large frame that has memory reserved."""
+    def is_inside_large_frame(self) -> bool:
+        """Whether the peer owes us the rest of a large frame that has a buffer."""
         return self._reader.holds_large_frame
+
+    @property
+    def lag_ms(self) -> float:
+        """How far behind its time the frame is that has not arrived whole, or the answer that has
+        not been read; negative for what comes early.
+        """
+        allowed_ms = OVER_SHARE_FRAME_MS if self.share.is_over_share else FRAME_MS
+        lag_ms = -allowed_ms
+        if self._reader.is_inside_frame:
+            lag_ms = self._frame_ms - allowed_ms * self._reader.arrived_part
+        if self._unread.held_bytes > SENDFILE_MIN_BYTES:  # else it is a slow reader of files
+            lag_ms = max(lag_ms, self._unread.slow_ms - allowed_ms * self._unread.read_part)
+        return lag_ms
 
     def throttle(self, delay_ms: float) -> None:
         until = self._group.clock.monotonic_ms() + delay_ms
@@ -212,10 +277,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         return len(self._held) >= MAX_HELD_REQUESTS or self._held_bytes >= MAX_HELD_BYTES
 
     def suspend(self) -> None:
+        self._suspensions += 1
         self._pause(PauseReason.SUSPENDED)
 
     def proceed(self) -> None:
-        self._resume(PauseReason.SUSPENDED)
+        self._suspensions -= 1
+        if not self._suspensions:
+            self._resume(PauseReason.SUSPENDED)
 
     @property
     def offload(self) -> Offload:
@@ -231,6 +299,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self.is_closed:
             self._group.log_closing(self, reason)
             self._abort()
+
+    def authenticate(self, principal: str) -> None:
+        """The peer has shown who it is, for the first time or again."""
+        self.principal = principal
+        self._reader.is_frugal = False
+        kind = PeerKind.NODES if self._is_between_nodes else PeerKind.CLIENTS
+        self.share.move(kind, "" if principal == ANONYMOUS else principal)
 
     def limit_frames(self, max_bytes: int, min_bytes: int = 1) -> None:
         """Close the connection of a client whose next request is larger, or smaller."""
@@ -261,14 +336,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         local = transport.get_extra_info("sockname") or ("", 0)
         self.client_host, self.client_port = canonical_address(str(peer[0])), int(peer[1])
         group = self._group
+        self.share = self._reader.account = self._opened_share()
         self._stream = OutgoingStream(self.transport, self, group.loop, offload=group.offload)
         self.connection_id = (
             f"{local[0]}:{local[1]}-{peer[0]}:{peer[1]}-{next(group.connection_numbers)}"
         )
-        if not group.admit(self):
+        security = self._security
+        if not group.admit(self, is_counted=security is not None and security.contexts is not None):
             self._abort()
-        elif self._security is not None:
-            problem = self._security.greet(self, group)
+        elif security is not None:
+            problem = security.greet(self, group)
             if problem is not None:
                 group.authentication_log.failed(self.listener_name, self.client_host, problem)
                 self._abort()
@@ -280,10 +357,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         del self.transport, self._stream
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        buffer = self._reader.get_buffer(sizehint)
-        if self._read_bytes == CHUNK_BYTES or self._reader.holds_large_frame:
-            return buffer
-        return buffer[: self._read_bytes]
+        return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_closed:
@@ -297,26 +371,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.close(str(error))
             return
         if frames:
-            if len(frames) > MAX_IN_FLIGHT_REQUESTS // 2:
-                self._read_bytes = max(MIN_READ_BYTES, len(frames[-1]) * MAX_IN_FLIGHT_REQUESTS)
-            else:
-                self._read_bytes = CHUNK_BYTES
+            self._frame_ms = 0.0
             self._group.bytes_received += nbytes
             self._backlog.extend(frames)
             if not self._in_line:
                 self._dispatch(now, TURN_MS)
-            if reader.error is not None:
-                # What came whole before the garbage is answered first.
-                self._group.log_closing(self, str(reader.error))
-                self.begin_closing()
-                return
-        # A connection that has begun a large frame goes on: its memory is reserved, and only its
-        # end frees it.
-        if self.is_closed or reader.holds_large_frame:
-            return
-        if reader.is_blocked or self._group.memory.is_exhausted:
-            self._pause(PauseReason.MEMORY)
-            self._group.wait_for_memory(self)
+        if not self._pause_reasons and not self.is_closed and not reader.make_ready():
+            self._wait_for_memory()
 
     def eof_received(self) -> bool:
         # The client reads no more answers: a half-closed Kafka connection has no meaning. Nor does
@@ -333,6 +394,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- the outgoing stream's side -------------------------------------------------------------
 
     def on_drained(self) -> None:
+        if self._unread.held_bytes:
+            self._count_unread()
+            self._group.on_memory_released()
         if self._pause_reasons:
             self._resume(PauseReason.UNREAD_RESPONSES)
 
@@ -357,18 +421,35 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self._requests:
             self._stream.close_when_sent()
 
-    def memory_available(self) -> None:
-        """Memory was released: go on with the frame that waited for it."""
+    def memory_available(self) -> bool:
+        """Memory was released: go on with what waited for it; whether that was possible."""
         if self.is_closed:
-            return
-        frames = self._reader.resume()
-        if self._reader.is_blocked:
-            self._group.wait_for_memory(self)
-            return
+            return True
+        reader = self._reader
+        try:
+            frames = reader.resume()
+        except RemoteProtocolError as error:
+            self.close(str(error))
+            return True
         if frames:
+            self._frame_ms = 0.0
             self._backlog.extend(frames)
             self._pause(PauseReason.BACKLOG)
+        elif reader.is_blocked:
+            return False
         self._resume(PauseReason.MEMORY)
+        return True
+
+    def swept(self, elapsed_ms: float) -> None:
+        """So much time has passed since the last sweep in which the loop read from its sockets."""
+        self._reader.settle()
+        if self._unread.held_bytes:
+            self._count_unread()
+            self._unread.slow_ms += elapsed_ms
+        # Time in which we did not read from this peer is not its own.
+        if not self._was_paused and self._reader.is_inside_frame:
+            self._frame_ms += elapsed_ms
+        self._was_paused = bool(self._pause_reasons & ~PauseReason.UNREAD_RESPONSES)
 
     def take_turn(self) -> None:
         """First in the line: one request is handled."""
@@ -385,6 +466,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         group = self._group
         now = group.clock.monotonic_ms()
+        if self._unread.held_bytes:
+            self._count_unread()
         pending: list[bytes | bytearray | memoryview] = []
         finished: list[Request] = []
         stream = self._stream
@@ -407,8 +490,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             request.release_body()
         if self.is_closed:
             return
-        if stream.pending_bytes > MAX_PENDING_RESPONSE_BYTES:
-            self._pause(PauseReason.UNREAD_RESPONSES)
+        if not stream.is_empty:
+            self._count_unread()
+            if max(stream.pending_bytes, self._unread.held_bytes) > MAX_PENDING_RESPONSE_BYTES:
+                self._pause(PauseReason.UNREAD_RESPONSES)
         if len(requests) <= MAX_IN_FLIGHT_REQUESTS // 2:
             self._resume(PauseReason.IN_FLIGHT)
         if self._pause_reasons & PauseReason.CLOSING and not requests:
@@ -426,7 +511,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         backlog, requests, group = self._backlog, self._requests, self._group
         begun_ms = now
         try:
-            while backlog and not self._pause_reasons & _STOPS_DISPATCH and not self.is_closed:
+            while not self._pause_reasons & _STOPS_DISPATCH and not self.is_closed:
+                if not backlog and not self._cut_more():
+                    break
                 frame = backlog.popleft()
                 gate = self.gate
                 try:
@@ -463,7 +550,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                     break
         finally:
             self._dispatching = False
-        if backlog:
+        if self._has_more:
             self._pause(PauseReason.BACKLOG)
             self._join_line()
         elif self._pause_reasons & PauseReason.BACKLOG:
@@ -472,9 +559,26 @@ class ServerConnection(asyncio.BufferedProtocol):
         if turn_ms or not self._in_line or self._unsent_ms >= UNSENT_MS:
             self.flush()
 
+    @property
+    def _has_more(self) -> bool:
+        """Whether there are frames that the handler has not had."""
+        return bool(self._backlog) or self._reader.has_uncut
+
+    def _cut_more(self) -> bool:
+        """Bring more of what has been read into the backlog, if there is more."""
+        if not self._reader.has_uncut:
+            return False
+        try:
+            self._backlog.extend(self._reader.cut_more())
+        except RemoteProtocolError as error:
+            # What came whole before the garbage is answered first.
+            self._group.log_closing(self, str(error))
+            self.begin_closing()
+        return bool(self._backlog)
+
     def _join_line(self) -> None:
         """Have a turn after the connections that wait already."""
-        if self._backlog and not self._in_line and not self._pause_reasons & _STOPS_DISPATCH:
+        if self._has_more and not self._in_line and not self._pause_reasons & _STOPS_DISPATCH:
             self._in_line = True
             self._group.wait_for_turn(self)
 
@@ -507,6 +611,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         if not self._pause_reasons:
             self.transport.pause_reading()
+        if reason != PauseReason.UNREAD_RESPONSES:
+            self._was_paused = True
         self._pause_reasons |= reason
 
     def _resume(self, reason: int) -> None:
@@ -516,8 +622,35 @@ class ServerConnection(asyncio.BufferedProtocol):
         after = self._pause_reasons = before & ~reason
         if not self._dispatching:
             self._join_line()
-        if not after:
+        if after:
+            return
+        if self._reader.make_ready():
             self.transport.resume_reading()
+        else:
+            self._pause_reasons = PauseReason.MEMORY
+            self._group.wait_for_memory(self)
+
+    def _wait_for_memory(self) -> None:
+        self._pause(PauseReason.MEMORY)
+        self._group.wait_for_memory(self)
+
+    def _opened_share(self) -> Share:
+        """The account of a new peer, which is frugal until the peer has said who it is."""
+        shares, security = self._group.shares, self._security
+        kind = PeerKind.NODES if self._is_between_nodes else PeerKind.CLIENTS
+        if security is not None and security.sasl is not None:
+            kind = PeerKind.NODE_LOGINS if self._is_between_nodes else PeerKind.CLIENT_LOGINS
+            self._reader.is_frugal = True
+        return Share(shares, self, kind, "", self.client_host)
+
+    def _count_unread(self) -> None:
+        """Charge the peer with the answers that it has not read, as far as they are in memory."""
+        stream = self._stream
+        more = self._unread.update(0 if stream.is_empty else stream.unsent_memory_bytes())
+        if more > 0:
+            self.share.charge(more)
+        else:
+            self.share.refund(-more)
 
     def _end_throttle(self) -> None:
         self._throttle_timer = None
@@ -543,8 +676,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._throttle_timer.cancel()
             self._throttle_timer = None
         self._stream.detach()
+        self.share.refund(self._unread.held_bytes)
         self._reader.close()
         self._drop_backlog()
+        self.share.close()
         for request in self._requests:
             if request.is_done:
                 request.discard()

@@ -5,7 +5,8 @@ costs more with the lengths of prefixes that a principal has, not with the numbe
 not authenticate, nor change an entry: the controller does, and every node follows the image.
 Invariants: a DENY that matches decides, whatever is allowed beside it; without an entry that
 matches the answer is no, unless no entry is about the resource and the node is configured to allow
-that then; until the first image has come, super users alone are allowed anything.
+that then; the cluster's nodes may do what nodes need, whatever the entries say; until the first
+image has come, they and super users alone are allowed anything.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from uuid import UUID
 
 from moldau.addresses import canonical_address
 from moldau.config import NodeConfig
+from moldau.config.principals import NodePrincipals
 from moldau.metadata.image.security import AccessControlEntry, EntryChanges
 from moldau.protocol.access_control import (
     ANY_PRINCIPAL,
@@ -26,6 +28,7 @@ from moldau.protocol.access_control import (
     PermissionType,
     ResourceType,
 )
+from moldau.protocol.coordinator_records import INTERNAL_TOPICS
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.server.audit_log import DecisionLog, Rule
 from moldau.server.authorizer import Authorizer
@@ -39,10 +42,32 @@ IMPLIED: Final[Mapping[int, int]] = {
     Operation.ALTER_CONFIGS: 1 << Operation.DESCRIBE_CONFIGS,
 }
 """What is allowed with an operation that is, as bits by operation. A denial implies nothing."""
+_TOPIC, _CLUSTER = int(ResourceType.TOPIC), int(ResourceType.CLUSTER)
+_CREATE: Final = 1 << Operation.CREATE
+_OF_NODES: Final = _DESCRIBE | 1 << Operation.CLUSTER_ACTION
+"""What nodes may do to the cluster, as bits by operation: DESCRIBE is how far the metadata go."""
 MAX_OPERATION: Final = 0x7F
 ANY_RESOURCE: Final = "hardcode"
 """The name by which Kafka asks whether a principal may do something to any resource of a type."""
 Value = TypeVar("Value")
+
+
+def may_as_node(
+    nodes: NodePrincipals, principal: str, operation: int, resource_type: int, resource_name: str
+) -> bool:
+    """Whether a principal may do this by being a node of the cluster.
+
+    Nodes act on the cluster, ask leaders where logs begin and end, and create the topics that
+    coordinators keep their state in.
+    """
+    bit = 1 << operation
+    if resource_type == _CLUSTER:
+        is_needed = bool(bit & _OF_NODES)
+    elif resource_type == _TOPIC:
+        is_needed = bit == _DESCRIBE or (bit == _CREATE and resource_name in INTERNAL_TOPICS)
+    else:
+        is_needed = False
+    return is_needed and nodes.is_node(principal)
 
 
 class _Patterns(Generic[Value]):
@@ -175,12 +200,14 @@ class StandardAuthorizer(Authorizer):
         super_users: principals that may do everything, whatever the entries say.
         allows_unmentioned: whether every principal may do what no entry is about.
         log: where decisions are told.
+        nodes: which principals are nodes.
     """
 
     __slots__ = (
         "_entries",
         "_is_loaded",
         "_mentioned",
+        "_nodes",
         "_patterns",
         "allows_unmentioned",
         "log",
@@ -193,8 +220,10 @@ class StandardAuthorizer(Authorizer):
         *,
         allows_unmentioned: bool,
         log: DecisionLog | None = None,
+        nodes: NodePrincipals | None = None,
     ) -> None:
         self.log = log
+        self._nodes = nodes or None
         self.super_users = frozenset(super_users)
         self.allows_unmentioned = allows_unmentioned
         self._is_loaded = False
@@ -212,6 +241,7 @@ class StandardAuthorizer(Authorizer):
             [each for each in users if each],
             allows_unmentioned=config["allow.everyone.if.no.acl.found"],
             log=DecisionLog(clock or SystemClock(), config["moldau.audit.log.max.lines"]),
+            nodes=config.principals,
         )
 
     # -- entries ---------------------------------------------------------------------------------
@@ -264,6 +294,11 @@ class StandardAuthorizer(Authorizer):
     ) -> bool:
         if principal in self.super_users:
             return True
+        nodes = self._nodes
+        if nodes is not None and may_as_node(
+            nodes, principal, operation, resource_type, resource_name
+        ):
+            return True
         bit, is_allowed = 1 << operation, False
         for patterns in self._of(principal, client_host, resource_type):
             for grant in patterns.matching(resource_name):
@@ -284,6 +319,11 @@ class StandardAuthorizer(Authorizer):
     ) -> Rule:
         if principal in self.super_users:
             return Rule("SuperUser")
+        nodes = self._nodes
+        if nodes is not None and may_as_node(
+            nodes, principal, operation, resource_type, resource_name
+        ):
+            return Rule("NodePrincipal")
         bit = 1 << operation
         allowing: AccessControlEntry | None = None
         for patterns in self._of(principal, client_host, resource_type):

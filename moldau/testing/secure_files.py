@@ -20,7 +20,7 @@ from moldau.runtime.private_files import OWNER_ONLY_DIRECTORY, replace_file
 CLIENT_LISTENER: Final = "CLIENT"
 INTERNAL_LISTENER: Final = "INTERNAL"
 NODES: Final = "nodes"
-"""The organisational unit of nodes' certificates, and the user that all nodes are."""
+"""The organisational unit of nodes' certificates: each node is a user of its own by its name."""
 CLIENTS: Final = "clients"
 ADMIN: Final = "admin"
 MECHANISM: Final = "SCRAM-SHA-512"
@@ -172,12 +172,12 @@ def secure_properties(home: Path, files: SecureFiles) -> dict[str, str]:
         "ssl.truststore.location": str(files.trust.absolute()),
         "listener.name.internal.ssl.client.auth": "required",
         "listener.name.controller.ssl.client.auth": "required",
-        # All nodes are one user; a client's certificate names its user.
-        "ssl.principal.mapping.rules": (
-            f"RULE:^CN=[^,]+,OU={NODES}$/{NODES}/,RULE:^CN=([^,]+),OU={CLIENTS}$/$1/,DEFAULT"
-        ),
+        # A client's certificate names its user; a node's whole subject is its name, which no client
+        # can have: it is User:CN=broker-1,OU=nodes.
+        "ssl.principal.mapping.rules": f"RULE:^CN=([^,]+),OU={CLIENTS}$/$1/,DEFAULT",
+        "moldau.node.principals": f"User:CN=*,OU={NODES}",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": f"User:{NODES};User:{ADMIN}",
+        "super.users": f"User:{ADMIN}",
     }
 
 

@@ -5,6 +5,7 @@ Rendered by `go_templates`; helm renders it too where it is, and must come to th
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import jsonschema
@@ -15,6 +16,7 @@ import yaml
 from moldau.config import NodeConfig, parse_properties
 from moldau.node.formatting import parse_initial_controllers
 from moldau.raft import VoterDescription
+from moldau.runtime.health_socket import ASK_TIMEOUT_S
 from tests.deploy.command_lines import CommandLine, in_shell
 from tests.deploy.command_lines import check as check_command
 from tests.deploy.files import DEPLOY
@@ -308,16 +310,25 @@ def test_storage_is_formatted_before_the_node_runs(defaults: list[Document], rol
 @pytest.mark.parametrize("role", ["controller", "broker"])
 def test_probes_ask_for_pages_that_exist(defaults: list[Document], role: str):
     [node] = pod_of(defaults, role)["containers"]
-    pages = {name: node[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
-    assert {name: page["path"] for name, page in pages.items()} == {
-        "startup": "/healthz",
-        "liveness": "/healthz",
-        "readiness": "/readyz",
-    }
+    page = node["readinessProbe"]["httpGet"]
+    assert page["path"] == "/readyz"
     ports = {each["name"]: each["containerPort"] for each in node["ports"]}
     config = next(iter(configs(defaults, role).values()))
-    for page in pages.values():
-        assert f"0.0.0.0:{ports[page['port']]}" == config["moldau.http.listener"]
+    assert f"0.0.0.0:{ports[page['port']]}" == config["moldau.http.listener"]
+
+
+@pytest.mark.parametrize("role", ["controller", "broker"])
+def test_what_restarts_a_pod_needs_no_network(defaults: list[Document], role: str):
+    [node] = pod_of(defaults, role)["containers"]
+    config = next(iter(configs(defaults, role).values()))
+    mounts = {each["mountPath"] for each in node["volumeMounts"] if not each.get("readOnly")}
+    assert os.path.dirname(config["moldau.health.socket"]) in mounts
+    for name in ("startup", "liveness"):
+        probe = node[f"{name}Probe"]
+        command = probe["exec"]["command"]
+        assert command == ["moldau", "server", "health", "/etc/moldau/server.properties"]
+        check_command(CommandLine(role, tuple(command[1:]), may_be_a_name=False))
+        assert probe["timeoutSeconds"] > ASK_TIMEOUT_S
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

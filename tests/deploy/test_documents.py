@@ -54,7 +54,7 @@ CLIENT_KEYS = {
 _NO_KEY = re.compile(
     r".*\.(?:md|py|ya?ml|json|properties|service|conf|log|checkpoint|jsonl|env|csv|sh|example)"
     r"|moldau\.(?:broker|testing|node|server|storage|controller)\b.*|server\.properties"
-    r"|(?:moldau|kafka)\.(?:authorizer|authentication)\b.*|moldau\.http|listener\.name\.controller"
+    r"|(?:moldau|kafka)\.(?:authorizer|authentication)\b.*|moldau\.audit|moldau\.http|listener\.name\.controller"
     r"|org\.apache\..*|(?:vm|net|fs|kernel)\..*|quorum\.founding|(?:brokers|controllers)\.\w+.*"
 )
 _DOTTED = re.compile(

@@ -153,6 +153,9 @@ def _nothing_left() -> Iterator[None]:
     before = _process_state()
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
     kept = {each: (each.level, each.propagate, [*each.handlers]) for each in _loggers()}
+    last_resort = logging.lastResort
+    assert last_resort is not None
+    formatter = last_resort.formatter
     logging.getLogger("moldau").propagate = False  # pytest hears what propagates
     with warnings.catch_warnings():
         try:
@@ -163,6 +166,7 @@ def _nothing_left() -> Iterator[None]:
             for each in _loggers():
                 level, each.propagate, each.handlers = kept.get(each, (logging.NOTSET, True, []))
                 each.setLevel(level)
+            last_resort.setFormatter(formatter)
     for each in _threads() - before:
         each.join(END_S)  # such as rich draws bars with end by themselves
     left = _process_state() - before

@@ -21,6 +21,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from tests.kit.ports import free_port
+from tests.virtual.machine import HOST, MachineLoop
 
 ISSUER = "https://issuer.example"
 AUDIENCE = "kafka"
@@ -122,7 +123,8 @@ async def _slow(request: web.Request) -> web.StreamResponse:
     await response.prepare(request)
     while True:
         await response.write(b" ")
-        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        await (loop.elapse(1) if isinstance(loop, MachineLoop) else asyncio.sleep(0))
 
 
 async def _silent(request: web.Request) -> web.StreamResponse:
@@ -180,7 +182,7 @@ provider's `answer` changes.
 
 
 class IdentityProvider:
-    """The server, on a thread of its own. Use as a context.
+    """The server, on a thread of its own, or on the virtual machine of its test. Use as a context.
 
     Attributes:
         keys: entries of the key set, as `Signer.public` gives them.
@@ -217,7 +219,11 @@ class IdentityProvider:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._stopping = asyncio.Event()
-        self._port = free_port() if port is None else port
+        loop = asyncio._get_running_loop()
+        self._machine = loop if isinstance(loop, MachineLoop) else None
+        if port is None:
+            port = self._machine.fabric.free_port(HOST) if self._machine else free_port()
+        self._port = port
 
     @property
     def url(self) -> str:
@@ -243,6 +249,9 @@ class IdentityProvider:
             task.cancel()
 
     def __enter__(self) -> Self:
+        if self._machine is not None:
+            self._machine.create_task(self._serve())
+            return self
         self._thread.start()
         assert self._ready.wait(30)
         return self
@@ -254,7 +263,8 @@ class IdentityProvider:
     def __exit__(self, *_: object) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(30)
+        if self._machine is None:
+            self._thread.join(30)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -270,7 +280,7 @@ class IdentityProvider:
         self._ready.set()
         await self._stopping.wait()
         # asyncio never closes a connection that its server accepted in the turn in which it ends.
-        for each in server.sockets:
+        for each in server.sockets if self._machine is None else ():
             self._loop.remove_reader(each)
         await asyncio.sleep(0)
         server.close()

@@ -2,18 +2,22 @@
 
 Owns: the one table. Must not: run anything. Invariant: every test is of exactly one kind. A mark
 `real` or `long` at the test, its class or its module says so, else the longest row above its file
-or function, else it is of the gate.
+or function, else it is of the gate. A test that runs on the virtual machine as well as on real
+loops (the mark `virtual_too`) is of the gate there, and one with that mark that needs no loop.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 from functools import cache
+from inspect import iscoroutinefunction
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parent.parent
+ON_VIRTUAL = "virtual"
+"""The name that a test's turn on the virtual machine has in its parameters."""
 
 
 class Kind(StrEnum):
@@ -65,10 +69,23 @@ SMOKE = (
 
 def kind_of(item: pytest.Item) -> Kind:
     """The kind of a collected test."""
+    call = getattr(item, "callspec", None)
+    if call is not None and ON_VIRTUAL in call.id.split("-"):
+        return Kind.GATE
+    if is_virtual_too(item) and not iscoroutinefunction(getattr(item, "function", None)):
+        return Kind.GATE
     for kind in (Kind.LONG, Kind.REAL):
         if item.get_closest_marker(kind) is not None:
             return kind
     return kind_at(place_of(item))
+
+
+def is_virtual_too(item: pytest.Item) -> bool:
+    """Whether a real test runs on the virtual machine as well: a module's mark, which holds not for
+    those that are marked `virtual_too(False)`.
+    """
+    mark = item.get_closest_marker("virtual_too")
+    return mark is not None and mark.args != (False,)
 
 
 def kind_at(place: str) -> Kind:

@@ -6,15 +6,18 @@ from collections.abc import Callable
 
 from moldau.runtime.clock import TimerHandle
 
+START_MS = 86_400_000.0
+"""Monotonic time begins there: at zero `now - before` and `now + before` would be the same."""
+
 
 class ManualClock:
     """Timers run inside `advance`, in the order of their deadlines, each at its own time."""
 
     __slots__ = ("_monotonic_ms", "_sequence", "_timers", "_wall_offset_ms")
 
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self._wall_offset_ms = now_ms
-        self._monotonic_ms = 0.0
+    def __init__(self, now_ms: int = 1_700_000_000_000, monotonic_ms: float = START_MS) -> None:
+        self._wall_offset_ms = now_ms - int(monotonic_ms)
+        self._monotonic_ms = monotonic_ms
         self._sequence = 0
         self._timers: list[_ManualTimer] = []
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.sampling import AREAS, area_mutants, mixed, sample
+from tests.mutation.sampling import AREAS, ROOT, area_mutants, mixed, sample, seed_of_commit
 from tests.mutation.trials import HUNG, KILLED, SURVIVED, UNREACHED, Outcome, Trials
 
 EXPLAINED = Path(__file__).with_name("explained.txt")
@@ -62,7 +63,9 @@ def table(outcomes: Iterable[Outcome], explained: dict[str, str]) -> Iterator[st
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="of the sample (SEED=n)")
+    parser.add_argument(
+        "--seed", type=int, help="of the sample (SEED=n); else it is taken from the commit's hash"
+    )
     parser.add_argument(
         "--count", type=int, default=300, help="about how many of each side (COUNT=n)"
     )
@@ -71,8 +74,24 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="changes whose key has this text")
     parser.add_argument("--survivors", type=Path, help="only those that survived in this file")
     parser.add_argument("--tests", nargs="+", default=(), help="instead of the areas'")
+    parser.add_argument(
+        "--real", action="store_true", help="tests with sockets and processes too, not the gate's"
+    )
     parser.add_argument("--results", type=Path, help="a file to keep results in, and to go on from")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.seed is None:
+        try:
+            arguments.seed = commit_seed(ROOT)
+        except (OSError, subprocess.CalledProcessError) as error:
+            parser.error(f"there is no commit to take the seed from ({error}): SEED=n")
+    return arguments
+
+
+def commit_seed(root: Path) -> int:
+    """The seed of the commit that is checked out. Raises: OSError, CalledProcessError."""
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return seed_of_commit(done.stdout)
 
 
 def _kept(path: Path | None) -> dict[str, Outcome]:
@@ -89,6 +108,7 @@ def _survived(path: Path) -> set[str]:
 def main() -> int:
     """The exit code."""
     arguments = _arguments()
+    print(f"SEED={arguments.seed}", file=sys.stderr, flush=True)
     chosen = sample(arguments.count, arguments.seed, tuple(arguments.areas))
     changes = mixed(chosen, arguments.seed)
     changes = [(area, each) for area, each in changes if arguments.only in each.key]
@@ -111,6 +131,7 @@ def main() -> int:
     if left:
         options = ["-q", "-s", "-p", "no:cacheprovider", "--tb=no"]
         options += ["-o", "tmp_path_retention_policy=none"]
+        options += [] if arguments.real else ["-m", "gate"]
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
             tests = tuple(arguments.tests)
             trials = Trials(left, tests, arguments.workers, Path(folder), report)

@@ -16,17 +16,19 @@ from pathlib import Path
 from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
-NODE, CLIENTS = "node", "clients"
+NODE, CLIENTS, LISTENERS = "node", "clients", "listeners"
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A part of the product, and the fast tests that are to notice changes of it."""
+    """A part of the product, and the fast tests that are to notice changes of it. A folder inside
+    one of another area is that area's no more.
+    """
 
     folders: tuple[str, ...]
     tests: tuple[str, ...]
     side: str = NODE
-    """Areas of one side share a sample; what the other side offers does not count."""
+    """The areas of one side that are asked for share a sample; another side's do not count."""
 
 
 AREAS = {
@@ -58,6 +60,36 @@ AREAS = {
         ("tests/unit/spark_connector", "tests/spark/sink/test_without_spark.py"),
         CLIENTS,
     ),
+    "server": Area(
+        ("moldau/server",),
+        (
+            "tests/unit/server",
+            "tests/unit/runtime",
+            "tests/unit/broker/test_admin_requests.py",
+            "tests/unit/broker/test_answers_as_kafka.py",
+            "tests/unit/broker/test_api_versions.py",
+            "tests/unit/broker/test_client_quotas.py",
+            "tests/unit/broker/test_large_requests.py",
+            "tests/unit/broker/test_quota_reload.py",
+            "tests/unit/broker/test_request_router.py",
+            "tests/unit/controller/core/test_client_quota_control.py",
+            "tests/unit/controller/core/test_scram_control.py",
+            "tests/unit/controller/test_large_requests.py",
+            "tests/unit/controller/test_listener.py",
+        ),
+        LISTENERS,
+    ),
+    "authentication": Area(
+        ("moldau/runtime/authentication", "moldau/server/authentication"),
+        (
+            "tests/unit/client/cluster/test_jaas.py",
+            "tests/unit/client/cluster/test_security.py",
+            "tests/unit/runtime",
+            "tests/unit/server/authentication",
+        ),
+        LISTENERS,
+    ),
+    "http": Area(("moldau/node/http",), ("tests/unit/node",), LISTENERS),
 }
 LEAST_PER_AREA = 30
 _KINDS = (COMPARISON, OFF_BY_ONE, DROPPED, BRANCH)
@@ -66,19 +98,32 @@ _KINDS = (COMPARISON, OFF_BY_ONE, DROPPED, BRANCH)
 @functools.cache
 def area_mutants(area: str) -> tuple[Mutant, ...]:
     """Every change that the files of an area offer."""
-    files = sorted(path for folder in AREAS[area].folders for path in (ROOT / folder).rglob("*.py"))
+    files = {path for folder in AREAS[area].folders for path in (ROOT / folder).rglob("*.py")}
+    names = sorted(path.relative_to(ROOT).as_posix() for path in files)
+    others = {
+        folder
+        for each in AREAS.values()
+        for folder in each.folders
+        if folder.startswith(tuple(f"{mine}/" for mine in AREAS[area].folders))
+    }.difference(AREAS[area].folders)
     return tuple(
         mutant
-        for path in files
-        for mutant in mutants(path.relative_to(ROOT).as_posix(), path.read_text())
+        for name in names
+        if not name.startswith(tuple(f"{folder}/" for folder in others))
+        for mutant in mutants(name, (ROOT / name).read_text())
     )
 
 
+def seed_of_commit(commit: str) -> int:
+    """The seed of a commit's sample, from its hash in hexadecimal: nothing is left to choose."""
+    return int(commit[:8], 16)
+
+
 def sample(count: int, seed: int, areas: tuple[str, ...] = tuple(AREAS)) -> dict[str, list[Mutant]]:
-    """About `count` changes over all areas of each side: in proportion to what each area offers,
-    but LEAST_PER_AREA at least; a quarter of each kind, as far as there are so many.
+    """About `count` changes over those of `areas` that are of one side: in proportion to what each
+    offers, but LEAST_PER_AREA at least; a quarter of each kind, as far as there are so many.
     """
-    offered = {area: area_mutants(area) for area in AREAS}
+    offered = {area: area_mutants(area) for area in areas}
     totals: Counter[str] = Counter()
     for area, every in offered.items():
         totals[AREAS[area].side] += len(every)

@@ -18,8 +18,15 @@ from tests.kit.waiting import until
 from tests.mutation import trials
 from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Mutant, mutants
 from tests.mutation.patching import functions_of, import_all, make, probe
-from tests.mutation.run import explanations, table
-from tests.mutation.sampling import AREAS, ROOT, area_mutants, mixed, sample
+from tests.mutation.run import commit_seed, explanations, table
+from tests.mutation.sampling import (
+    AREAS,
+    ROOT,
+    area_mutants,
+    mixed,
+    sample,
+    seed_of_commit,
+)
 from tests.mutation.trials import (
     HUNG,
     KILLED,
@@ -131,6 +138,30 @@ def test_a_sample_is_the_same_for_a_seed_and_has_all_kinds_of_all_areas():
 def test_a_bigger_sample_contains_the_smaller_one():
     small, big = sample(300, 1, ("storage",)), sample(600, 1, ("storage",))
     assert {each.key for each in small["storage"]} < {each.key for each in big["storage"]}
+
+
+def test_a_sample_of_one_area_has_as_many_as_are_asked_for():
+    assert len(sample(200, 1, ("server",))["server"]) == 200
+    both = sample(200, 1, ("server", "authentication"))
+    assert len(both["server"]) + len(both["authentication"]) == pytest.approx(200, abs=8)
+
+
+def test_a_folder_inside_one_of_another_area_is_that_areas():
+    server = {each.path for each in area_mutants("server")}
+    authentication = {each.path for each in area_mutants("authentication")}
+    assert "moldau/server/request.py" in server
+    assert "moldau/server/authentication/gate.py" in authentication - server
+    assert not server & authentication
+
+
+def test_the_seed_of_a_commit_is_in_its_hash():
+    assert seed_of_commit("00000010" + "f" * 32) == 16
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if commit.returncode:
+        pytest.skip("this is no checkout of git")
+    assert commit_seed(ROOT) == int(commit.stdout[:8], 16)
 
 
 def test_what_comes_first_of_a_sample_is_of_all_areas_and_kinds():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,20 @@ def test_a_directory_that_was_never_formatted(tmp_path: Path) -> None:
     assert ended.status == REFUSED
     assert str(tmp_path / "data") in ended.complaint
     assert "format" in ended.complaint
+
+
+def test_secrets_that_every_user_may_read_are_named_before_anything_else() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        home = Path(made)
+        home.chmod(0o755)
+        config = properties(home, delegation_token_secret_key="s3cret")
+        config.chmod(0o644)
+        ended = run_node(config, format_if_needed=False)
+        assert ended.status == REFUSED
+        assert ended.errors.count(f"every user of this machine may read {config}") == 1
+        assert "s3cret" not in ended.errors
+        config.chmod(0o600)
+        assert "every user" not in run_node(config, format_if_needed=False).errors
 
 
 def test_the_directory_of_another_node(tmp_path: Path) -> None:

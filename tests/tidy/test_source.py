@@ -252,6 +252,34 @@ def test_faults_of_the_network_are_never_told_without_words():
     assert wordless == []
 
 
+#: Ways of a command to a terminal that go past `moldau.cli.output`.
+PRINTS = re.compile(
+    r"print|typer\.(?:echo|secho|echo_via_pager|launch)|(?:sys\.)?__?std(?:out|err)__?.*"
+    r"|sys\.(?:__)?std(?:out|err)(?:__)?\.(?:buffer|write|writelines)\b.*|os\.write"
+)
+
+
+def test_commands_print_through_one_module():
+    """`moldau.cli.output` escapes what others have chosen: names, records, words of a broker."""
+    past = []
+    for path in python_files("moldau/cli"):
+        if path.name == "output.py":
+            continue
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call):
+                is_past = PRINTS.fullmatch(ast.unparse(node.func)) is not None
+            elif isinstance(node, ast.Attribute):
+                is_past = ast.unparse(node) in ("sys.stdout.buffer", "sys.stderr.buffer")
+            elif isinstance(node, ast.ImportFrom | ast.Import):
+                names = [getattr(node, "module", None) or "", *(each.name for each in node.names)]
+                is_past = any(name.split(".")[0] == "rich" for name in names)
+            else:
+                continue
+            if is_past:
+                past.append(f"{name_of(path)}:{node.lineno}")
+    assert past == []
+
+
 def _raw_words(handler: ast.ExceptHandler, name: str) -> Iterator[int]:
     """Lines of a handler in which its exception is turned into text as it is."""
     for node in ast.walk(handler):

@@ -14,16 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import ssl
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from random import Random
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
+from moldau.runtime.network import Listener
 from moldau.runtime.ports import Ports
 from tests.kit.dice import drawn_seed
+from tests.kit.kinds import ON_VIRTUAL, is_virtual_too
 from tests.virtual.loop import Process, UnhandledFailure, VirtualClock, VirtualLoop
 from tests.virtual.network import Fabric, NetworkSettings
 
@@ -43,8 +47,9 @@ class MachineLoop(VirtualLoop):
     def __init__(self, seed: int) -> None:
         super().__init__(limit_s=LIMIT_S)
         self.fabric = Fabric(self, Random(f"{seed} network"), DELAYS)
-        network = self.fabric.port_of(Process(self, "the test", owns_tasks=False), HOST)
-        self.ports = Ports(VirtualClock(self), network, Random(seed))
+        self.network = self.fabric.port_of(Process(self, "the test", owns_tasks=False), HOST)
+        self.ports = Ports(VirtualClock(self), self.network, Random(seed))
+        self._destinations: dict[Any, Any] = {}
 
     def call_later(
         self,
@@ -69,6 +74,40 @@ class MachineLoop(VirtualLoop):
             asyncio._set_running_loop(self)
         return future
 
+    # -- what asyncio's streams, web servers and the acceptor of TLS ask of a loop ----------------
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
+        context, sock = options.get("ssl"), options.get("sock")
+        if sock is not None:
+            host, port = self._destinations.pop(sock)[:2]
+            sock.close()
+        name = options.get("server_hostname")
+        return await self.network.connect(
+            protocol_factory, host, port, ssl_context=context, server_hostname=name
+        )
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        """Only noted: the connection is made when it is given a protocol."""
+        self._destinations[sock] = address
+
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
+        context = options.get("ssl")
+        handshakes = None if context is None else _Handshakes(context)
+        listen = self.network.listen(protocol_factory, host, port, handshakes=handshakes)
+        return _Server(await listen)
+
+    async def sock_accept(self, sock: Any) -> Any:
+        return await sock.accept()
+
+    async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **_: Any) -> Any:
+        protocol = protocol_factory()
+        sock.hand_over(protocol)
+        return sock.transport, protocol
+
     def _run_once(self) -> None:
         try:
             super()._run_once()
@@ -83,6 +122,38 @@ class MachineLoop(VirtualLoop):
             warnings.warn(f"unclosed {transport!r}", ResourceWarning, stacklevel=2)
 
 
+class _Handshakes:
+    """Of a listener that turns no client away."""
+
+    timeout_ms = 60_000.0
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+
+    async def context(self) -> ssl.SSLContext:
+        return self._context
+
+    def begin(self, host: str, handshake: asyncio.Task[None]) -> bool:
+        return True
+
+    def end(self, host: str, error: OSError | None, *, is_late: bool) -> None:
+        """Nothing is logged."""
+
+
+class _Server(asyncio.AbstractServer):
+    """What `create_server` gives; its one socket only says where it listens."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self.sockets = (SimpleNamespace(getsockname=lambda: (HOST, listener.port)),)
+
+    def close(self) -> None:
+        self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """Nothing has to end."""
+
+
 async def pass_time(duration_ms: float) -> None:
     """Let so much virtual time pass: no test sleeps on a real loop."""
     loop = asyncio.get_running_loop()
@@ -93,11 +164,21 @@ async def pass_time(duration_ms: float) -> None:
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """On which loop a test runs."""
+    """On which loops a test runs."""
     if item.get_closest_marker("real"):
-        return {"real": asyncio.new_event_loop}
+        return {"real": asyncio.new_event_loop, **virtual_too(item)}
+    return _virtual_loop(item)
+
+
+def virtual_too(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The virtual machine of a real test that is marked so; nothing for another one."""
+    return _virtual_loop(item) if is_virtual_too(item) else {}
+
+
+def _virtual_loop(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The machine of one test, by the name that makes this turn of it one of the gate."""
     own_seed = zlib.crc32(item.nodeid.encode())
-    return {"virtual": lambda: MachineLoop(drawn_seed(own_seed))}
+    return {ON_VIRTUAL: lambda: MachineLoop(drawn_seed(own_seed))}
 
 
 _of_real_machine = Ports.of_machine

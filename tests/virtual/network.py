@@ -20,10 +20,11 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from moldau.runtime.network import Handshakes
+from moldau.runtime.network import Handshakes, _TlsAcceptor
 from tests.virtual.loop import Process, VirtualLoop, current_process
+from tests.virtual.tls import Arrival, Door, client_side
 from tests.virtual.transport import FIN, SimulatedTransport
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
@@ -56,8 +57,11 @@ class _Listener:
     host: str
     port: int
     fabric: Fabric
+    acceptor: _TlsAcceptor | None = None
 
     def close(self) -> None:
+        if self.acceptor is not None:
+            self.acceptor.close()
         self.fabric.close_listener(self)
 
 
@@ -288,6 +292,11 @@ class Fabric:
         assert self._last_free_port not in self._hosts[host].listeners
         return self._last_free_port
 
+    def speaks_tls(self, host: str, port: int) -> bool:
+        """Whether a listener there does."""
+        listener = self._hosts[host].listeners.get(port) if host in self._hosts else None
+        return listener is not None and listener.acceptor is not None
+
     def close_listener(self, listener: _Listener) -> None:
         """Accept nothing any more (idempotent)."""
         listeners = self._hosts[listener.host].listeners
@@ -377,12 +386,7 @@ class Fabric:
 
 
 def _accept(transport: SimulatedTransport, factory: Callable[[], asyncio.BaseProtocol]) -> None:
-    protocol = factory()
-    transport.set_protocol(protocol)
-    protocol.connection_made(transport)
-    if transport.is_lost:
-        # Reset before anybody took it from the backlog.
-        transport.process.loop.call_soon(protocol.connection_lost, None)
+    transport.hand_over(factory())
 
 
 def _fail(process: Process, future: asyncio.Future[object], error: OSError) -> None:
@@ -430,9 +434,13 @@ class SimulatedNetwork:
         receive_buffer_bytes: int = -1,
         handshakes: Handshakes | None = None,
     ) -> _Listener:
-        assert handshakes is None, "no TLS in a simulation"
         chosen = port or self._fabric.free_port(self._host)
         listener = _Listener(self._process, protocol_factory, self._host, chosen, self._fabric)
+        if handshakes is not None:
+            loop = asyncio.get_running_loop()
+            door = Door(loop, lambda: self._fabric.close_listener(listener))
+            listener.factory = lambda: Arrival(door)
+            listener.acceptor = _TlsAcceptor(door, protocol_factory, handshakes, loop)  # type: ignore[arg-type]
         self._fabric.add_listener(listener)
         return listener
 
@@ -444,10 +452,21 @@ class SimulatedNetwork:
         *,
         ssl_context: ssl.SSLContext | None = None,
         timeout_ms: int = 10_000,
-    ) -> tuple[SimulatedTransport, ProtocolT]:
-        if ssl_context is not None:
+        server_hostname: str | None = None,
+    ) -> tuple[asyncio.Transport, ProtocolT]:
+        if ssl_context is None:
+            return await self._connect(protocol_factory, host, port, timeout_ms)
+        if not self._fabric.speaks_tls(host, port):
             # A client looks whether TLS is spoken there: the peer hangs up on what is no frame.
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        async with asyncio.timeout(timeout_ms / 1000):
+            factory = client_side(protocol_factory, ssl_context, server_hostname or host)
+            _, tls = await self._connect(factory, host, port, timeout_ms)
+            return tls, cast(ProtocolT, await tls.handshake())
+
+    async def _connect(
+        self, protocol_factory: Callable[[], ProtocolT], host: str, port: int, timeout_ms: int
+    ) -> tuple[SimulatedTransport, ProtocolT]:
         assert current_process() is self._process.owner_of_tasks, "a process uses its own network"
         future: asyncio.Future[tuple[SimulatedTransport, ProtocolT]]
         future = asyncio.get_running_loop().create_future()

@@ -59,6 +59,7 @@ class SimulatedTransport(asyncio.Transport):
         self._arrived: deque[bytes] = deque()
         self._reading_scheduled = False
         self._is_closing = False
+        self._ends_writing = False
         self._fin_sent = False
         self._reading_paused = False
         self._writer_paused = False
@@ -72,6 +73,15 @@ class SimulatedTransport(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
+
+    def hand_over(self, protocol: asyncio.BaseProtocol) -> None:
+        """Tell the protocol of an accepted connection that it has this transport."""
+        was_lost = self.is_lost
+        self.protocol = protocol
+        protocol.connection_made(self)
+        if was_lost:
+            # Reset before anybody took it from the backlog.
+            self.process.loop.call_soon(protocol.connection_lost, None)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         protocol: asyncio.BaseProtocol = self.protocol
@@ -105,10 +115,16 @@ class SimulatedTransport(asyncio.Transport):
         return self._low, self._high
 
     def can_write_eof(self) -> bool:
-        return False
+        return True
+
+    def write_eof(self) -> None:
+        """What was written still leaves, then the stream's end; reading goes on."""
+        if not self.is_closing():
+            self._ends_writing = True
+            self.pump()
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        if self.is_closing() or not len(data):
+        if self.is_closing() or self._ends_writing or not len(data):
             return
         if self.fabric.on_write is not None:
             self.fabric.on_write(self, bytes(data))
@@ -146,9 +162,12 @@ class SimulatedTransport(asyncio.Transport):
             self._unsent_bytes -= len(piece)
             self.under_way_bytes += len(piece)
             self.fabric.send(self, piece)
-        if self._is_closing and not self._unsent and not self._fin_sent and not self.is_lost:
+        if self._unsent or self.is_lost or not (self._is_closing or self._ends_writing):
+            return
+        if not self._fin_sent:
             self._fin_sent = True
             self.fabric.send(self, FIN)
+        if self._is_closing:
             self.lose(None)
 
     def arrive(self, piece: bytes) -> None:

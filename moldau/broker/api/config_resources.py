@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from moldau.broker.api.forwarding import forward
@@ -16,7 +16,11 @@ from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import topic_name_problem
 from moldau.runtime.slices import LoopSlices
-from moldau.server.described_configs import config_permission
+from moldau.server.described_configs import (
+    STORES_NEED_ALTER,
+    config_permission,
+    may_change_stores,
+)
 from moldau.server.request import RequestContext
 
 TO_PYTHON_LEVEL: Final = {
@@ -140,15 +144,19 @@ async def alter(
 
 
 async def listener_problem(
-    services: BrokerServices, changed: Collection[str], wanted: Mapping[str, str]
+    services: BrokerServices, context: RequestContext, resource: Any, wanted: Mapping[str, str]
 ) -> Problem | None:
     """Why a listener of this broker cannot have the stores that it shall have.
 
     Args:
-        changed: the keys that the request names.
-        wanted: the broker's whole dynamic configuration, as it shall be.
+        resource: of the request, the broker's own or the default of all brokers.
+        wanted: its whole dynamic configuration, as it shall be.
     """
-    if not any(map(changes_listener, changed)):
+    name = resource.resource_name
+    current = services.metadata.image.configs.get(ConfigResourceType.BROKER, name)
+    if not may_change_stores(context, resource, current):
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, STORES_NEED_ALTER
+    if not name or not any(map(changes_listener, (each.name for each in resource.configs))):
         return None
     try:
         await services.log_manager.filesystem.offload(services.check_listeners, wanted)

@@ -32,6 +32,10 @@ logger = logging.getLogger("moldau.broker.api.forwarding")
 
 FORWARD_SLACK_MS: Final = 1_000
 
+MAX_FORWARD_MS: Final = 60_000
+"""How long a forwarded request waits at most, whatever time its client gives it: as long as Apache
+Kafka's brokers try to reach a controller."""
+
 VISIBLE_WAIT_MS: Final = 2_000
 """How long the answer to a change waits at most for this broker's metadata. A broker that lags
 further behind answers all the same: the change has happened."""
@@ -102,7 +106,7 @@ async def _send(
 ) -> Response:
     """The controller's response, once it is visible here. Raises: ControllerUnavailable."""
     loop = asyncio.get_running_loop()
-    limit_ms = max(0, timeout_ms) + FORWARD_SLACK_MS
+    limit_ms = min(max(0, timeout_ms) + FORWARD_SLACK_MS, MAX_FORWARD_MS)
     deadline_s = loop.time() + limit_ms / 1000
     response, end_offset = await services.controller.forward(
         request, context.principal, client, timeout_ms=limit_ms

@@ -44,6 +44,7 @@ from moldau.broker.replica.fetch_sessions import (
     INVALID_SESSION_ID,
     FetchSession,
     FetchSessionCache,
+    may_be_kept,
     request_partitions,
 )
 from moldau.protocol.access_control import Operation
@@ -158,11 +159,12 @@ def _start_full(
 ) -> Iterator[None] | None:
     """A fetch that lists all its partitions; with epoch 0 it founds a session."""
     session: FetchSession | None = None
-    if request.session_epoch == INITIAL_SESSION_EPOCH:
+    if request.session_epoch == INITIAL_SESSION_EPOCH and may_be_kept(request):
         session = services.fetch_sessions.found(
             partitions,
             count=len(partitions),
             uses_topic_ids=parameters.uses_topic_ids,
+            principal=context.principal,
             is_privileged=parameters.is_from_follower,
         )
     fetch = DelayedFetch(

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from moldau.broker.api.forwarding import forward
+from moldau.broker.api.lanes import FORWARDING
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.internal_topics import creatable_topic
 from moldau.broker.lifecycle.cluster_view import (
@@ -110,6 +111,7 @@ async def _create_missing(
             errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if not creatable:
         return errors
+    await context.change_lane(FORWARDING)
     response = await forward(
         services,
         context,
@@ -170,10 +172,10 @@ class _View(NamedTuple):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif name in image.topics.topics_by_name:
             return self.describe(name)
-        elif not is_legal_topic_name(name):
-            error = ErrorCode.INVALID_TOPIC_EXCEPTION
         else:
             error = creation_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if error != ErrorCode.TOPIC_AUTHORIZATION_FAILED and not is_legal_topic_name(name):
+                error = ErrorCode.INVALID_TOPIC_EXCEPTION
         operations = NO_OPERATIONS_ASKED
         if error != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             operations = self._operations_on(name)

@@ -67,7 +67,9 @@ def handle(
         return
     request.topics = valid
     limits = services.group_coordinator.commit_limits(request.group_id)
-    prepared = yield from prepare_commit(request, limits, services.clock.now_ms())
+    prepared = yield from prepare_commit(
+        request, limits, services.clock.now_ms(), context.principal
+    )
     services.group_coordinator.ask(
         request.group_id,
         merged,

@@ -2,21 +2,21 @@
 
 Behaviour: without a transactional id every call gets a fresh id with epoch 0, whatever id and epoch
 the client names (a fenced idempotent producer starts over, KIP-360); one without the other is
-INVALID_REQUEST. With one the transaction coordinator gives the id and an epoch that fences any
-producer that had it before; an open transaction is aborted first (CONCURRENT_TRANSACTIONS). v3
-names the producer that comes back (KIP-360), v4 knows PRODUCER_FENCED (INVALID_PRODUCER_EPOCH
-below), v6 asks for two-phase commit (KIP-939): it needs `transaction.two.phase.commit.enable` and
-permission to TWO_PHASE_COMMIT, and TRANSACTIONAL_ID_AUTHORIZATION_FAILED is the answer without; a
-prepared transaction is kept with `keep_prepared_txn` from transaction.version 2 on
-(UNSUPPORTED_VERSION below). Where Apache Kafka looks only at the producer id of one that comes back
-while a transaction is open, its epoch counts too: a fenced producer cannot abort its successor's
-transaction. Known gaps: none; v6 is more than any released Apache Kafka serves.
+INVALID_REQUEST; COORDINATOR_LOAD_IN_PROGRESS when the controller gives no ids, or too many wait.
+With one the transaction coordinator gives the id and an epoch that fences any producer that had it
+before; an open transaction is aborted first (CONCURRENT_TRANSACTIONS). v3 names the producer that
+comes back (KIP-360), v4 knows PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below), v6 asks for two-phase
+commit (KIP-939): it needs `transaction.two.phase.commit.enable` and permission to TWO_PHASE_COMMIT,
+and TRANSACTIONAL_ID_AUTHORIZATION_FAILED is the answer without; a prepared transaction is kept with
+`keep_prepared_txn` from transaction.version 2 on (UNSUPPORTED_VERSION below). Where Apache Kafka
+looks only at the producer id of one that comes back while a transaction is open, its epoch counts
+too: a fenced producer cannot abort its successor's transaction. Known gaps: none; v6 is more than
+any released Apache Kafka serves.
 """
 
 from __future__ import annotations
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.producer_ids import ProducerIdsUnavailable
 from moldau.broker.coordinator.transaction.core.rules import InitProducerId, producer_fenced_error
 from moldau.broker.coordinator.transaction.core.state import InitProducerIdAnswer
 from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch
@@ -41,7 +41,8 @@ def handle(
         context.respond(_error(refusal))
         return
     if request.transactional_id is None:
-        services.start(_give(services, context), "producer id")
+        services.producer_ids.when_ready(context, lambda: _give(services, context))
+        context.hold_if_waiting()
         return
 
     def answered(answer: InitProducerIdAnswer) -> None:
@@ -64,7 +65,9 @@ def handle(
             ),
             enable_two_phase=request.enable2_pc,
             keep_prepared=request.keep_prepared_txn,
+            principal=context.principal,
         ),
+        context,
         answered,
     )
     context.hold_if_waiting()
@@ -89,13 +92,12 @@ def _refusal(context: RequestContext, request: InitProducerIdRequest) -> ErrorCo
     return ErrorCode.NONE
 
 
-async def _give(services: BrokerServices, context: RequestContext) -> None:
-    try:
-        producer_id = await services.producer_ids.next_producer_id()
-    except ProducerIdsUnavailable:
+def _give(services: BrokerServices, context: RequestContext) -> None:
+    producer_id = services.producer_ids.take()
+    if producer_id == NO_PRODUCER_ID:
         context.respond(_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-        return
-    context.respond(InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
+    else:
+        context.respond(InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
 
 
 def _error(error: ErrorCode) -> InitProducerIdResponse:

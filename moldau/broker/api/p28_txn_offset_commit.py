@@ -117,7 +117,9 @@ class _Commit:
         """Make ready what is stored and answered; a step for each partition."""
         limits = self._services.group_coordinator.commit_limits(self._request.group_id)
         now_ms = self._services.clock.now_ms()
-        self._prepared = yield from prepare_transactional(self._request, limits, now_ms)
+        self._prepared = yield from prepare_transactional(
+            self._request, limits, now_ms, self._context.principal
+        )
 
     def begin(self) -> None:
         request = self._request

@@ -32,9 +32,9 @@ async def answer(
                 "levels of loggers are changed with IncrementalAlterConfigs",
             )
         refused = refusal(services, context, Operation.ALTER_CONFIGS, kind, name)
-        if refused is None and kind == ConfigResourceType.BROKER and name:
+        if refused is None and kind == ConfigResourceType.BROKER:
             wanted = {each.name: each.value or "" for each in resource.configs}
-            return await listener_problem(services, wanted, wanted)
+            return await listener_problem(services, context, resource, wanted)
         return refused
 
     return AlterConfigsResponse(

@@ -30,6 +30,8 @@ from moldau.protocol.messages.p44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from moldau.runtime.telemetry.logs import AUDIT, audit_kept
+from moldau.server.change_log import configuration_change
 from moldau.server.request import RequestContext
 
 SET: Final = 0
@@ -44,16 +46,17 @@ async def answer(
         refused = refusal(services, context, Operation.ALTER_CONFIGS, kind, name)
         if refused is None and kind == ConfigResourceType.BROKER_LOGGER:
             refused = _alter_loggers(resource.configs, validate_only=request.validate_only)
+            if refused is None and not request.validate_only:
+                services.changes.changed(context, configuration_change(resource))
             return refused or (ErrorCode.NONE, "")
-        if refused is None and kind == ConfigResourceType.BROKER and name:
+        if refused is None and kind == ConfigResourceType.BROKER:
             wanted = dict(services.metadata.image.configs.get(kind, name))
             for each in resource.configs:
                 if each.config_operation == SET and each.value is not None:
                     wanted[each.name] = each.value
                 elif each.config_operation == DELETE:
                     wanted.pop(each.name, None)
-            names = [each.name for each in resource.configs]
-            return await listener_problem(services, names, wanted)
+            return await listener_problem(services, context, resource, wanted)
         return refused
 
     return IncrementalAlterConfigsResponse(
@@ -81,14 +84,21 @@ def _alter_loggers(configs: list[AlterableConfig], *, validate_only: bool) -> Pr
                 ErrorCode.INVALID_CONFIG,
                 f"{config.name}={config.value!r} is no log level: one of {allowed}",
             )
+        if config.name in AUDIT and (config.value or "").upper() in ("WARN", "ERROR", "FATAL"):
+            return ErrorCode.INVALID_REQUEST, f"{config.name} says who did what: INFO at the least"
         if config.config_operation == DELETE and config.name == "root":
             return ErrorCode.INVALID_REQUEST, "the root logger always has a level"
     if not validate_only:
-        for config in configs:
-            logger = logging.getLogger(None if config.name == "root" else config.name)
-            if config.config_operation == DELETE:
-                logger.setLevel(logging.NOTSET)
-            else:
-                assert config.value is not None, "checked above"
-                logger.setLevel(TO_PYTHON_LEVEL[config.value.upper()])
+        with audit_kept():
+            _set_levels(configs)
     return None
+
+
+def _set_levels(configs: list[AlterableConfig]) -> None:
+    for config in configs:
+        logger = logging.getLogger(None if config.name == "root" else config.name)
+        if config.config_operation == DELETE:
+            logger.setLevel(logging.NOTSET)
+        else:
+            assert config.value is not None, "checked before"
+            logger.setLevel(TO_PYTHON_LEVEL[config.value.upper()])

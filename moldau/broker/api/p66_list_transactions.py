@@ -5,7 +5,8 @@ how long the transaction has lasted (KIP-994), from v2 on by a regular expressio
 (KIP-1152; INVALID_REGULAR_EXPRESSION for one that is none). Ids that the client may not describe
 are left out before any is matched. COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded:
 the list would not be whole. A pattern that takes over 0.3 ms to compile has its connection
-throttled for 1,000 times as long, at most 5 s. Known gaps: a pattern of more than 1,024
+throttled for 1,000 times as long, at most 5 s; one that has taken 5 s of processor time to match is
+INVALID_REGULAR_EXPRESSION. Known gaps: a pattern of more than 1,024
 bytes, or that takes RE2 more than 64 KiB, names more than 4 Unicode classes, or has repetitions
 (`{1,249}`) of more than 1,000 altogether, is refused like one that is none.
 """
@@ -16,6 +17,7 @@ import asyncio
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
+from moldau.broker.coordinator.expression_matcher import TooCostly
 from moldau.broker.coordinator.transaction.core.state import ListAnswer
 from moldau.broker.coordinator.transaction.core.transaction import STATUS_BY_WORDS, Transaction
 from moldau.protocol.access_control import Operation, ResourceType
@@ -27,6 +29,7 @@ from moldau.protocol.messages.p66_list_transactions import (
 )
 from moldau.runtime.slices import LoopSlices
 from moldau.server.request import RequestContext
+from moldau.server.request_router import party_of
 
 
 async def answer(
@@ -69,9 +72,15 @@ async def answer(
         if slices.is_over:
             await slices.next()
     if pattern is not None:
-        matched = await services.matcher.match(
-            [pattern], list(allowed), is_wanted=lambda: not context.request.is_connection_lost
-        )
+        try:
+            matched = await services.matcher.match(
+                [pattern],
+                list(allowed),
+                principal=party_of(context.principal, context.client_host),
+                is_wanted=lambda: not context.request.is_connection_lost,
+            )
+        except TooCostly:
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
         allowed = {name: allowed[name] for name in (matched[0] if matched else ())}
     return ListTransactionsResponse(
         error_code=error,

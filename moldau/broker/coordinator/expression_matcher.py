@@ -3,7 +3,8 @@
 Owns which look-ups are small enough for the loop, the turns of the others, the workers that take
 them (threads or a child process), and how much of the loop clients may use for compilations. Must
 not know what the names are, or who may see them. Invariant: a look-up that may take over 2 ms is
-not matched on the loop; of those, one slice at a time is under way.
+not matched on the loop; of those, one slice at a time is under way, principals take turns, and each
+ends when it has taken MAX_MATCH_MS.
 
 A slice is some names that a worker tries on one expression, for so long: it tries at least one
 name, and ends after the match under way when its time is over.
@@ -29,13 +30,16 @@ from moldau.broker.coordinator.core.expressions import (
 from moldau.runtime.child_process import ChildLost, ChildProcess
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.slices import LoopSlices
+from moldau.server.fair_shares import FairShares
 from moldau.server.outgoing import Offload
 
 THREAD_SLICE_MS: Final = 1.0
 """Python's lock is free during a match, but not between two: the loop waits for it that long."""
 
-Tried = tuple[list[int], int]
-"""Indexes of the names that match as a whole, and how many names were tried."""
+Tried = tuple[list[int], int, float]
+"""Indexes of the names that match as a whole, how many names were tried, and the milliseconds of
+processor time that took.
+"""
 
 
 class SliceWorker(Protocol):
@@ -55,26 +59,24 @@ class ThreadWorker:
         self._offload = offload
 
     async def take(self, pattern: Pattern, names: Sequence[str]) -> Tried:
-        tried: Tried = await self._offload(
-            take_slice, pattern, names, self._clock.monotonic_ms, THREAD_SLICE_MS
-        )
+        tried: Tried = await self._offload(take_slice, pattern, names, self._clock, THREAD_SLICE_MS)
         return tried
 
     async def close(self) -> None:
         pass
 
 
-def take_slice(
-    pattern: Pattern, names: Sequence[str], now_ms: Callable[[], float], slice_ms: float
-) -> Tried:
-    end_ms = now_ms() + slice_ms
+def take_slice(pattern: Pattern, names: Sequence[str], clock: Clock, slice_ms: float) -> Tried:
+    begin_ms, end_ms = clock.thread_ms(), clock.monotonic_ms() + slice_ms
     matching = []
-    for index, name in enumerate(names):
+    tried_count = 0
+    for name in names:
         if pattern.fullmatch(name) is not None:
-            matching.append(index)
-        if now_ms() >= end_ms:
-            return matching, index + 1
-    return matching, len(names)
+            matching.append(tried_count)
+        tried_count += 1
+        if clock.monotonic_ms() >= end_ms:
+            break
+    return matching, tried_count, clock.thread_ms() - begin_ms
 
 
 CHILD: Final = "moldau.broker.coordinator.expression_child"
@@ -126,8 +128,8 @@ class ProcessWorker:
         try:
             async with asyncio.timeout(ANSWER_S):
                 await self._child.write(question)
-                indexes, tried_count = orjson.loads(await self._child.read_line())
-                return indexes, tried_count
+                indexes, tried_count, taken_ms = orjson.loads(await self._child.read_line())
+                return indexes, tried_count, taken_ms
         except TimeoutError:
             raise ChildLost(f"its process did not answer within {ANSWER_S:g} s") from None
 
@@ -145,6 +147,11 @@ character of the name (measured: 0.03 to 6.1 ns).
 
 MAX_NS_ON_THE_LOOP: Final = 2_000_000
 """A look-up that may take longer by this estimate is done beside the loop."""
+
+MAX_MATCH_MS: Final = 5_000.0
+"""How much processor time one look-up may take: an expression of usual cost tries a million names
+in that time.
+"""
 
 PIECE_CHARACTERS: Final = 32_768
 """Names go to the worker in pieces of that many characters, at least one name each."""
@@ -167,13 +174,17 @@ MOST_REST_MS: Final = 5_000
 """The longest rest: the time between two heartbeats, a ninth of a session."""
 
 
+class TooCostly(InvalidExpression):
+    """An expression that takes too long with the names that there are."""
+
+
 class ExpressionMatcher:
     """Small look-ups are done at once, others in slices by time, in turns."""
 
     def __init__(self, clock: Clock, worker: SliceWorker) -> None:
         self._clock = clock
         self._worker = worker
-        self._turn = asyncio.Lock()
+        self._turns = FairShares(1)
 
     def rest_after(self, expression: str) -> int:
         """Compile the expression of a request, so that it is remembered, valid or not, and tell for
@@ -202,10 +213,18 @@ class ExpressionMatcher:
                 gc.enable()
 
     async def match(
-        self, patterns: Sequence[Pattern], names: Sequence[str], *, is_wanted: Callable[[], bool]
+        self,
+        patterns: Sequence[Pattern],
+        names: Sequence[str],
+        *,
+        principal: str,
+        is_wanted: Callable[[], bool],
     ) -> list[list[str]] | None:
         """For each pattern the names that it matches as a whole, in their order; None once
         `is_wanted`, which is called before each slice, says no.
+
+        Raises:
+            TooCostly: a pattern has taken MAX_MATCH_MS.
         """
         character_count = sum(map(len, names))
         slices = LoopSlices(self._clock)
@@ -216,7 +235,7 @@ class ExpressionMatcher:
             steps = pattern.programsize * character_count
             if NS_PER_NAME * len(names) + NS_PER_STEP * steps <= MAX_NS_ON_THE_LOOP:
                 found.append([name for name in names if pattern.fullmatch(name) is not None])
-            elif not await self._match_beside(pattern, names, is_wanted, found):
+            elif not await self._match_beside(principal, pattern, names, is_wanted, found):
                 return None
             if slices.is_over:
                 await slices.next()
@@ -224,6 +243,7 @@ class ExpressionMatcher:
 
     async def _match_beside(
         self,
+        principal: str,
         pattern: Pattern,
         names: Sequence[str],
         is_wanted: Callable[[], bool],
@@ -231,13 +251,18 @@ class ExpressionMatcher:
     ) -> bool:
         """Add what the pattern matches; False when the look-up is not wanted any more."""
         matched: list[str] = []
-        position = 0
+        position, left_ms = 0, MAX_MATCH_MS
         while position < len(names):
+            if left_ms <= 0:
+                raise TooCostly(
+                    f"{pattern.pattern!r} takes more than {MAX_MATCH_MS:g} ms of processor time"
+                )
             piece = _piece(names, position)
-            async with self._turn:
+            async with self._turns.share(principal):
                 if not is_wanted():
                     return False
-                indexes, count = await self._worker.take(pattern, piece)
+                indexes, count, taken_ms = await self._worker.take(pattern, piece)
+            left_ms -= taken_ms
             matched += [piece[index] for index in indexes]
             position += count
         found.append(matched)

@@ -7,13 +7,16 @@ the replica manager; tests have their own.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from moldau.broker.coordinator.core.kept_memory import MemoryLimit
 from moldau.config import ConfigError
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Codec
+from moldau.text import quoted
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator.core.result import TransactionEnd
@@ -21,6 +24,26 @@ if TYPE_CHECKING:
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.runtime.timers import TimerWheel
+
+
+logger = logging.getLogger("moldau.broker.coordinator")
+
+
+def memory_limit(max_bytes: int, kept: str) -> MemoryLimit:
+    """The limit of a coordinator; who is refused is named in the log. `kept` is what it keeps."""
+
+    def refused(principal: str) -> None:
+        logger.warning(
+            "%s in memory take %d of %d bytes: no more for %s, which has %d of them",
+            kept,
+            limit.used_bytes,
+            max_bytes,
+            quoted(principal),
+            limit.of(principal),
+        )
+
+    limit = MemoryLimit(max_bytes, refused)
+    return limit
 
 
 class Appended(NamedTuple):

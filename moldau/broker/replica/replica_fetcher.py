@@ -68,9 +68,6 @@ CLIENT_ID: Final = "Replica"
 POOLED_BYTES: Final = 2 * 1024 * 1024
 """Unused receive buffers that are kept; a new one for every answer costs more than the answer."""
 
-NO_LIMIT_BYTES: Final = 2**62
-"""`replica.fetch.response.max.bytes` limits what answers may take already."""
-
 Endpoint = tuple[str, int]
 
 
@@ -127,7 +124,7 @@ class FetcherShare:
     throttle: ReplicationQuota | None
     on_applied: Callable[[], None]
     memory: ReceiveMemory = field(
-        default_factory=lambda: ReceiveMemory(NO_LIMIT_BYTES, pool_limit_bytes=POOLED_BYTES)
+        default_factory=lambda: ReceiveMemory(pool_limit_bytes=POOLED_BYTES)
     )
 
 

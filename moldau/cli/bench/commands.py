@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
-from moldau.cli.output import fail, print_json, print_table, progress_bar
+from moldau.cli.output import fail, print_json, print_table, progress_bar, say
 from moldau.client import ClientConfig, KafkaError
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.runtime.event_loop import new_event_loop
@@ -302,7 +302,7 @@ def metadata(
         figures.table(),
         title=f"{document['partitions']:,} partitions in {document['topics']:,} topics",
     )
-    typer.echo(f"{NOTE}; load averages meanwhile: {loads}")
+    say(f"{NOTE}; load averages meanwhile: {loads}")
 
 
 def _measure(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import random
 import resource
 import sys
@@ -25,6 +24,7 @@ from typing import Final
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.cli.bench.figures import memory_bytes
 from moldau.cli.metadata_files import read_metadata
+from moldau.cli.output import print_json, warn
 from moldau.config import NodeConfig
 from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.state import ControllerSettings
@@ -179,9 +179,9 @@ def main(arguments: list[str]) -> int:
             return 0
         figures = asyncio.run(load(what, source, NodeConfig.load(other)))
     except (MetadataLogError, OSError) as error:
-        print(f"moldau: {what} {source}: {error}", file=sys.stderr)
+        warn(f"{what} {source}: {error}")
         return 1
-    print(json.dumps(asdict(figures)))
+    print_json(asdict(figures), is_row=True)
     return 0
 
 

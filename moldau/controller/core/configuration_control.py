@@ -136,7 +136,7 @@ def _check_resource(
     if resource_type == ConfigResourceType.TOPIC:
         problem = topic_name_problem(name)
         if problem is not None:
-            raise Refusal(ErrorCode.INVALID_REQUEST, problem)
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if state.topic(name) is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
     elif resource_type == ConfigResourceType.BROKER:

@@ -54,7 +54,7 @@ from moldau.controller.core.result import (
     VersionedRecord,
     unlimited,
 )
-from moldau.controller.core.scram_control import alter_user_scram_credentials
+from moldau.controller.core.scram_control import alter_user_scram_credentials, secret_records
 from moldau.controller.core.state import ControllerSettings, ControllerState, Random
 from moldau.controller.core.topic_control import create_partitions, create_topics, delete_topics
 from moldau.metadata.features import (
@@ -219,8 +219,9 @@ class ControllerCore:
     ) -> list[VersionedRecord]:
         """Become active; returns what has to be appended first.
 
-        That is the abort of a transaction that a deposed leader left open, and, in a new cluster,
-        the feature levels the directory was formatted with.
+        That is the abort of a transaction that a deposed leader left open; in a new cluster, the
+        feature levels the directory was formatted with; and the secret behind answers about unknown
+        users, where there are users but no secret yet.
         """
         assert self.role is Role.STANDBY
         self.role = Role.ACTIVE
@@ -232,6 +233,8 @@ class ControllerCore:
             records.append((kinds.AbortTransactionRecord(reason="the leader was replaced"), 0))
         if METADATA_VERSION not in self.state.image.features.finalized_levels:
             records += self._bootstrap(bootstrap_records)
+        elif self.state.image.scram.credentials or self.state.image.delegation_tokens.tokens_by_id:
+            records += secret_records(self.state)
         return records
 
     def _bootstrap(self, given: Sequence[VersionedRecord]) -> list[VersionedRecord]:
@@ -242,6 +245,8 @@ class ControllerCore:
         }
         assert METADATA_VERSION in levels, "the formatted feature levels name metadata.version"
         records = list(given)
+        if any(isinstance(record, kinds.UserScramCredentialRecord) for record, _version in given):
+            records += secret_records(self.state)
         if levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0):
             records += eligible_leader_replicas_records(self.state)
         if levels[METADATA_VERSION] >= TRANSACTIONS_LEVEL:

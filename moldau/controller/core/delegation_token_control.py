@@ -2,15 +2,19 @@
 
 Owns: who may prolong a token, how long tokens live, and their records. Must not: change state, read
 clocks, or ask who may make a token for another principal. Invariants: no token outlives its maximal
-time; the secret of a token is in its response, and in no record.
+time; the secret of a token is in its response, and in no record; an owner has
+`moldau.delegation.token.max.per.owner` tokens at most, and fewer than there are places left for
+others.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from moldau.config.principals import reserved
 from moldau.constants import MAX_INT64
 from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
+from moldau.controller.core.scram_control import secret_records
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import DELEGATION_TOKEN_LEVEL
 from moldau.metadata.image.security import DelegationToken
@@ -53,6 +57,7 @@ def create_delegation_token(
     result = ControllerResult(response)
     try:
         token = _new_token(state, request, requester)
+        expired = _room_for_one(state, token.owner, requester.now_ms)
     except Refusal as refusal:
         response.error_code = refusal.error
         if refusal.error is not ErrorCode.INVALID_PRINCIPAL_TYPE:
@@ -66,7 +71,9 @@ def create_delegation_token(
     response.max_timestamp_ms = token.max_timestamp
     response.token_id = token_id
     response.hmac = state.token_secrets.hmac_of(token_id)
+    result.records += [(RemoveDelegationTokenRecord(token_id=each), 0) for each in expired]
     result.records.append((token.record(token_id), 0))
+    result.records += secret_records(state)  # it is in the salts of tokens
     return result
 
 
@@ -142,14 +149,16 @@ def _new_token(
     if any(each.principal_type != USER for each in request.renewers):
         raise Refusal(ErrorCode.INVALID_PRINCIPAL_TYPE, "")
     _check_enabled(state)
+    settings = state.settings
+    kind, _, name = owner.partition(":")
+    if kind == USER and settings.node_config.principals.is_reserved(name, settings.own_names):
+        raise Refusal(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, reserved(name))
     renewers = tuple(f"{each.principal_type}:{each.principal_name}" for each in request.renewers)
     if (
         len(renewers) > MAX_RENEWERS
         or max(len(owner), sum(map(len, renewers))) > MAX_NAME_CHARACTERS
     ):
         raise Refusal(ErrorCode.INVALID_REQUEST, "")
-    if len(state.image.delegation_tokens.tokens_by_id) >= MAX_TOKENS:
-        raise Refusal(ErrorCode.POLICY_VIOLATION, "")
     lifetime_ms = _setting(state, "delegation.token.max.lifetime.ms")
     if request.max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, request.max_lifetime_ms)
@@ -157,6 +166,24 @@ def _new_token(
     max_ms = min(now_ms + lifetime_ms, MAX_INT64)
     end_ms = min(max_ms, now_ms + _setting(state, "delegation.token.expiry.time.ms"))
     return DelegationToken(owner, requester.principal, renewers, now_ms, max_ms, end_ms)
+
+
+def _room_for_one(state: ControllerState, owner: str, now_ms: int) -> list[str]:
+    """The owner's expired tokens that have to go to make room for one more of it. Raises: Refusal.
+
+    An owner may have as many tokens as there are places left: the more are taken, the fewer an
+    owner that has many gets, and one without a token is refused last.
+    """
+    tokens = state.image.delegation_tokens.tokens_by_id
+    ids = state.token_ids_by_owner.get(owner, {})
+    limit = _setting(state, "moldau.delegation.token.max.per.owner")
+    free = MAX_TOKENS - len(tokens)
+    if len(ids) < min(limit, free):
+        return []
+    expired = [each for each in ids if is_expired(tokens[each], now_ms)][:MAX_SWEPT]
+    if len(ids) - len(expired) >= min(limit, free + len(expired)):
+        raise Refusal(ErrorCode.POLICY_VIOLATION, "")
+    return expired
 
 
 def _new_id(state: ControllerState) -> str:

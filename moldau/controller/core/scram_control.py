@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from moldau.config.principals import reserved
 from moldau.controller.core.result import (
     MAX_RECORDS_PER_REQUEST,
     ControllerResult,
@@ -18,6 +19,7 @@ from moldau.controller.core.result import (
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import SCRAM_LEVEL
 from moldau.metadata.image.security import ScramKey
+from moldau.metadata.scram_secret import scram_secret, scram_secret_record
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p51_alter_user_scram_credentials as p51
@@ -71,7 +73,17 @@ def alter_user_scram_credentials(
             answer.error_code, answer.error_message = outcome.error, outcome.message
         else:
             result.records.append(outcome)
+    if result.records:
+        result.records += secret_records(state)
     return result
+
+
+def secret_records(state: ControllerState) -> list[VersionedRecord]:
+    """The record of the secret behind answers about unknown users; none where there is one."""
+    secret = state.settings.scram_secret
+    if not secret or scram_secret(state.image.configs) is not None:
+        return []
+    return [scram_secret_record(secret)]
 
 
 def _record_of(
@@ -95,6 +107,9 @@ def _record_of(
         if ScramKey(wanted.name, wanted.mechanism) not in state.image.scram.credentials:
             raise Refusal(ErrorCode.RESOURCE_NOT_FOUND, f"the user has no {mechanism} credential")
         return RemoveUserScramCredentialRecord(name=wanted.name, mechanism=wanted.mechanism)
+    settings = state.settings
+    if not settings.node_config.principals.may_have_password(wanted.name, settings.own_names):
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, reserved(wanted.name))
     if not LEAST_ITERATIONS <= wanted.iterations <= MOST_ITERATIONS:
         raise Refusal(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,

@@ -61,11 +61,14 @@ class ControllerSettings:
     """What the controller is told at its start; what may change at run time is in the image.
 
     `node_config` has the controller's own keys, and the defaults behind topic and broker
-    configuration.
+    configuration. `scram_secret` is drawn for a cluster that has none yet; "" for not at all.
+    `own_names` are what other nodes call this one.
     """
 
     node_config: NodeConfig
     cluster_id: str
+    scram_secret: str = ""
+    own_names: frozenset[str] = frozenset()
     max_changes_per_step: int = MAX_CHANGES_PER_STEP
 
 
@@ -99,6 +102,8 @@ class ControllerState:
         self.token_secrets = TokenSecrets(settings.node_config["delegation.token.secret.key"])
         self.access_control_entries: dict[AccessControlEntry, UUID] = {}
         """The ids of the image's entries."""
+        self.token_ids_by_owner: dict[str, dict[str, None]] = {}
+        """The image's delegation tokens by the principal they stand for, oldest first."""
         self._names_by_collision_key: dict[str, list[str]] = {}
 
     def reset(self, image: MetadataImage) -> None:
@@ -108,6 +113,10 @@ class ControllerState:
         if image.acls is not old.acls:
             entries = image.acls.entries_by_id
             self.access_control_entries = {entries[each]: each for each in entries}
+        if image.delegation_tokens is not old.delegation_tokens:
+            self.token_ids_by_owner = {}
+            for token_id, token in image.delegation_tokens.tokens_by_id.items():
+                self.token_ids_by_owner.setdefault(token.owner, {})[token_id] = None
         if image.topics is old.topics:
             return  # nothing about topics was appended and not committed
         self.index.move(old.topics.topics_by_id, image.topics.topics_by_id)
@@ -144,6 +153,17 @@ class ControllerState:
                 del ids[old]
             if entry is not None:
                 ids[entry] = entry_id
+            yield
+        tokens_before = delta.image.delegation_tokens.tokens_by_id
+        for token_id, token in delta.delegation_tokens_delta.changes.items():
+            before_it = tokens_before.get(token_id)
+            if before_it is not None and (token is None or token.owner != before_it.owner):
+                ids_of_owner = self.token_ids_by_owner[before_it.owner]
+                del ids_of_owner[token_id]
+                if not ids_of_owner:
+                    del self.token_ids_by_owner[before_it.owner]
+            if token is not None:
+                self.token_ids_by_owner.setdefault(token.owner, {})[token_id] = None
             yield
         topics = delta.topics_delta
         yield from self.index.replay(topics)

@@ -111,7 +111,7 @@ class MetadataDelta:
         )
         self.producer_ids_delta = ProducerIdsDelta(image.producer_ids)
         self.acls_delta = AclsDelta(image.acls.entries_by_id, AclsImage)
-        self.scram_delta = ScramDelta(image.scram.credentials, ScramImage)
+        self.scram_delta = ScramDelta(image.scram)
         self.delegation_tokens_delta = DelegationTokensDelta(
             image.delegation_tokens.tokens_by_id, DelegationTokensImage
         )

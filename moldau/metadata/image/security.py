@@ -6,8 +6,10 @@ Must not: authorize or authenticate. Invariant: secrets never appear in a `repr`
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -80,11 +82,35 @@ class ScramCredential:
     iterations: int
 
 
+class CredentialShape(NamedTuple):
+    """What a server shows of a credential to a client that has proved nothing yet, but the salt.
+
+    Attributes:
+        salt_bytes: the salt's size; `TEXT_SALT` for one in Apache Kafka's form.
+    """
+
+    mechanism: int
+    salt_bytes: int
+    iterations: int
+
+
+TEXT_SALT: Final = 0
+"""Stands for the salts that Apache Kafka's tools make: 130 random bits as a number in base 36."""
+_TEXT_SALT: Final = re.compile(rb"[0-9a-z]{20,26}")
+
+
+def _shape_of(key: ScramKey, credential: ScramCredential) -> CredentialShape:
+    salt = credential.salt
+    size = TEXT_SALT if _TEXT_SALT.fullmatch(salt) else len(salt)
+    return CredentialShape(key.mechanism, size, credential.iterations)
+
+
 @dataclass(frozen=True, slots=True)
 class ScramImage:
-    """Credentials by user and mechanism."""
+    """Credentials by user and mechanism, and how many there are of each shape."""
 
     credentials: Mapping[ScramKey, ScramCredential] = field(default_factory=dict)
+    shapes: Mapping[CredentialShape, int] = field(default_factory=dict)
 
     def write(self) -> Iterator[tuple[Message, int]]:
         for key in sorted(self.credentials):
@@ -103,7 +129,21 @@ class ScramImage:
 class ScramDelta(MappingDelta[ScramKey, ScramCredential, ScramImage]):
     """Changed credentials."""
 
-    __slots__ = ()
+    __slots__ = ("_shapes",)
+
+    def __init__(self, image: ScramImage) -> None:
+        super().__init__(image.credentials, ScramImage)
+        self._shapes = image.shapes
+
+    def apply(self) -> ScramImage:
+        shapes = Counter(self._shapes)
+        for key, credential in self.changes.items():
+            before = self._base.get(key)
+            if before is not None:
+                shapes[_shape_of(key, before)] -= 1
+            if credential is not None:
+                shapes[_shape_of(key, credential)] += 1
+        return replace(super().apply(), shapes=+shapes)
 
     def replay_user_scram_credential(self, record: kinds.UserScramCredentialRecord) -> None:
         self.changes[ScramKey(record.name, record.mechanism)] = ScramCredential(

@@ -8,12 +8,9 @@ the authorizer is asked on the loop that it lives on; a refusal does not tell wh
 from __future__ import annotations
 
 import asyncio
-import binascii
 import contextlib
 import re
 import ssl
-from base64 import b64decode
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +19,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 from moldau.addresses import canonical_address
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
-from moldau.node.http.passwords import Credentials, PasswordChecks, TooManyTries
+from moldau.config.principals import reserved
+from moldau.metadata.image import MetadataImage
+from moldau.node.http.passwords import PasswordChecks, TooManyTries
+from moldau.node.http.places import Places
 from moldau.protocol.access_control import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.protocol.base64_text import canonical_base64
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.jwks import KeySource
 from moldau.runtime.authentication.listener_tls import ListenerContexts
@@ -38,6 +39,7 @@ from moldau.server.authentication.certificates import (
     subject_name,
 )
 from moldau.server.authentication.core.claims import TokenRefused
+from moldau.server.authentication.own_names import own_names
 from moldau.server.authentication.tls_handshakes import handshake_problem
 from moldau.server.authentication.tls_settings import listener_tls_settings
 from moldau.server.request import Sender
@@ -57,9 +59,10 @@ PREFIX: Final = "moldau.http."
 DECISION_TIMEOUT_S: Final = 5.0
 MAX_ASKED: Final = 16
 """Questions to the authorizer under way; further ones wait."""
-HANDSHAKE_MS: Final = 10_000.0
+HANDSHAKE_MS: Final = 5_000.0
 MAX_HANDSHAKES: Final = 200
 MAX_HANDSHAKES_PER_HOST: Final = 50
+"""One more ends the one that has waited longest: a probe always finds a place."""
 BASIC, BEARER = "BASIC", "BEARER"
 CHALLENGES: Final = {
     BASIC: 'Basic realm="moldau", charset="UTF-8"',
@@ -96,6 +99,7 @@ class HttpSecurity:
         mapping: makes user names of certificates' subjects.
         methods: BASIC, BEARER, as `moldau.http.authentication` has them.
         tokens: checks tokens; None without BEARER.
+        is_reserved: whether no client may have a name.
         refusal_delay_s: `connection.failed.authentication.delay.ms`.
         max_log_lines: `moldau.audit.log.max.lines`.
     """
@@ -105,6 +109,7 @@ class HttpSecurity:
     methods: tuple[str, ...]
     tokens: SignedTokens | None
     open_paths: frozenset[str]
+    is_reserved: Callable[[str], bool]
     refusal_delay_s: float
     max_log_lines: int
 
@@ -123,6 +128,7 @@ class HttpSecurity:
             tuple(config["moldau.http.authentication"]),
             _tokens(config),
             frozenset(config["moldau.http.open.paths"]),
+            partial(config.principals.is_reserved, own=own_names(config)),
             config.get_int("connection.failed.authentication.delay.ms") / 1000,
             config.get_int("moldau.audit.log.max.lines"),
         )
@@ -166,12 +172,12 @@ class Authority(NamedTuple):
     Attributes:
         authorizer: gives it; None while the node is starting.
         loop: gives the one that it lives on, once there is an authorizer.
-        credentials: gives the newest users of SCRAM; in any thread.
+        image: gives the newest one, which has the users of SCRAM; in any thread.
     """
 
     authorizer: Callable[[], Authorizer | None]
     loop: Callable[[], asyncio.AbstractEventLoop]
-    credentials: Callable[[], Credentials]
+    image: Callable[[], MetadataImage]
 
 
 async def _first_keys(keys: KeySource) -> None:
@@ -189,8 +195,9 @@ class HttpAccess:
         self._asked = asyncio.Semaphore(MAX_ASKED)
         clock = SystemClock()
         self._log = AuthenticationLog(clock, security.max_log_lines)
-        self._passwords = PasswordChecks(authority.credentials, clock.monotonic_ms)
+        self._passwords = PasswordChecks(authority.image, clock.monotonic_ms)
         contexts = security.contexts
+        self.max_log_lines = security.max_log_lines
         self.handshakes = None if contexts is None else HttpHandshakes(contexts, self._log)
         self._keys_tried: asyncio.Task[None] | None = None
 
@@ -228,6 +235,10 @@ class HttpAccess:
         if authorizer is None:
             raise HttpRefused(503, "the node is starting")
         user = await self._user(request, host)
+        if user is not None and self._security.is_reserved(user):
+            self._log.failed(LISTENER_NAME, host, reserved(user))
+            await asyncio.sleep(self._security.refusal_delay_s)
+            raise HttpRefused(403, reserved(user))
         principal = ANONYMOUS if user is None else f"User:{user}"
         return Sender(principal, authorizer, client_host=host, listener_name=LISTENER_NAME)
 
@@ -312,13 +323,12 @@ class HttpAccess:
 
     async def _user_by_password(self, encoded: str, host: str) -> str:
         try:
-            text = b64decode(encoded, validate=True).decode()
-            name, colon, password = text.partition(":")
-            if not colon or not name:
-                raise ValueError("no name and password in it")
-        except (binascii.Error, ValueError) as error:
-            is_text = not isinstance(error, binascii.Error | UnicodeError)
-            self._unusable(host, str(error) if is_text else "not Base64 of UTF-8")
+            text = canonical_base64(encoded).decode()
+        except ValueError:
+            self._unusable(host, "not Base64 of UTF-8")
+        name, colon, password = text.partition(":")
+        if not colon or not name:
+            self._unusable(host, "no name and password in it")
         try:
             if await self._passwords.is_right(name, password, host):
                 return name
@@ -344,6 +354,22 @@ class HttpAccess:
             raise HttpRefused(401, "the certificate's name is mapped to no user") from None
 
 
+class _Handshake:
+    """One that takes a place."""
+
+    is_busy = False
+
+    def __init__(self, host: str, task: asyncio.Task[None], log: AuthenticationLog) -> None:
+        self.host = host
+        self.since_s = asyncio.get_running_loop().time()
+        self._task = task
+        self._log = log
+
+    def give_up(self) -> None:
+        self._log.failed(LISTENER_NAME, self.host, "too many TLS handshakes at once")
+        self._task.cancel()
+
+
 class HttpHandshakes:
     """Implements `moldau.runtime.network.Handshakes` for the HTTP listener."""
 
@@ -352,25 +378,18 @@ class HttpHandshakes:
     def __init__(self, contexts: ListenerContexts, log: AuthenticationLog) -> None:
         self._contexts = contexts
         self._log = log
-        self._running: Counter[str] = Counter()
+        self._places: Places[_Handshake] = Places(MAX_HANDSHAKES, MAX_HANDSHAKES_PER_HOST)
 
     async def context(self) -> ssl.SSLContext:
         return await self._contexts.current()
 
-    def begin(self, host: str) -> bool:
-        if (
-            self._running.total() >= MAX_HANDSHAKES
-            or self._running[host] >= MAX_HANDSHAKES_PER_HOST
-        ):
-            self._log.failed(LISTENER_NAME, host, "too many TLS handshakes at once")
-            return False
-        self._running[host] += 1
+    def begin(self, host: str, handshake: asyncio.Task[None]) -> bool:
+        began = _Handshake(host, handshake, self._log)
+        self._places.take(began)
+        handshake.add_done_callback(lambda _: self._places.leave(began))
         return True
 
     def end(self, host: str, error: OSError | None, *, is_late: bool) -> None:
-        self._running[host] -= 1
-        if not self._running[host]:
-            del self._running[host]
         if is_late:
             self._log.failed(LISTENER_NAME, host, f"no TLS handshake within {HANDSHAKE_MS:.0f} ms")
         elif isinstance(error, ssl.SSLError):

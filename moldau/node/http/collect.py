@@ -81,10 +81,10 @@ def server_samples(connections: ConnectionGroup) -> list[Sample]:
         _counter(CONNECTIONS + "incoming-byte", connections.bytes_received),
         _counter(CONNECTIONS + "outgoing-byte", connections.bytes_sent),
         _gauge("kafka.network:type=RequestChannel,name=RequestQueueSize", queued),
-        _gauge(SOCKET_SERVER + "MemoryPoolUsed", connections.memory.reserved_bytes),
+        _gauge(SOCKET_SERVER + "MemoryPoolUsed", connections.shares.held_bytes),
         _gauge(
             SOCKET_SERVER + "MemoryPoolAvailable",
-            max(connections.memory.limit_bytes - connections.memory.reserved_bytes, 0),
+            max(connections.shares.limit_bytes - connections.shares.held_bytes, 0),
         ),
     ]
 

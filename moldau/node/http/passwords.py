@@ -16,14 +16,15 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
+from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.security import ScramCredential, ScramKey
 from moldau.protocol.scram import (
-    LEAST_ITERATIONS,
     MECHANISM_NUMBERS,
     MECHANISMS_BY_NUMBER,
     salted_password,
     scram_keys,
 )
+from moldau.server.authentication.invented_users import InventedUsers
 
 MAX_REMEMBERED: Final = 1_000
 TRIES_PER_S: Final = 20.0
@@ -72,18 +73,19 @@ class PasswordChecks:
     """Checks passwords on a thread of its own, one at a time. Used on one loop.
 
     Args:
-        credentials: gives the newest ones.
+        image: gives the newest one, which has the users.
         now_ms: a clock that never goes back.
     """
 
-    def __init__(self, credentials: Callable[[], Credentials], now_ms: Callable[[], float]) -> None:
-        self._credentials = credentials
+    def __init__(self, image: Callable[[], MetadataImage], now_ms: Callable[[], float]) -> None:
+        self._image = image
+        self._invented = InventedUsers(image)
         self._now_ms = now_ms
         self._secret = secrets.token_bytes(32)
         self._remembered: OrderedDict[bytes, bytes] = OrderedDict()
         self._all = _Tries(TRIES_PER_S, now_ms())
         self._by_host: OrderedDict[str, _Tries] = OrderedDict()
-        self._costs: tuple[Credentials | None, list[_Cost]] = (None, [])
+        self._share: tuple[Credentials | None, float] = (None, 1.0)
         self._worker = ThreadPoolExecutor(1, "moldau-passwords")
 
     def close(self) -> None:
@@ -99,7 +101,7 @@ class PasswordChecks:
         Raises:
             TooManyTries: they are not told whether it is.
         """
-        credentials = self._credentials()
+        credentials = self._image().scram.credentials
         mechanism, credential = _find(credentials, user)
         digest = hmac.digest(self._secret, f"{len(user)} {user} {password}".encode(), "sha256")
         if credential is not None and (known := self._remembered.get(digest)) is not None:
@@ -107,7 +109,7 @@ class PasswordChecks:
             if hmac.compare_digest(known, credential.stored_key):
                 return True
         buckets = self._take(host)
-        cost = _Cost(mechanism, credential.iterations) if credential else self._invented(user)
+        cost = _Cost(mechanism, credential.iterations) if credential else self._cost_of(user)
         salt = credential.salt if credential else digest
         stored_key = await asyncio.get_running_loop().run_in_executor(
             self._worker, _stored_key, cost, password, salt
@@ -135,22 +137,19 @@ class PasswordChecks:
         self._all.change(-1)
         return own, self._all
 
-    def _invented(self, user: str) -> _Cost:
-        """What checking this name would cost if it existed: always the same, and as often dear as
-        for names that do.
+    def _cost_of(self, user: str) -> _Cost:
+        """What checking this name would cost if it existed: the same on every node, as often dear
+        as for names that do, and the iterations that a login with SCRAM is told.
         """
-        credentials = self._credentials()
-        if credentials is not self._costs[0]:
-            of_users = dict.fromkeys(key.user for key in credentials)
-            costs = []
-            for each in of_users:
-                mechanism, found = _find(credentials, each)
-                if found is not None:
-                    costs.append(_Cost(mechanism, found.iterations))
-            self._costs = credentials, sorted(costs)
-        costs = self._costs[1] or [_Cost(_PREFERRED[0], LEAST_ITERATIONS)]
-        number = int.from_bytes(hmac.digest(self._secret, user.encode(), "sha256")[:8])
-        return costs[number % len(costs)]
+        credentials = self._image().scram.credentials
+        if credentials is not self._share[0]:
+            preferred = [_find(credentials, user)[0] for user in {key.user for key in credentials}]
+            share = preferred.count(_PREFERRED[0]) / len(preferred) if preferred else 1.0
+            self._share = credentials, share
+        is_preferred = self._invented.fraction(f"mechanism {user}") < self._share[1]
+        mechanism = _PREFERRED[0 if is_preferred else 1]
+        keys = self._invented.keys(MECHANISMS_BY_NUMBER[mechanism], user)
+        return _Cost(mechanism, keys.iterations)
 
 
 def _find(credentials: Credentials, user: str) -> tuple[int, ScramCredential | None]:

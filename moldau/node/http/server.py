@@ -2,8 +2,9 @@
 when it starts: its libraries cost more than the rest of a node.
 
 Owns the thread, the aiohttp application and its routes. Must not run anything on the data loop but
-the short functions of `views` and `metrics`, handed over one at a time. Invariant: whatever an HTTP
-client does, the data loop never waits for it.
+the short functions of `views` and `metrics`, handed over one at a time. Invariants: whatever a
+client does, the data loop never waits for it; probes wait for no other page; no page is served
+without its row in `RULES`.
 """
 
 from __future__ import annotations
@@ -13,20 +14,29 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, TypeVar, TypeVarTuple
 
 import orjson
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
+from moldau.addresses import canonical_address
 from moldau.broker.api.services import BrokerServices
 from moldau.node.http import collect, metrics, views
 from moldau.node.http.access import HttpAccess, HttpRefused
+from moldau.node.http.connections import (
+    ClientLines,
+    HttpConnection,
+    HttpConnections,
+    HttpLimits,
+)
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.runtime.loop_thread import LoopThread, call_on
-from moldau.runtime.network import AsyncioNetwork, Listener
+from moldau.runtime.network import Listener
+from moldau.runtime.ports import Ports
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.request import Sender
 from moldau.server.server import Server
@@ -38,23 +48,23 @@ START_TIMEOUT_S: Final = 60.0
 DATA_LOOP_TIMEOUT_S: Final = 5.0
 SHUTDOWN_TIMEOUT_S: Final = 2.0
 MAX_REQUEST_BODY_BYTES: Final = 65_536
-MAX_HANDED_OVER: Final = 16
-BACKLOG: Final = 64
-MAX_CONNECTIONS: Final = 1_000
-"""At once, since descriptors are the node's; one more is closed without a word."""
-SILENCE_S: Final = 75.0
-"""How long a connection may be without a request, or take for the headers of its first."""
+MAX_PAGES, MAX_PROBES = 4, 4
+"""Pages that are made at a time, and probes that are answered beside them."""
+BACKLOG: Final = 256
 
-RULES: Final = {
+RULES: Final[Mapping[str, Operation | None]] = {
     "/metrics": Operation.DESCRIBE,
     "/healthz": Operation.DESCRIBE,
     "/readyz": Operation.DESCRIBE,
     "/api/v1/cluster": Operation.DESCRIBE,
     "/api/v1/metadata": Operation.DESCRIBE,
     "/api/v1/log-directories": Operation.DESCRIBE,
+    "/api/v1/topics": None,
+    "/api/v1/topics/{topic}": None,
 }
-"""What a client must be allowed to do to the cluster to read a page; pages of topics ask for
-permissions on these."""
+"""What a client must be allowed to do to the cluster to read each page; None where the page asks
+for permissions on topics."""
+PROBES: Final = ("/healthz", "/readyz")
 SENDER: Final = web.RequestKey("sender", Sender)
 """Who asks for a page that is not open."""
 
@@ -62,11 +72,25 @@ Result = TypeVar("Result")
 Ts = TypeVarTuple("Ts")
 
 
-class _Refusal(asyncio.Protocol):
-    """Of a connection too many."""
+class _Turns:
+    """Whose page is made next: addresses take turns, so that one with many requests delays none of
+    another.
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
+    Args:
+        limit: pages that are made at a time, one for each address.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._all = asyncio.Semaphore(limit)
+        self._by_host: weakref.WeakValueDictionary[str, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
+
+    @asynccontextmanager
+    async def of(self, host: str) -> AsyncIterator[None]:
+        own = self._by_host.setdefault(host, asyncio.Lock())
+        async with own, self._all:
+            yield
 
 
 class HttpListener:
@@ -82,6 +106,7 @@ class HttpListener:
         is_ready: whether the broker is registered, unfenced and serving.
         data_loop: where `services` may be looked at.
         access: decides who may read what.
+        limits: what clients may take.
     """
 
     def __init__(
@@ -93,8 +118,10 @@ class HttpListener:
         is_ready: Callable[[], bool],
         data_loop: asyncio.AbstractEventLoop,
         access: HttpAccess,
+        limits: HttpLimits,
     ) -> None:
         self._access = access
+        self._limits = limits
         self._services = services
         self._server = server
         self._loop_load = collect.LoopLoad(threading.get_ident())
@@ -104,7 +131,8 @@ class HttpListener:
         self._thread = LoopThread("moldau-http")
         self._runner: web.AppRunner | None = None
         self._listener: Listener | None = None
-        self._handed_over = asyncio.Semaphore(MAX_HANDED_OVER)
+        self._connections: HttpConnections | None = None
+        self._pages, self._probes = _Turns(MAX_PAGES), _Turns(MAX_PROBES)
         self._is_closing = False
         self.port = 0
 
@@ -138,23 +166,26 @@ class HttpListener:
             await self._thread.stop()
 
     async def _serve(self, host: str, port: int) -> int:
+        ports = Ports.of_machine()
         runner = self._runner = web.AppRunner(
             self._application(),
             access_log=None,
-            logger=_protocol_logger(),
+            handler_cancellation=True,  # what a client that has gone asked for ends
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
-            keepalive_timeout=SILENCE_S,
         )
         await runner.setup()
         self._access.start()
         server = runner.server
         assert server is not None, "set up"
-
-        def protocol() -> asyncio.BaseProtocol:
-            return server() if len(server.connections) < MAX_CONNECTIONS else _Refusal()
-
-        self._listener = await AsyncioNetwork().listen(
-            protocol, host, port, backlog=BACKLOG, handshakes=self._access.handshakes
+        server.request_handler = partial(_receive, server.request_handler)
+        lines = ClientLines(ports.clock, self._access.max_log_lines)
+        connections = self._connections = HttpConnections(self._limits, lines)
+        self._listener = await ports.network.listen(
+            lambda: HttpConnection(connections, server),
+            host,
+            port,
+            backlog=BACKLOG,
+            handshakes=self._access.handshakes,
         )
         if self._is_closing:  # the start was called off
             await self._stop()
@@ -166,23 +197,24 @@ class HttpListener:
         if self._runner is not None:
             await self._runner.cleanup()
         await self._access.close()
+        if self._connections is not None:
+            self._connections.lines.close()
 
     def _application(self) -> web.Application:
         application = web.Application(
             client_max_size=MAX_REQUEST_BODY_BYTES, middlewares=[self._admit]
         )
-        application.add_routes(
-            [
-                web.get("/metrics", self._metrics),
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-                web.get("/api/v1/cluster", self._cluster),
-                web.get("/api/v1/metadata", self._metadata),
-                web.get("/api/v1/topics", self._topics),
-                web.get("/api/v1/topics/{topic}", self._topic),
-                web.get("/api/v1/log-directories", self._log_directories),
-            ]
-        )
+        handlers = {
+            "/metrics": self._metrics,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/api/v1/cluster": self._cluster,
+            "/api/v1/metadata": self._metadata,
+            "/api/v1/topics": self._topics,
+            "/api/v1/topics/{topic}": self._topic,
+            "/api/v1/log-directories": self._log_directories,
+        }
+        application.add_routes([web.get(page, handlers[page]) for page in RULES])
         return application
 
     @web.middleware
@@ -190,25 +222,32 @@ class HttpListener:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Serve an open page, or one to a client that is known and may read it."""
+        resource = request.match_info.route.resource
+        page = None if resource is None else resource.canonical  # None: it is none, or not so asked
         try:
             if not self._access.is_open(request.path):
                 sender = request[SENDER] = await self._access.sender(request)
-                rule = RULES.get(request.path)
+                rule = None if page is None else RULES[page]
                 if rule is not None:
                     await self._access.require(sender, rule)
-            return await handler(request)
+            if page is None:
+                return await handler(request)
+            if request.body_exists:
+                raise HttpRefused(413, "no page takes a body")
+            turns = self._probes if page in PROBES else self._pages
+            async with turns.of(canonical_address(request.remote or "")):
+                return await handler(request)
         except HttpRefused as refused:
             answer = _json({"error": str(refused)}, refused.status)
             answer.headers.extend(refused.headers)
             return answer
 
     async def _on_data_loop(self, function: Callable[[*Ts], Result], *arguments: *Ts) -> Result:
-        async with self._handed_over:
-            try:
-                async with asyncio.timeout(DATA_LOOP_TIMEOUT_S):
-                    return await call_on(self._data_loop, function, *arguments)
-            except TimeoutError:
-                raise web.HTTPServiceUnavailable(text="the broker is busy\n") from None
+        try:
+            async with asyncio.timeout(DATA_LOOP_TIMEOUT_S):
+                return await call_on(self._data_loop, function, *arguments)
+        except TimeoutError:
+            raise web.HTTPServiceUnavailable(text="the broker is busy\n") from None
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         samples = await self._on_data_loop(metrics.snapshot, self._registry)
@@ -223,7 +262,7 @@ class HttpListener:
             samples += await self._on_data_loop(collect.cleaner_samples, cleaner)
             samples += await self._log_samples(services)
         return web.Response(
-            body=metrics.render(samples),
+            body=await asyncio.to_thread(metrics.render, samples),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 
@@ -258,9 +297,9 @@ class HttpListener:
         return _json(await self._show(views.cluster))
 
     async def _metadata(self, _request: web.Request) -> web.Response:
-        # The image never changes: its digest, which takes long for a big one, is made right here.
+        # The image never changes: its digest, which takes long for a big one, delays no other page.
         image = await self._show(lambda services: services.metadata.image)
-        return _json(views.metadata(image))
+        return _json(await asyncio.to_thread(views.metadata, image))
 
     async def _topics(self, request: web.Request) -> web.Response:
         names, next_after = await self._show(views.topic_names, request.query.get("after", ""))
@@ -285,16 +324,18 @@ class HttpListener:
         return _json(await self._show(views.log_directories))
 
 
-def _protocol_logger() -> logging.Logger:
-    """For what goes wrong inside the HTTP library; what a client got wrong is not news."""
-
-    def is_ours(record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, HttpProcessingError)
-
-    protocol_logger = logging.getLogger("moldau.node.http.protocol")
-    protocol_logger.filters[:] = [is_ours]
-    return protocol_logger
+async def _receive(
+    handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], request: web.BaseRequest
+) -> web.StreamResponse:
+    """Begin with a request whose headers have come. Nothing is expected (RFC 9110, section 10.1.1):
+    no page takes a body.
+    """
+    connection = request.protocol
+    assert isinstance(connection, HttpConnection), "made by this listener"
+    connection.begin_request()
+    if "Expect" in request.headers:
+        return _json({"error": "no expectation is met"}, 417)
+    return await handle(request)
 
 
 def _json(document: object, status: int = 200) -> web.Response:

@@ -137,7 +137,7 @@ class Elections:
         state, campaign = self._state, self._state.campaign
         assert campaign is not None
         assert state.deadline_ms is not None
-        if state.lacks_room:
+        if state.lacks_room or (state.is_last_epoch and state.role is Role.PROSPECTIVE):
             self._give_up()
             return None
         if campaign.is_won:

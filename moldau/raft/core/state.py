@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from moldau.constants import MAX_INT32
 from moldau.protocol.errors import ErrorCode
 from moldau.raft.core.effects import AdvanceHighWatermark, AppendEpochStart, Effect, Persist, Send
 from moldau.raft.core.effects import Stop as StopEffect
@@ -187,16 +188,22 @@ class QuorumState:
         return self.voters.latest.find(*self.local) is not None
 
     @property
+    def is_last_epoch(self) -> bool:
+        return self.leader_epoch >= MAX_INT32
+
+    @property
     def may_stand(self) -> bool:
         """Whether this replica may campaign.
 
         A voter, and also one whose removal may not be committed yet: others may need its longer log
         to commit just that (Raft dissertation, 4.2.2). A replica without room could append nothing
-        as a leader: it votes, if the vote finds room, and leaves the leadership to others.
+        as a leader: it votes, if the vote finds room, and leaves the leadership to others. In the
+        last epoch that there is, which only a peer's word brings about, no election is left.
         """
         return (
             self.settings.is_controller
             and not self.lacks_room
+            and not self.is_last_epoch
             and any(
                 voters.find(*self.local) is not None
                 for voters in self.voters.since(self.high_watermark)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from moldau.config.small_files import read_small_file
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
 from moldau.runtime.clock import Clock
 
@@ -60,12 +60,7 @@ class WatchedFile(Generic[T]):
             found = os.stat(self._path)
             seen = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
             if seen != self._seen or self._content is None:
-                if not stat.S_ISREG(found.st_mode):
-                    raise ValueError("it is no regular file")
-                with open(self._path, "rb") as opened:
-                    data = opened.read(MAX_FILE_BYTES + 1)
-                if len(data) > MAX_FILE_BYTES:
-                    raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes")
+                data = read_small_file(self._path, MAX_FILE_BYTES)
                 self._content, self._seen = self._parse(data), seen
         except OSError as error:
             reason = error.strerror or "it cannot be read"

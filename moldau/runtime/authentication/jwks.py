@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import ssl
-import stat
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from moldau.config.backoff import Backoff
+from moldau.config.small_files import read_small_file
 from moldau.runtime.authentication import SecuritySettingError, is_lasting_status
 from moldau.runtime.clock import Clock
 from moldau.runtime.fault_words import words_of
@@ -247,14 +247,9 @@ class KeyFile:
 
     def _read(self) -> KeySet:
         try:
-            if not stat.S_ISREG(os.stat(self._path).st_mode):
-                raise KeySetError("it is not a regular file")
-            with open(self._path, "rb") as opened:
-                data = opened.read(MAX_KEY_SET_BYTES + 1)
+            data = read_small_file(self._path, MAX_KEY_SET_BYTES)
         except OSError as error:
             raise KeySetError(error.strerror or "it cannot be read") from None
-        if len(data) > MAX_KEY_SET_BYTES:
-            raise KeySetError(f"more than {MAX_KEY_SET_BYTES} bytes")
         return parse_key_set(data)
 
 

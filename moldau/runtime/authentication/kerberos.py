@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakKeyDictionary
 
+from moldau.config.small_files import check_small
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
 from moldau.runtime.authentication.aside import Aside
 from moldau.runtime.clock import Clock
@@ -34,6 +35,9 @@ EXAMPLE: Final = (
 SERVICE_NAME_KEY: Final = "sasl.kerberos.service.name"
 
 DEFAULT_KEYTAB: Final = "FILE:/etc/krb5.keytab"
+
+MAX_FILE_BYTES: Final = 16 * 1024 * 1024
+"""Of a keytab or a ticket cache."""
 
 TIMEOUT_MS: Final = 30_000.0
 """How long one step of a login may take: the library asks each KDC more than once."""
@@ -184,6 +188,22 @@ class RenewalRules:
     min_pause_ms: float = 60_000.0
 
 
+def _file(name: str) -> bytes:
+    """The name of a keytab or ticket cache for the library, which would wait for a pipe's writer.
+
+    Raises: KerberosError.
+    """
+    kind, _, path = name.partition(":")
+    path = path if kind in ("FILE", "WRFILE") else name
+    try:
+        check_small(path, os.stat(path), MAX_FILE_BYTES)
+    except FileNotFoundError:  # also a name of another kind, as MEMORY:x
+        return name.encode()
+    except (OSError, ValueError) as error:
+        raise KerberosError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+    return name.encode()
+
+
 # -- tickets --------------------------------------------------------------------------------------
 
 
@@ -247,11 +267,11 @@ class KeytabTickets:
         raw = _library()
         store = {b"ccache": f"{self._cache}-{self._generation % 2}".encode()}
         keytab = self._keytab or os.environ.get("KRB5_KTNAME") or DEFAULT_KEYTAB
-        store[b"client_keytab"] = keytab.encode()
+        store[b"client_keytab"] = _file(keytab)
         name = _call(raw.import_name, self._principal.encode(), raw.NameType.kerberos_principal)
         kerberos = {raw.MechType.kerberos}
         # What is wrong with the keytab, the second call would call a missing ticket.
-        held = {b"keytab": keytab.encode()}
+        held = {b"keytab": store[b"client_keytab"]}
         try:
             _call(raw.acquire_cred_from, held, name, mechs=kerberos, usage="accept")
         except KerberosError as error:
@@ -314,7 +334,7 @@ class KerberosLogin:
         name = None
         if self.principal is not None:
             name = _call(raw.import_name, self.principal.encode(), raw.NameType.kerberos_principal)
-        store = None if self.ticket_cache is None else {b"ccache": self.ticket_cache.encode()}
+        store = None if self.ticket_cache is None else {b"ccache": _file(self.ticket_cache)}
         # The library looks into the cache for each login: who renews a ticket tells no process.
         got = _call(
             raw.acquire_cred_from, store, name, mechs={raw.MechType.kerberos}, usage="initiate"
@@ -465,7 +485,7 @@ class Acceptor:
         """Raises: KerberosError, when the keytab has no key of the principal."""
         raw = _library()
         # Without one the library's own: KRB5_KTNAME, or what krb5.conf says.
-        store = {} if keytab is None else {b"keytab": keytab.encode()}
+        store = {} if keytab is None else {b"keytab": _file(keytab)}
         name = _call(raw.import_name, principal.encode(), raw.NameType.kerberos_principal)
         self._credentials = _call(
             raw.acquire_cred_from, store, name, mechs={raw.MechType.kerberos}, usage="accept"

@@ -16,12 +16,12 @@ import hmac
 import json
 import re
 import secrets
-from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
 
+from moldau.protocol.base64_text import canonical_base64
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
@@ -175,8 +175,8 @@ class ScramClient:
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise AuthenticationError("SCRAM: the server's nonce does not continue ours")
         try:
-            salt = b64decode(salt_text, validate=True)
-        except (Base64Error, ValueError):
+            salt = canonical_base64(salt_text)
+        except ValueError:
             salt = b""
         if not salt:
             raise AuthenticationError("SCRAM: the server's salt is not base64")
@@ -202,8 +202,8 @@ class ScramClient:
         if "e" in attributes:
             raise AuthenticationError(f"SCRAM: the server says {attributes['e']}")
         try:
-            signature = b64decode(attributes.get("v", ""), validate=True)
-        except (Base64Error, ValueError):
+            signature = canonical_base64(attributes.get("v", ""))
+        except ValueError:
             signature = b""
         if not hmac.compare_digest(signature, self._server_signature):
             raise AuthenticationError(

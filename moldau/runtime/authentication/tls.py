@@ -16,14 +16,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from moldau.config.small_files import read_small_file
 from moldau.runtime.authentication import (
     PLAINTEXT_ADVICE,
     SecuritySettingError,
     StoreUnreadable,
     TlsError,
 )
+from moldau.runtime.authentication.store_directories import StoreDirectories
 
 PEM_MARK: Final = b"-----BEGIN "
+MAX_STORE_BYTES: Final = 16 * 1024 * 1024
+"""The authorities of the whole web take a fortieth of it."""
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
 _JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -50,6 +54,8 @@ class Store:
     Attributes:
         prefix: the keys' own, for errors: "ssl.truststore".
         type: PEM, PKCS12 or JKS; None to look at the file.
+        directories: where the file may be; None for one that the node's or client's own
+            configuration names.
         certificates, key: PEM text (inline).
     """
 
@@ -59,6 +65,7 @@ class Store:
     password: str | None = field(default=None, repr=False)
     certificates: str | None = field(default=None, repr=False)
     key: str | None = field(default=None, repr=False)
+    directories: StoreDirectories | None = None
 
     @property
     def is_given(self) -> bool:
@@ -242,10 +249,11 @@ def contents(store: Store) -> tuple[str | None, str | None]:
         return store.certificates, store.key
     if store.location is None:
         return None, None
-    where = f"{store.prefix}.location: {store.location}"
+    where, location = f"{store.prefix}.location: {store.location}", store.location
+    if store.directories is not None:
+        location = store.directories.resolved(location, f"{store.prefix}.location")
     try:
-        with open(store.location, "rb") as opened:
-            data = opened.read()
+        data = read_small_file(location, MAX_STORE_BYTES)
     except OSError as error:
         raise _unreadable(where, error) from None
     except ValueError:  # a NUL, or half of a surrogate pair

@@ -16,6 +16,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TextIO
 
 from moldau.runtime.telemetry.brake import Brake, LeftOut, Names
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from moldau.runtime.clock import Clock
 
 ROOT: Final = "moldau"
+
+AUDIT: Final = ("moldau.audit", "moldau.authentication", "moldau.authorizer")
+"""Who changed what, who was not let in, who was refused."""
 
 LogFormat = Literal["console", "json"]
 
@@ -269,8 +273,24 @@ def configure_logging(
 
 
 def set_level(level: str | int) -> None:
-    """Change the level of all our loggers. Raises ValueError for a level that does not exist."""
-    logging.getLogger(ROOT).setLevel(_parse_level(level))
+    """Change the level of all our loggers, but see `audit_kept`. Raises ValueError for a level that
+    does not exist.
+    """
+    with audit_kept():
+        logging.getLogger(ROOT).setLevel(_parse_level(level))
+
+
+@contextlib.contextmanager
+def audit_kept() -> Iterator[None]:
+    """Change levels at a client's wish inside: a logger of `AUDIT` that wrote lines at INFO goes on
+    with it, whatever becomes of the loggers that it inherits from.
+    """
+    before = {name: logging.getLogger(name).getEffectiveLevel() for name in AUDIT}
+    yield
+    for name, level in before.items():
+        least = max(level, logging.INFO)
+        if logging.getLogger(name).getEffectiveLevel() > least:
+            logging.getLogger(name).setLevel(least)
 
 
 def _parse_level(level: str | int) -> int:

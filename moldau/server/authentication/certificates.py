@@ -7,6 +7,7 @@ certificate has the same name as in Apache Kafka, which takes the RFC 2253 form 
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -50,6 +51,14 @@ def _elements(data: bytes) -> Iterator[_Element]:
             at += size
         yield _Element(tag, data[at : at + length], data[start : at + length])
         at += length
+
+
+def first_certificate(chain: str) -> bytes:
+    """The first certificate of a PEM chain, in DER."""
+    begin = chain.index("-----BEGIN")
+    end = chain.index("-----END", begin)
+    text = chain[begin : chain.index("-----", end + 8) + 5]
+    return ssl.PEM_cert_to_DER_cert(text.replace(" X509 ", " ").replace(" TRUSTED ", " "))
 
 
 def subject_name(certificate: bytes) -> str:

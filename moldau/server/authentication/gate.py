@@ -112,7 +112,7 @@ class SaslGate:
             _connection_of(request).limit_frames(self._max_receive_bytes, min_bytes=0)
         if self._session.state is State.ACTIVE:
             connection = _connection_of(request)
-            connection.principal = f"User:{self._session.user}"
+            connection.authenticate(f"User:{self._session.user}")
             connection.token_authenticated = self._session.is_token
             connection.limit_frames(self._group.limits.request_max_bytes)
 
@@ -153,6 +153,7 @@ class SaslGate:
             request.close(failure)
             return
         connection = _connection_of(request)
+        request.release_body()  # it waits for its answer
         self._group.authentication_log.failed(
             connection.listener_name, connection.client_host, failure
         )

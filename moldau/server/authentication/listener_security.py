@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError, Password
 from moldau.config.listeners import Endpoint, SecurityProtocol
+from moldau.config.principals import ANONYMOUS_USER, reserved
 from moldau.config.table import LISTENER_PREFIX
 from moldau.protocol.scram import HASH_NAMES, ScramKeys
 from moldau.runtime.authentication import SecuritySettingError
@@ -31,9 +32,11 @@ from moldau.server.authentication.certificates import (
 )
 from moldau.server.authentication.core.mechanism import Mechanism, Plain
 from moldau.server.authentication.core.oauthbearer import OAuthBearer
-from moldau.server.authentication.core.scram import KeysOf, KnownKeys, Scram, invented_keys
+from moldau.server.authentication.core.scram import KeysOf, KnownKeys, Scram
 from moldau.server.authentication.core.session import MechanismSettings, SaslSession
 from moldau.server.authentication.gate import SaslGate
+from moldau.server.authentication.invented_users import InventedUsers
+from moldau.server.authentication.own_names import own_names
 from moldau.server.authentication.tls_settings import NO_VALUES, tls_settings_of
 
 if TYPE_CHECKING:
@@ -80,11 +83,13 @@ class ListenerSecurity:
         contexts: None without TLS.
         mapping: makes user names of certificates' subjects.
         sasl: None without SASL.
+        is_refused: whether no client may come by this name.
     """
 
     contexts: ListenerContexts | None
     mapping: PrincipalMapping
     sasl: SaslSettings | None
+    is_refused: Callable[[str], bool]
 
     @classmethod
     def of(
@@ -95,11 +100,13 @@ class ListenerSecurity:
         dynamic: Mapping[str, Any] = NO_VALUES,
         clock: Clock | None = None,
         find_token: FindToken = lambda mechanism, token_id: None,
+        invented: InventedUsers | None = None,
     ) -> ListenerSecurity | None:
         """None for a PLAINTEXT listener. Blocks: reads key stores.
 
         Args:
             dynamic: values of stores by `listener.name.LISTENER.KEY`, before the configuration's.
+            invented: keys of users of SCRAM that do not exist; those of this process without any.
 
         Raises:
             ConfigError: the settings cannot work.
@@ -117,9 +124,12 @@ class ListenerSecurity:
             ) from None
         sasl = None
         if protocol.has_sasl:
-            keys_of = partial(_keys_of, find_keys, find_token, secrets.token_bytes(32))
+            keys_of = partial(_keys_of, find_keys, find_token, invented or InventedUsers())
             sasl = _sasl_settings(config, name, keys_of, clock or SystemClock())
-        return cls(contexts, mapping, sasl)
+        is_refused = ANONYMOUS_USER.__eq__
+        if not config.is_between_nodes(name):
+            is_refused = partial(config.principals.is_reserved, own=own_names(config))
+        return cls(contexts, mapping, sasl, is_refused)
 
     async def start(self) -> None:
         """Begin to keep up to date what is fetched, before the first client comes.
@@ -144,7 +154,7 @@ class ListenerSecurity:
         """
         if self.sasl is not None:
             connection.gate = SaslGate(
-                SaslSession(self.sasl.mechanisms),
+                SaslSession(self.sasl.mechanisms, self.is_refused),
                 connection,
                 group,
                 max_receive_bytes=self.sasl.max_receive_bytes,
@@ -158,7 +168,9 @@ class ListenerSecurity:
                 user = self.mapping.user_name(subject_name(certificate))
             except NoMatchingRule as error:
                 return str(error)
-            connection.principal = f"User:{user}"
+            if self.is_refused(user):
+                return reserved(user)
+            connection.authenticate(f"User:{user}")
         return None
 
 
@@ -224,29 +236,37 @@ def _beginner(
             raise ConfigError(
                 key, None, 'is needed: PlainLoginModule required user_NAME="PASSWORD" …;'
             )
-        users = {
-            name.removeprefix(USER_PREFIX): password
-            for name, password in entry.options.items()
-            if name.startswith(USER_PREFIX)
-        }
-        return partial(Plain, users)
+        return partial(Plain, plain_users(entry))
     hash_name, of_mechanism = HASH_NAMES[mechanism], keys_of(mechanism)
     return lambda: Scram(hash_name, of_mechanism, secrets.token_urlsafe(NONCE_BYTES))
 
 
-def _keys_of(find_keys: FindKeys, find_token: FindToken, secret: bytes, mechanism: str) -> KeysOf:
+def _keys_of(
+    find_keys: FindKeys, find_token: FindToken, invented: InventedUsers, mechanism: str
+) -> KeysOf:
     """Keys for every user and token: a client cannot tell what does not exist from a wrong
     password.
     """
 
     def keys_of(name: str, is_token: bool) -> KnownKeys:
-        invented = KnownKeys(invented_keys(HASH_NAMES[mechanism], name, secret), None)
+        # Also where the name is known: that must not take another time.
         if is_token:
-            return find_token(mechanism, name) or invented
+            unknown = KnownKeys(invented.token_keys(mechanism, name), None)
+            return find_token(mechanism, name) or unknown
+        unknown = KnownKeys(invented.keys(mechanism, name), None)
         found = find_keys(mechanism, name)
-        return invented if found is None else KnownKeys(found, name)
+        return unknown if found is None else KnownKeys(found, name)
 
     return keys_of
+
+
+def plain_users(entry: JaasEntry) -> dict[str, str]:
+    """The users of PLAIN, and their passwords."""
+    return {
+        name.removeprefix(USER_PREFIX): password
+        for name, password in entry.options.items()
+        if name.startswith(USER_PREFIX)
+    }
 
 
 def jaas_key(listener_name: str, mechanism: str) -> str:

@@ -15,7 +15,11 @@ from moldau.runtime.authentication.listener_tls import (
     listener_context,
 )
 from moldau.runtime.authentication.tls import check_handshake, client_context
-from moldau.server.authentication.certificates import alternative_names, subject_name
+from moldau.server.authentication.certificates import (
+    alternative_names,
+    first_certificate,
+    subject_name,
+)
 from moldau.server.authentication.tls_settings import peer_tls_settings, tls_settings_of
 
 
@@ -59,7 +63,7 @@ def check_made(
         peers = peer_tls_settings(config, name, dynamic)
         if peers.trust.is_given:
             check_handshake(made.context, client_context(peers))
-    before, after = _first(contexts.chain), _first(made.chain)
+    before, after = first_certificate(contexts.chain), first_certificate(made.chain)
     if not config.listener_value(name, "ssl.allow.dn.changes"):
         old, new = subject_name(before), subject_name(after)
         if old != new:
@@ -90,11 +94,3 @@ def check_between_brokers(
         check_handshake(context, client_context(peer_tls_settings(config, name, dynamic)))
     except SecuritySettingError as error:
         raise ConfigError(f"listener {name}", None, str(error)) from None
-
-
-def _first(chain: str) -> bytes:
-    """The first certificate of a PEM chain, in DER."""
-    begin = chain.index("-----BEGIN")
-    end = chain.index("-----END", begin)
-    text = chain[begin : chain.index("-----", end + 8) + 5]
-    return ssl.PEM_cert_to_DER_cert(text.replace(" X509 ", " ").replace(" TRUSTED ", " "))

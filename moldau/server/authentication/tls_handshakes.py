@@ -6,7 +6,9 @@ failures provokes no more lines in the log than the connections' log lets throug
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.authentication.store_contexts import StoreContexts
@@ -36,7 +38,7 @@ class TlsHandshakes:
     async def context(self) -> ssl.SSLContext:
         return await self._contexts.current()
 
-    def begin(self, host: str) -> bool:
+    def begin(self, host: str, handshake: asyncio.Task[None]) -> bool | Awaitable[bool]:
         return self._group.begin_handshake(self._listener_name, host)
 
     def end(self, host: str, error: OSError | None, *, is_late: bool) -> None:

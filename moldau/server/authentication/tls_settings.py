@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -9,8 +10,10 @@ from moldau.config import Endpoint, NodeConfig
 from moldau.config.definition import Password
 from moldau.config.table import LISTENER_PREFIX
 from moldau.runtime.authentication.listener_tls import ListenerTlsSettings
+from moldau.runtime.authentication.store_directories import DIRECTORIES_KEY, StoreDirectories
 from moldau.runtime.authentication.tls import Store, TlsSettings
 
+_LOCATIONS: Final = ("ssl.keystore.location", "ssl.truststore.location")
 IDENTIFICATION: Final = "ssl.endpoint.identification.algorithm"
 NO_VALUES: Final[Mapping[str, Any]] = {}
 
@@ -64,7 +67,22 @@ def _settings(
     def is_set(key: str) -> bool:
         return prefix + key in dynamic or config.is_set_for_listener(name, key)
 
-    return listener_tls_settings(value, is_set, client_auth=client_auth)
+    def directories(key: str) -> StoreDirectories | None:
+        return store_directories(config) if prefix + key in dynamic else None
+
+    return listener_tls_settings(value, is_set, client_auth=client_auth, directories=directories)
+
+
+def store_directories(config: NodeConfig) -> StoreDirectories:
+    """Where stores may lie that are set while the node runs: `moldau.ssl.store.directories`, else
+    the directories of the stores that the node's own configuration names.
+    """
+    allowed: tuple[str, ...] = config[DIRECTORIES_KEY]
+    if not allowed:
+        files = [text for name, text in config.explicit.items() if name.endswith(_LOCATIONS)]
+        own = (f(each.strip()) for each in files for f in (os.path.abspath, os.path.realpath))
+        allowed = tuple(dict.fromkeys(map(os.path.dirname, own)))
+    return StoreDirectories(allowed, (*config.log_directories, config.metadata_log_directory))
 
 
 _OWN_STORE: Final = (
@@ -88,6 +106,7 @@ def listener_tls_settings(
     *,
     client_auth: str,
     prefix: str = "",
+    directories: Callable[[str], StoreDirectories | None] = lambda _: None,
 ) -> ListenerTlsSettings:
     """The settings of one listener.
 
@@ -95,6 +114,7 @@ def listener_tls_settings(
         value, is_set: a key's typed value for this listener, and whether the configuration has it.
         client_auth: `ssl.client.auth` as it holds here.
         prefix: what stands before `ssl.` in the keys.
+        directories: where the file of a location may be, by its key.
     """
 
     def store(keys: tuple[str, ...]) -> Store:
@@ -102,8 +122,16 @@ def listener_tls_settings(
         location, type_key, *secrets = (prefix + key for key in keys)
         # Kafka's default is JKS, of which there is none here: the file shows what it is.
         store_type = value(type_key).upper() if is_set(type_key) else None
-        texts = (_secret(value(key)) for key in secrets)
-        return Store(location.removesuffix(".location"), value(location), store_type, *texts)
+        password, *inline = (_secret(value(key)) for key in secrets)
+        return Store(
+            location.removesuffix(".location"),
+            value(location),
+            store_type,
+            password,
+            inline[0],
+            inline[1] if len(inline) > 1 else None,
+            directories(location),
+        )
 
     return ListenerTlsSettings(
         own=store(_OWN_STORE),

@@ -9,7 +9,6 @@ the secret is kept nowhere.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -23,18 +22,19 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.slices import Work
 from moldau.server.authentication.core.mechanism import Postponed
 from moldau.server.authentication.core.scram import KnownKeys
+from moldau.server.fair_shares import FairShares
 from moldau.server.outgoing import Offload
 
 MAX_KEYS: Final = 10_000
 """Keys kept; those used last stay."""
 
 MAX_WAITING: Final = 10_000
-"""Logins that wait for keys; with more the client's connection is closed."""
+"""Logins that wait for keys; with more the client's connection is closed. Those of one token have
+as many places as they leave to others.
+"""
 
 RESUMED_PER_TURN: Final = 50
 """Logins that go on in one turn of the loop."""
-
-SALT_BYTES: Final = 24
 
 
 class _Login(NamedTuple):
@@ -51,6 +51,7 @@ class TokenCredentials:
         tokens: those of the newest image.
         offload: runs a function beside the loop.
         start: runs what ends by itself on the loop.
+        salt_of: the salt of a token's keys by mechanism and id, the same on every node.
     """
 
     def __init__(
@@ -60,16 +61,18 @@ class TokenCredentials:
         clock: Clock,
         offload: Offload,
         start: Callable[[Work], object],
+        salt_of: Callable[[str, str], bytes],
     ) -> None:
         self._secrets = token_secrets
         self._tokens = tokens
         self._clock = clock
         self._offload = offload
         self._start = start
+        self._salt_of = salt_of
         self._keys: OrderedDict[tuple[str, str], ScramKeys] = OrderedDict()
         #: By mechanism and token id, in the order of their turns. While it has any, `_run` runs.
         self._waiting: dict[tuple[str, str], list[_Login]] = {}
-        self._waiting_count = 0
+        self._places = FairShares(MAX_WAITING)
 
     def __call__(self, mechanism: str, token_id: str) -> KnownKeys | None:
         """A token's keys, None for one that is not. Raises: Postponed."""
@@ -89,12 +92,11 @@ class TokenCredentials:
         return KnownKeys(keys, user, float(left_ms))
 
     async def _wait(self, place: tuple[str, str], is_gone: Callable[[], bool]) -> bool:
-        if self._waiting_count >= MAX_WAITING:
+        if not self._places.take(place[1]):
             return False
         is_first = not self._waiting
         login = _Login(asyncio.get_running_loop().create_future(), is_gone)
         self._waiting.setdefault(place, []).append(login)
-        self._waiting_count += 1
         if is_first:
             self._start(self._run())
         return await login.is_there
@@ -103,14 +105,14 @@ class TokenCredentials:
         while self._waiting:
             place, logins = next(iter(self._waiting.items()))
             if place not in self._keys and not all(login.is_gone() for login in logins):
-                keys = await self._offload(_made, self._secrets, *place)
+                keys = await self._offload(_made, self._secrets, self._salt_of(*place), *place)
                 self._keys[place] = keys
                 if len(self._keys) > MAX_KEYS:
                     self._keys.popitem(last=False)
             turn = logins[:RESUMED_PER_TURN]
             del logins[:RESUMED_PER_TURN]
-            self._waiting_count -= len(turn)
             for login in turn:
+                self._places.give_back(place[1])
                 if not login.is_there.done():  # it was cancelled
                     login.is_there.set_result(True)
             if not logins:
@@ -118,9 +120,8 @@ class TokenCredentials:
             await asyncio.sleep(0)
 
 
-def _made(token_secrets: TokenSecrets, mechanism: str, token_id: str) -> ScramKeys:
+def _made(token_secrets: TokenSecrets, salt: bytes, mechanism: str, token_id: str) -> ScramKeys:
     """Beside the loop; OpenSSL lets other threads run."""
     password = b64encode(token_secrets.hmac_of(token_id)).decode()
-    salt = secrets.token_bytes(SALT_BYTES)
     salted = salted_password(mechanism, password, salt, LEAST_ITERATIONS)
     return scram_keys(mechanism, salted, salt, LEAST_ITERATIONS)

@@ -34,6 +34,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from moldau.spark_connector.pipelines.output_claims import OutputClaim
+from moldau.text import one_line
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -288,18 +289,19 @@ class ProgressView:
 
     def say(self, text: str) -> None:
         """One line of text, above the table where there is one."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(one_line(text), highlight=False, markup=False, soft_wrap=True)
 
     def _table(self) -> Table:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
+        from rich.text import Text
 
         table = Table(box=SIMPLE_HEAD)
         for column in ("pipeline", "batch", "rows", "ms", "rows/s", "lag", "rows in all"):
             table.add_column(column, justify="left" if column == "pipeline" else "right")
         for name, last in self._last.items():
             table.add_row(
-                name,
+                Text(one_line(name)),
                 f"{last.batch_id}",
                 f"{last.row_count:,}",
                 f"{last.duration_ms:,}",

@@ -18,6 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     from moldau.spark_connector.pipelines.pipeline_file import load_pipelines
     from moldau.spark_connector.pipelines.runner import RunOptions, run_pipelines
     from moldau.spark_connector.pipelines.running import ProgressView
+    from moldau.text import one_line
 
     parser = argparse.ArgumentParser(
         prog="submit.py", description="Run the pipelines of a file under spark-submit."
@@ -30,10 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
             load_pipelines(wanted.file), RunOptions(observer=view.batch_done, say=view.say)
         )
     except PipelineFileError as error:
-        print(error, file=sys.stderr)
+        print(*map(one_line, str(error).split("\n")), sep="\n", file=sys.stderr)
         return 2
     except PipelineError as error:
-        print(f"moldau: {error}", file=sys.stderr)
+        print(f"moldau: {one_line(str(error))}", file=sys.stderr)
         return 1
     return 0
 

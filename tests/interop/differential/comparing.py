@@ -27,6 +27,8 @@ IDENTITY: Final = (
     "key",
     "feature",
     "partition_index",
+    "partition",
+    "index",
     "node_id",
     "broker_id",
     "replica_id",

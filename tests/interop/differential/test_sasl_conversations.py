@@ -1,8 +1,9 @@
 """The same conversations before, during and after authentication with our listener and Apache
 Kafka's: every answer is equal field by field, and connections end at the same request.
 
-Texts of errors are each server's own. A user of SCRAM that does not exist is refused one message
-later by ours, so that clients cannot tell who exists; that is the one difference.
+Texts of errors are each server's own. There are two differences: a user of SCRAM that does not
+exist is refused one message later by ours, so that clients cannot tell who exists; and base64 whose
+last character has bits to spare is refused by ours.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pytest
 
 from moldau.client import ScramMechanism, ScramUpsertion
 from moldau.client.sync import Admin
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.messages.p03_metadata import MetadataRequest
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
@@ -125,14 +127,22 @@ def _comparable(response: Message) -> dict[str, Any]:
     return found
 
 
-async def scram(talk: Talk, name: str, password: str, *, raw: bool = False) -> None:
+async def scram(
+    talk: Talk,
+    name: str,
+    password: str,
+    *,
+    raw: bool = False,
+    sent: Callable[[bytes], bytes] = lambda message: message,
+) -> None:
+    """`sent` is what is sent in place of each message."""
     exchange = ScramClient("sha256", name, password, "nonce-of-the-client")
     message: bytes | None = exchange.first()
     while message is not None:
         if raw:
-            answer = await talk.raw(message)
+            answer = await talk.raw(sent(message))
         else:
-            response = await talk.token(message)
+            response = await talk.token(sent(message))
             if response is None or response.error_code:
                 return
             answer = bytes(response.auth_bytes)
@@ -164,6 +174,17 @@ async def _scram_wrong(talk: Talk) -> None:
     await talk.choose("SCRAM-SHA-256")
     await scram(talk, "carol", "wrong")
     await talk.ends()
+
+
+def _scram_with(before: bytes, after: bytes) -> Callable[[Talk], Awaitable[None]]:
+    """A conversation in whose messages a pattern is replaced."""
+
+    async def conversation(talk: Talk) -> None:
+        await talk.choose("SCRAM-SHA-256")
+        await scram(talk, "carol", "c-secret", sent=lambda each: re.sub(before, after, each))
+        await talk.ends()
+
+    return conversation
 
 
 async def _wrong(talk: Talk) -> None:
@@ -280,6 +301,10 @@ CONVERSATIONS: dict[str, Callable[[Talk], Awaitable[None]]] = {
     "PLAIN, wrong": _wrong,
     "SCRAM": _scram,
     "SCRAM, wrong": _scram_wrong,
+    "SCRAM, a proof that is no base64": _scram_with(rb",p=..", b",p=%%"),
+    "SCRAM, a proof without its padding": _scram_with(rb"=$", b""),
+    "SCRAM, a binding of another channel": _scram_with(rb"c=biws", b"c=eSws"),
+    "SCRAM, a binding that is no base64": _scram_with(rb"c=biws", b"c=b"),
     "token of two parts": _token(b"\0alice"),
     "no password": _token(b"\0alice\0"),
     "no name": _token(b"\0\0a-secret"),
@@ -402,3 +427,24 @@ async def test_scram_users_that_do_not_exist(lasting: Both) -> None:
     kafka = await heard(lasting.kafka, conversation)
     assert [each for each in ours if each != ours[1]] == kafka
     assert ours[1]["token"] == b"r=NONCE,s=SALT,i=4096"
+
+
+SPARE = bytes.maketrans(b"AEIMQUYcgkosw048", b"BFJNRVZdhlptx159")
+
+
+async def test_base64_that_no_encoder_writes(lasting: Both) -> None:
+    """Java takes a right proof whose last character has bits to spare."""
+
+    def sent(message: bytes) -> bytes:
+        is_final = b",p=" in message
+        return message[:-2] + message[-2:-1].translate(SPARE) + b"=" if is_final else message
+
+    async def conversation(talk: Talk) -> None:
+        await talk.choose("SCRAM-SHA-256")
+        await scram(talk, "carol", "c-secret", sent=sent)
+
+    ours = await heard(lasting.ours, conversation)
+    kafka = await heard(lasting.kafka, conversation)
+    assert (ours[:-1], len(ours)) == (kafka[:-1], len(kafka))
+    assert kafka[-1]["error"] == ErrorCode.NONE
+    assert ours[-1]["error"] == ErrorCode.SASL_AUTHENTICATION_FAILED

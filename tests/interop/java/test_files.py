@@ -11,6 +11,11 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from moldau.cli.metadata_files import read_metadata
+from moldau.client.admin.security import ScramUpsertion
+from moldau.client.sync import Admin
+from moldau.metadata.scram_secret import scram_secret
+from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.checkpoints import CLEANER_CHECKPOINT
 from moldau.testing import Cluster
 from tests.interop.drivers import DRIVERS
@@ -303,6 +308,12 @@ def newest(bootstrap: str, topic: str) -> dict[bytes | None, bytes | None]:
         consumer.close()
 
 
+def secret_in(directory: Path) -> str | None:
+    """What the metadata log has for answers about users that do not exist."""
+    found = read_metadata(OsFilesystem(), str(directory))
+    return scram_secret(found.image.configs)
+
+
 def test_a_directory_goes_to_kafka_and_comes_back(
     java: JavaTools, our_directory: Path, tmp_path: Path
 ) -> None:
@@ -318,6 +329,10 @@ def test_a_directory_goes_to_kafka_and_comes_back(
         compacted = newest(cluster.bootstrap_server, "compacted")
         assert compacted
         assert snapshot(cluster.bootstrap_server) == EXPECTED
+        with Admin(cluster.bootstrap_server) as admin:  # with it comes the secret about others
+            assert admin.alter_user_scram_credentials([ScramUpsertion("u", "u")]) == {"u": None}
+        secret = secret_in(cluster.data_directory())
+        assert secret is not None
         assert cluster.stop() == 0
         with KafkaServer(java, tmp_path / "kafka", data) as kafka:
             for topic, found in expected.items():
@@ -332,6 +347,7 @@ def test_a_directory_goes_to_kafka_and_comes_back(
             assert snapshot(kafka.bootstrap_server) == after(6)
             kafka.stop()
         cluster.restart()
+        assert secret_in(cluster.data_directory()) == secret
         for topic, found in expected.items():
             found.append(b"from Kafka")
             assert values(cluster.bootstrap_server, topic) == found

@@ -42,6 +42,7 @@ from moldau.raft.values import QuorumStopped
 from moldau.runtime.connector import Connector
 from moldau.runtime.leader_link import LeaderLink
 from moldau.server.authorizer import Authorizer
+from moldau.server.change_log import ChangeLog
 from moldau.server.server import ListenerSpec
 from moldau.server.standard_authorizer import StandardAuthorizer
 from moldau.storage.faults import DiskFull, LogOffline
@@ -351,6 +352,7 @@ class ControllerNode:
             kraft_upgrade=log.upgrade_kraft_version,
             work=LongWork(clock, disk.offload),
             mutations=mutations,
+            changes=ChangeLog(clock),
         )
         registration = self._registration(config, controller, log, apis, clock, network)
         self._parts = (listener, registration, controller, log)

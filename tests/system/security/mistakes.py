@@ -150,14 +150,24 @@ def scram_tokens(
 class Witness(threading.Thread):
     """A client that writes a record and reads it, again and again, on connections that stay open.
 
+    Args:
+        node: whose SASL_SSL listener it comes to, or a client's settings.
+
     Attributes:
         rounds: records that came back.
         failure: what ended it; None while it goes on.
     """
 
-    def __init__(self, node: SecuredNode) -> None:
+    def __init__(self, node: SecuredNode | dict[str, Any]) -> None:
         super().__init__(daemon=True)
-        self._settings: dict[str, Any] = {
+        self._settings = node if isinstance(node, dict) else self._settings_for(node)
+        self._ended = threading.Event()
+        self.rounds = 0
+        self.failure: BaseException | None = None
+
+    @staticmethod
+    def _settings_for(node: SecuredNode) -> dict[str, Any]:
+        return {
             "bootstrap_servers": node.address("SASL_SSL"),
             "security_protocol": "SASL_SSL",
             "sasl_mechanism": "PLAIN",
@@ -165,9 +175,6 @@ class Witness(threading.Thread):
             "sasl_password": PASSWORD,
             **node.trust,
         }
-        self._ended = threading.Event()
-        self.rounds = 0
-        self.failure: BaseException | None = None
 
     def __enter__(self) -> Self:
         self.start()

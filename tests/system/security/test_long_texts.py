@@ -15,7 +15,8 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import MAX_STRING_BYTES, ArrayType, Struct, StructType
-from tests.interop.differential.asking import CLOSED, Node
+from tests.interop.differential.asking import CLOSED
+from tests.interop.differential.permissions.sides import Session, Side
 from tests.system.replication.chaos_cluster import UNEXPECTED
 from tests.system.security.nodes import AUTHORIZER, SecuredNode
 
@@ -74,14 +75,24 @@ def requests(api_key: int, api_version: int) -> Iterator[Any]:
             yield filled(kind, iter(alone), api_version)
 
 
-@pytest.mark.parametrize("listener", ["PLAINTEXT", "CONTROLLER"])
-def test_texts_of_any_length_are_answered(tmp_path: Path, listener: str) -> None:
+@pytest.mark.parametrize(
+    ("listener", "user"),
+    [("PLAINTEXT", ""), ("SASL_PLAINTEXT", "alice"), ("CONTROLLER", "")],
+    ids=["broker", "broker, without rights", "controller"],
+)
+def test_texts_of_any_length_are_answered(tmp_path: Path, listener: str, user: str) -> None:
     rights = {"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOUS"}
     with SecuredNode(tmp_path, rights) as running:
-        node = Node("Moldau", running.address(listener))
-        served: Any = node.ask(
-            ApiVersionsRequest(client_software_name="tests", client_software_version="1"), 3
-        )
+        node = Side("Moldau", running.address(listener), sasl=running.address(listener))
+        session = Session(node, user) if user else None
+
+        def ask(request: Any, api_version: int) -> Any:
+            if session is None:
+                return node.ask(request, api_version)
+            session.send([(request, api_version)])
+            return session.receive([(request, api_version)])[0]
+
+        served = ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3)
         asked, closed = 0, []
         for each in served.api_keys:
             if each.api_key in CLOSING:
@@ -90,9 +101,11 @@ def test_texts_of_any_length_are_answered(tmp_path: Path, listener: str) -> None
             for api_version in {first, each.max_version}:
                 for request in requests(each.api_key, api_version):
                     asked += 1
-                    if node.ask(request, api_version) is CLOSED:
+                    if ask(request, api_version) is CLOSED:
                         closed.append(f"{type(request).__name__} v{api_version}")
         node.close()
+        if session is not None:
+            session.close()
     log = running.log()
     assert not closed, f"{len(closed)} of {asked}: {sorted(set(closed))}"
     assert [line[:300] for line in log.splitlines() if UNEXPECTED.search(line)] == []

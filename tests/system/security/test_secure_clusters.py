@@ -467,6 +467,7 @@ def test_wrong_commands_are_one_line(tmp_path: Path) -> None:
         (1, "no cluster that was made with --secure", ("show", tmp_path)),
         (2, "no certificate broker-9", ("renew", made, "broker-9")),
         (2, "letters, digits", ("create", made, "nodes")),
+        (2, "letters, digits", ("create", made, "ANONYMOUS")),
         (2, "letters, digits", ("create", made, "a,OU=nodes")),
         (2, "--node and --host go together", ("create", made, "a", "--node")),
         (2, "--node and --host go together", ("create", made, "a", "--host", "h")),

@@ -127,6 +127,7 @@ class FakeRequest:
         self.received_ms = 0.0
         self.size_bytes = len(body)
         self.is_large = False
+        self.decoded: Any = None
         self.frame = bytearray(body)
         self.body = memoryview(self.frame)
         self.response: Any = NOT_ANSWERED
@@ -162,6 +163,8 @@ class FakeRequest:
     def _answer(self, response: Any) -> None:
         assert self.response is NOT_ANSWERED, "a request is answered once"
         self.response = response
+        if self.decoded is not None:
+            self.decoded.release()
         self.release_body()
 
 
@@ -190,10 +193,12 @@ class CountingProducerIds:
         self.next_start = 1000
         self.is_available = True
         self.call_count = 0
+        self.gate: asyncio.Event | None = None
+        """Blocks are given when it is set; at once without one."""
 
     async def allocate_block(self) -> range:
         self.call_count += 1
-        await asyncio.sleep(0)
+        await (asyncio.sleep(0) if self.gate is None else self.gate.wait())
         if not self.is_available:
             raise ProducerIdsUnavailable("no controller")
         block = range(self.next_start, self.next_start + 5)
@@ -228,6 +233,7 @@ class DataPath:
         authorizer: Any = None,
         quotas: Any = None,
         max_sessions: int = 100,
+        max_session_partitions: int = 500_000,
         more_directories: Sequence[Path | str] = (),
         before: Sequence[Any] = (),
         at_start: Sequence[Any] = (),
@@ -250,6 +256,7 @@ class DataPath:
         self.metadata = FakeMetadata()
         self.random = random.Random(1)
         self.max_sessions = max_sessions
+        self.max_session_partitions = max_session_partitions
         self.authorizer = authorizer or Authorizer()
         self.quotas = quotas
         self.connection = FakeConnection()
@@ -330,8 +337,18 @@ class DataPath:
             ),
             on_fault=self.faults.append,
         )
-        self.sessions = FetchSessionCache(self.clock, self.random, max_sessions=self.max_sessions)
-        self.producer_ids = ProducerIds(self.allocator.allocate_block)
+        self.sessions = FetchSessionCache(
+            self.clock,
+            self.random,
+            max_sessions=self.max_sessions,
+            max_partitions=self.max_session_partitions,
+        )
+        self.producer_ids = ProducerIds(
+            self.allocator.allocate_block,
+            clock=self.clock,
+            timers=self.timers,
+            start=self.background.start,
+        )
         services = BrokerServices(
             node_config=self.node_values,  # type: ignore[arg-type]
             broker_id=BROKER_ID,

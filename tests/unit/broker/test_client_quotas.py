@@ -25,7 +25,7 @@ from tests.unit.broker.harness import (
     FakeRequest,
 )
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
-from tests.unit.broker.test_request_router import describe
+from tests.unit.broker.test_request_router import LANE, describe
 
 ANONYMOUS = (("user", "ANONYMOUS"),)
 SECOND = 1000.0
@@ -173,7 +173,7 @@ def routed(
     """A router with one API, and its quotas."""
     quotas = Quotas(clock)
     router = RequestRouter(
-        {api_key: Route(0, 7, lambda: handler)},
+        {api_key: Route(0, 7, lambda: handler, handler.answer and LANE)},
         clock=clock,
         authorizer=Authorizer(),
         on_fault=[].append,

@@ -258,12 +258,12 @@ async def test_many_ask_at_once(broker: DataPath) -> None:
 
 
 async def test_the_next_block_is_there_before_it_is_needed(broker: DataPath) -> None:
-    for _ in range(4):
-        await broker.producer_ids.next_producer_id()
-    await broker.producer_ids.next_producer_id()
+    request = InitProducerIdRequest(transactional_id=None)
+    for _ in range(5):
+        await broker.ask(request, 5)
     await until_async(lambda: broker.allocator.next_start == 1010)
     broker.allocator.is_available = False
-    assert await broker.producer_ids.next_producer_id() == 1005
+    assert (await broker.ask(request, 5)).producer_id == 1005
 
 
 async def test_no_controller_no_ids(broker: DataPath) -> None:
@@ -297,3 +297,24 @@ async def test_init_producer_id_not_allowed(tmp_path: Path) -> None:
         assert response.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         refusing.refused = (Operation.IDEMPOTENT_WRITE,)
         assert (await broker.ask(request, 5)).error_code == 0, "writing to some topic is enough"
+
+
+async def test_requests_for_ids_wait_without_a_task_each(broker: DataPath) -> None:
+    broker.allocator.gate = asyncio.Event()
+    request = InitProducerIdRequest(transactional_id=None)
+    waiting = [broker.send(request, 5) for _ in range(300)]
+    assert len(broker.background) <= 1
+    assert broker.connection.held == waiting, "a connection has few of them"
+    broker.allocator.gate.set()
+    await until_async(lambda: all(each.is_answered for each in waiting))
+    assert len({each.response.producer_id for each in waiting}) == 300
+
+
+async def test_requests_for_ids_leave_with_their_connection(broker: DataPath) -> None:
+    broker.allocator.gate = asyncio.Event()
+    request = InitProducerIdRequest(transactional_id=None)
+    waiting = [broker.send(request, 5) for _ in range(3)]
+    broker.connection.close("the client has gone")
+    assert [each.response for each in waiting] == [None] * 3
+    assert broker.producer_ids.waiting_count == 0
+    broker.allocator.gate.set()

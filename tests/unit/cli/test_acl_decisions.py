@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from moldau.cli.acl_decisions import Question, decide
 from moldau.client.admin.security import AclBinding
+from moldau.config.principals import NodePrincipals
 from moldau.metadata.image.security import AccessControlEntry
 from moldau.protocol.access_control import (
     SUPPORTED_OPERATIONS,
@@ -67,24 +68,23 @@ def entry(binding: AclBinding) -> AccessControlEntry:
     question=QUESTIONS,
     super_users=st.sampled_from([(), ("User:b",)]),
     allows_unmentioned=st.booleans(),
+    nodes=st.sampled_from([None, NodePrincipals(""), NodePrincipals("User:a;User:c")]),
 )
 def test_the_decision_is_the_authorizers(
     bindings: list[AclBinding],
     question: Question,
     super_users: tuple[str, ...],
     allows_unmentioned: bool,
+    nodes: NodePrincipals | None,
 ):
-    authorizer = StandardAuthorizer(super_users, allows_unmentioned=allows_unmentioned)
+    authorizer = StandardAuthorizer(super_users, allows_unmentioned=allows_unmentioned, nodes=nodes)
+    how = {"super_users": super_users, "allows_unmentioned": allows_unmentioned, "nodes": nodes}
     authorizer.change({UUID(int=number): entry(each) for number, each in enumerate(bindings)})
-    decision = decide(
-        question, bindings, super_users=super_users, allows_unmentioned=allows_unmentioned
-    )
+    decision = decide(question, bindings, **how)
     assert decision.is_allowed == authorizer.authorize(*question)
     for other in OTHER_FORMS[question.host]:
         written = question._replace(host=other)
-        assert decision == decide(
-            written, bindings, super_users=super_users, allows_unmentioned=allows_unmentioned
-        )
+        assert decision == decide(written, bindings, **how)
     if decision.binding is not None:
         denies = decision.binding.permission == PermissionType.DENY
         assert denies != decision.is_allowed

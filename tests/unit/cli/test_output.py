@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+import io
+import json
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 
-from moldau.cli.output import age_text, print_rows, print_table, table_lines
+from moldau.cli.output import (
+    Block,
+    LiveView,
+    OneLine,
+    age_text,
+    complain,
+    fail,
+    live_view,
+    print_exception,
+    print_json,
+    print_rows,
+    print_table,
+    progress_bar,
+    safe_bytes,
+    say,
+    table_lines,
+    warn,
+)
 
 OFFSETS = (
     *("topic", "partition", "producer id", "producer epoch", "coordinator epoch"),
@@ -12,6 +36,8 @@ OFFSETS = (
 )
 BIG = 9_223_372_036_854_775_807
 NOW_MS = 1_800_000_000_000
+ACTS = "\x1b]0;x\x07\x9b2J\u202e[red]\r\nforged"
+"""What a tenant may call a group."""
 
 
 def test_a_table_is_aligned_and_leaves_empty_columns_out():
@@ -117,3 +143,104 @@ def test_only_a_terminal_has_a_width(
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
     print_table(OFFSETS, [("t" * 70, 0, BIG, 1, 2, BIG, BIG)])
     assert len(capsys.readouterr().out.splitlines()) == line_count + 1
+
+
+# -- what others have chosen --------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _blocks(name: str) -> list[Block]:
+    return [Block(name, ("id", name), [(name, name)], {name: name})]
+
+
+def _progress() -> None:
+    with progress_bar(ACTS, 10) as bar:
+        bar.advance(10)
+
+
+def _exception() -> None:
+    try:
+        raise ValueError(ACTS)
+    except ValueError as error:
+        print_exception(ValueError, error, None)
+
+
+def _log() -> None:
+    record = logging.LogRecord("moldau.client", logging.WARNING, "", 0, "%s", (ACTS,), None)
+    print(OneLine().format(record))
+
+
+def _live() -> None:
+    with live_view() as view:
+        view.say(ACTS)
+        view.show(_blocks(ACTS))
+
+
+@pytest.mark.parametrize(
+    ("write", "line_count"),
+    [
+        (lambda: say(ACTS), 1),
+        (lambda: warn(ACTS), 1),
+        (lambda: complain([ACTS, ACTS]), 1),
+        (lambda: fail(ACTS), 1),
+        (lambda: print_table((ACTS, "b"), [(ACTS, ACTS)], title=ACTS), 5),
+        (lambda: print_rows((ACTS,), [{ACTS: ACTS}], as_json=False), 4),
+        (lambda: LiveView(None).show(_blocks(ACTS)), 1),
+        (lambda: LiveView(None).say(ACTS), 1),
+        (_log, 1),
+    ],
+    ids=["say", "warn", "complain", "fail", "table", "rows", "live lines", "live note", "log"],
+)
+def test_text_of_others_is_part_of_one_line(
+    monkeypatch: pytest.MonkeyPatch, write: Callable[[], None], line_count: int
+):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with suppress(SystemExit):
+        write()
+    lines = stream.getvalue().split("\n")
+    assert [line for line in lines if not line.isprintable()] == []
+    assert len(lines) == line_count + 1
+    assert "[red]" in stream.getvalue()
+
+
+@pytest.mark.parametrize("write", [_progress, _live, _exception])
+def test_text_of_others_in_what_is_drawn_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, write: Callable[[], None]
+):
+    stream = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    write()
+    text = stream.getvalue()
+    assert [acts for acts in ("\x1b]0;", "\x07", "\x9b", "\u202e") if acts in text] == []
+    assert "[red]" in text
+
+
+def test_json_is_printable_and_means_the_same(capfdbinary: pytest.CaptureFixture[bytes]):
+    documents = [{ACTS: ["žluť", ACTS, 1.5]}, {"file": "\udc80"}]
+    for document in documents:
+        print_json(document, is_row=True)
+    print_json(documents)
+    sys.stdout.flush()
+    first, second, whole = capfdbinary.readouterr().out.decode().split("\n", 2)
+    assert all(line.isprintable() for line in [first, second, *whole.split("\n")])
+    assert "žluť" in first
+    assert json.loads(first) == documents[0]
+    assert json.loads(second) == documents[1]
+    assert json.loads(whole) == documents
+
+
+def test_records_on_a_terminal_keep_their_lines():
+    data = "a\tb\nžluť\n".encode()
+    assert safe_bytes(data) == data
+    assert safe_bytes(b"\x1b[31m\xff\x00\n\n") == b"\\x1b[31m\\xff\\x00\n\n"
+    line = json.dumps({"value": ACTS}, ensure_ascii=False).encode() + b"\n"
+    assert json.loads(safe_bytes(line, as_json=True)) == {"value": ACTS}
+    assert safe_bytes(line, as_json=True)[:-1].decode().isprintable()

@@ -88,7 +88,7 @@ def test_file_errors_are_one_clear_line(tmp_path):
     huge = tmp_path / "huge"
     with huge.open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)
-    with pytest.raises(ConfigError, match="is larger than"):
+    with pytest.raises(ConfigError, match="cannot be read: larger than"):
         read_properties_file(str(huge))
 
 

@@ -21,11 +21,11 @@ from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.schema import Message
-from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection
-from moldau.runtime.network import AsyncioNetwork
+from moldau.runtime.ports import Ports
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
+from moldau.server.change_log import ChangeLog
 from moldau.server.server import ListenerSpec
 from tests.unit.metadata.builders import CLUSTER_ID, node_config, registration
 
@@ -139,7 +139,8 @@ class ControllerBench:
 
     def __init__(self, authorizer: Authorizer | None) -> None:
         self.config = node_config()
-        self.clock = SystemClock()
+        self.ports = Ports.of_machine()
+        self.clock = self.ports.clock
         self.log = ListLog()
         self.quorum = RecordingQuorum()
         self.faults: list[BaseException] = []
@@ -167,6 +168,7 @@ class ControllerBench:
             ),
             kraft_upgrade=self.upgrade_kraft_version,
             work=LongWork(self.clock, asyncio.to_thread),
+            changes=ChangeLog(self.clock),
             mutations=ControllerMutationQuotas(
                 lambda: self.controller.committed_image,
                 self.clock,
@@ -177,6 +179,7 @@ class ControllerBench:
         )
         self.listener = ControllerListener(
             clock=self.clock,
+            network=self.ports.network,
             on_fault=self.faults.append,
             authorizer=authorizer,
             offload=asyncio.to_thread,
@@ -206,7 +209,7 @@ class ControllerBench:
 
     async def connect(self) -> Connection:
         connection = await Connection.connect(
-            AsyncioNetwork(), "127.0.0.1", self.port, client_id="tests"
+            self.ports.network, "127.0.0.1", self.port, client_id="tests", clock=self.clock
         )
         self._connections.append(connection)
         return connection

@@ -141,11 +141,13 @@ class CoreDriver:
         node_id: int = 100,
         features: bool = True,
         release: str | None = None,
+        scram_secret: str = "",
+        formatted: Sequence[tuple[Message, int]] = (),
         **overrides: str,
     ) -> None:
         overrides.setdefault("node.id", str(node_id))
         config = node_config(**overrides)
-        settings = ControllerSettings(config, CLUSTER_ID)
+        settings = ControllerSettings(config, CLUSTER_ID, scram_secret=scram_secret)
         self.core = ControllerCore(settings, random.Random(7))
         self.log_end_offset = 0
         self.now_ms = 0.0
@@ -153,7 +155,9 @@ class CoreDriver:
         levels = initial_feature_levels(release=release) if features else {}
         if levels.get("metadata.version", 30) < 23:
             levels["eligible.leader.replicas.version"] = 0
-        records = self.core.activate(1, feature_records(levels), monotonic_ms=self.now_ms)
+        records = self.core.activate(
+            1, [*feature_records(levels), *formatted], monotonic_ms=self.now_ms
+        )
         self.append(records)
 
     def append(self, records: Sequence[tuple[Message, int]]) -> None:

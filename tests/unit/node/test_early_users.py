@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from moldau.metadata.image import MetadataDelta, MetadataImage
 from moldau.metadata.image.metadata_image import Provenance
+from moldau.metadata.image.security import ScramKey
+from moldau.metadata.scram_secret import scram_secret, scram_secret_record
 from moldau.node.early_users import EarlyUsers
 from moldau.protocol.metadata_records import (
     FeatureLevelRecord,
@@ -11,7 +13,6 @@ from moldau.protocol.metadata_records import (
     UserScramCredentialRecord,
 )
 
-KIND = "SCRAM-SHA-256"
 EMPTY = MetadataImage()
 
 
@@ -29,7 +30,7 @@ def image_of(*records: UserScramCredentialRecord, last_offset: int) -> MetadataI
 
 
 def salt_of(users: EarlyUsers, image: MetadataImage, name: str) -> bytes | None:
-    found = users.find(image, KIND, name)
+    found = users.image(image).scram.credentials.get(ScramKey(name, 1))
     return None if found is None else found.salt
 
 
@@ -37,8 +38,8 @@ def test_a_new_cluster_has_the_users_it_was_formatted_with() -> None:
     users = EarlyUsers([FeatureLevelRecord(), user("node")])
     users.take_log([], 0)
     assert salt_of(users, EMPTY, "node") == b"salt"
-    assert users.find(EMPTY, "SCRAM-SHA-512", "node") is None
-    assert users.find(EMPTY, KIND, "other") is None
+    assert ScramKey("node", 2) not in users.image(EMPTY).scram.credentials
+    assert salt_of(users, EMPTY, "other") is None
 
 
 def test_a_log_that_has_records_is_all_that_counts() -> None:
@@ -46,8 +47,8 @@ def test_a_log_that_has_records_is_all_that_counts() -> None:
     gone = RemoveUserScramCredentialRecord(name="gone", mechanism=1)
     users.take_log([user("node", b"old"), user("gone"), user("node", b"new"), gone], 4)
     assert salt_of(users, EMPTY, "node") == b"new"
-    assert users.find(EMPTY, KIND, "gone") is None
-    assert users.find(EMPTY, KIND, "formatted") is None
+    assert salt_of(users, EMPTY, "gone") is None
+    assert salt_of(users, EMPTY, "formatted") is None
 
 
 def test_the_metadata_decide_as_soon_as_they_reach_the_end_of_the_log() -> None:
@@ -57,4 +58,12 @@ def test_the_metadata_decide_as_soon_as_they_reach_the_end_of_the_log() -> None:
     assert salt_of(users, behind, "node") == b"salt"
     there = image_of(user("node", b"there"), last_offset=9)
     assert salt_of(users, there, "node") == b"there"
-    assert users.find(there, KIND, "removed") is None
+    assert salt_of(users, there, "removed") is None
+
+
+def test_the_secret_on_disk_counts_until_the_metadata_do() -> None:
+    users = EarlyUsers([user("node")])
+    secret, _ = scram_secret_record("of the cluster")
+    users.take_log([user("node"), secret], 10)
+    assert scram_secret(users.image(EMPTY).configs) == "of the cluster"
+    assert scram_secret(users.image(image_of(last_offset=9)).configs) is None

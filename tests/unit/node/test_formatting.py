@@ -18,6 +18,7 @@ from moldau.node.formatting import (
     format_storage,
     parse_initial_controllers,
 )
+from moldau.protocol.metadata_records import UserScramCredentialRecord
 from moldau.protocol.types import uuid_to_base64
 from moldau.raft import VoterDescription, VoterEndpoint, VoterSet, read_bootstrap
 from moldau.raft.snapshot_files import BOOTSTRAP_SNAPSHOT, read_snapshot_file, snapshot_path
@@ -251,3 +252,15 @@ def test_what_contradicts_the_configuration(
     with pytest.raises(FormatError, match=said):
         formatted(config_of(tmp_path, "controller", node_id, **changed), **arguments)
     assert content(tmp_path) == {}
+
+
+def test_no_user_is_formatted_with_a_reserved_name(tmp_path: Path) -> None:
+    config = config_of(
+        tmp_path, "broker,controller", 1, **{"moldau.node.principals": "User:CN=*,OU=nodes"}
+    )
+    for name in ("nodes", "ANONYMOUS", "CN=broker-1,OU=nodes"):
+        user = UserScramCredentialRecord(name=name, mechanism=1)
+        with pytest.raises(FormatError, match=f"--add-scram: '{name}' is a reserved name"):
+            FormatPlan.from_config(config, "cluster", users=[user])
+    users = [UserScramCredentialRecord(name="alice", mechanism=1)]
+    assert FormatPlan.from_config(config, "cluster", users=users).users == tuple(users)

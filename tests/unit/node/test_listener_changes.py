@@ -132,3 +132,30 @@ def test_its_own_file_must_be_right(config: NodeConfig, path: str) -> None:
     wrong = NodeConfig({**config.explicit, "ssl.keystore.location": path})
     with pytest.raises(ConfigError, match=r"listener CLIENTS: ssl\.keystore\.location: "):
         start(wrong, MetadataImage.EMPTY)
+
+
+def test_a_broker_starts_without_a_store_that_lies_where_none_may(
+    config: NodeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Stored before there was the rule, or by a controller: the node's own is used, and the line
+    names the key that allows the directory.
+    """
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "own.pem").rename(elsewhere / "new.pem")
+    (tmp_path / "own.pem").write_bytes((elsewhere / "new.pem").read_bytes())
+    image = stored("keystore.location", str(elsewhere / "new.pem"))
+    with caplog.at_level(logging.ERROR):
+        start(config, image)
+    assert caplog.messages == []
+    narrow = NodeConfig({**config.explicit, "moldau.ssl.store.directories": "/etc"})
+    with caplog.at_level(logging.ERROR):
+        start(narrow, image)
+    [line] = caplog.messages
+    assert line.startswith("dynamic configuration is left out at this start: listener CLIENTS: ")
+    assert "moldau.ssl.store.directories" in line
+    caplog.clear()
+    logs = NodeConfig({**config.explicit, "log.dirs": str(elsewhere)})
+    with caplog.at_level(logging.ERROR):
+        start(logs, image)
+    assert "never in a log directory" in caplog.text

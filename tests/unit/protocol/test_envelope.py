@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from moldau.metadata.steps import at_once
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import (
     FORWARDABLE_APIS,
@@ -55,7 +56,7 @@ def test_the_bytes_are_apache_kafkas() -> None:
         client_host="10.1.2.3",
     )
     assert envelope.to_bytes(0) == KAFKAS_REQUEST
-    forwarded = decode_envelope(EnvelopeRequest.decode(KAFKAS_REQUEST, 0)[0])
+    forwarded = at_once(decode_envelope(EnvelopeRequest.decode(KAFKAS_REQUEST, 0)[0]))
     assert forwarded.message == request
     assert (forwarded.principal, forwarded.client_host) == ("User:CN=a,O=b:c", "10.1.2.3")
     result = CreatableTopicResult(
@@ -89,7 +90,7 @@ def test_round_trip_in_every_version(api_key: ApiKey, host: str, told: str) -> N
             client_host=host,
         )
         sent, _ = EnvelopeRequest.decode(envelope.to_bytes(0), 0)
-        principal, client_host, header, message, _by_token = decode_envelope(sent)
+        principal, client_host, header, message, _by_token = at_once(decode_envelope(sent))
         assert (principal, client_host, message) == ("User:CN=a,O=b:c", told, kind())
         assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (
             api_key,
@@ -117,7 +118,7 @@ def test_an_address_that_is_none_is_told_as_nobodys() -> None:
         principal="User:a",
         client_host="/tmp/socket",
     )
-    assert decode_envelope(envelope).client_host == "0.0.0.0"
+    assert at_once(decode_envelope(envelope)).client_host == "0.0.0.0"
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\1\2\2\0\0", b"\xff\xff", b"\0\0\x05a"])

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import (
     CHUNK_BYTES,
+    FIRST_FRUGAL_BUFFER_BYTES,
     FIRST_LARGE_BUFFER_BYTES,
     POISON_BYTE,
     SCRATCH_BYTES,
     SMALL_FRAME_LIMIT_BYTES,
+    Account,
     FrameReader,
     ReceiveMemory,
+    Use,
 )
 
 
@@ -139,7 +142,7 @@ def test_announcing_a_large_frame_does_not_allocate_it() -> None:
     reader = FrameReader(memory)
     feed(reader, struct.pack(">i", 100_000_000) + b"x", [CHUNK_BYTES])
     assert len(reader.get_buffer()) < FIRST_LARGE_BUFFER_BYTES
-    assert memory.reserved_bytes == 100_000_000
+    assert memory.reserved_bytes == FIRST_LARGE_BUFFER_BYTES
     reader.close()
     assert memory.reserved_bytes == 0
 
@@ -151,26 +154,190 @@ def test_a_large_frame_grows_as_it_arrives() -> None:
     assert frame == body
 
 
+class Limited(Account):
+    """Allows what fits below a limit; calm only while nothing is held."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = self.peak_bytes = 0
+
+    @property
+    def is_calm(self) -> bool:
+        return not self.held_bytes
+
+    def allows(self, size_bytes: int, use: Use) -> bool:
+        return self.held_bytes + size_bytes <= self.limit_bytes
+
+    def charge(self, size_bytes: int) -> None:
+        self.held_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+
+    def refund(self, size_bytes: int) -> None:
+        self.held_bytes -= size_bytes
+
+
 def test_a_large_frame_waits_while_memory_is_used_up() -> None:
-    memory = ReceiveMemory(limit_bytes=100_000)
-    holder, waiter = FrameReader(memory), FrameReader(memory)
-    big = bytes(120_000)
-    (held,) = feed(holder, framed(big), [CHUNK_BYTES])
-    assert memory.is_exhausted
-    assert feed(waiter, framed(b"small")[:3], [CHUNK_BYTES]) == []
-    prefix = struct.pack(">i", 90_000)
-    other = FrameReader(memory)
-    assert feed(other, prefix + b"abc", [CHUNK_BYTES]) == []
-    assert other.is_blocked
-    assert other.resume() == []
-    assert other.is_blocked
+    memory, account = ReceiveMemory(), Limited(3 * CHUNK_BYTES)
+    holder, waiter = (FrameReader(memory, account=account) for _ in range(2))
+    (held,) = feed(holder, framed(bytes(2 * CHUNK_BYTES)), [CHUNK_BYTES])
+    assert account.held_bytes == 2 * CHUNK_BYTES
+    assert feed(waiter, struct.pack(">i", 90_000) + b"abc", [CHUNK_BYTES]) == []
+    assert waiter.is_blocked
+    assert account.held_bytes == 2 * CHUNK_BYTES + 7, "what has arrived, and no chunk for it"
+    assert waiter.resume() == []
+    assert waiter.is_blocked
     holder.release(held)
-    assert other.resume() == []
-    assert not other.is_blocked
-    (frame,) = feed(other, bytes(90_000 - 3), [CHUNK_BYTES])
+    assert waiter.resume() == []
+    assert not waiter.is_blocked
+    (frame,) = feed(waiter, bytes(90_000 - 3), [CHUNK_BYTES])
     assert bytes(frame[:3]) == b"abc"
-    other.release(frame)
+    waiter.release(frame)
+    assert (account.held_bytes, memory.reserved_bytes) == (0, 0)
+
+
+def test_a_large_frame_that_has_begun_waits_before_its_buffer_grows() -> None:
+    memory, account = ReceiveMemory(), Limited(5 * FIRST_LARGE_BUFFER_BYTES)
+    reader, other = (FrameReader(memory, account=account) for _ in range(2))
+    body = random.Random(1).randbytes(3 * FIRST_LARGE_BUFFER_BYTES)
+    (held,) = feed(other, framed(bytes(3 * FIRST_LARGE_BUFFER_BYTES)), [CHUNK_BYTES])
+    data = framed(body)
+    position = 0
+    while not reader.is_blocked:
+        buffer = reader.get_buffer()
+        count = min(len(buffer), len(data) - position)
+        buffer[:count] = data[position : position + count]
+        position += count
+        assert reader.buffer_updated(count) == []
+        assert reader.make_ready() != reader.is_blocked
+    assert account.held_bytes == 5 * FIRST_LARGE_BUFFER_BYTES
+    assert reader.arrived_part == pytest.approx(2 / 3)
+    reader.resume()
+    assert reader.is_blocked
+    other.release(held)
+    assert reader.resume() == []
+    (frame,) = feed(reader, data[position:], [CHUNK_BYTES])
+    assert frame == body
+    reader.release(frame)
+    assert (account.held_bytes, memory.reserved_bytes) == (0, 0)
+
+
+def test_small_frames_wait_where_there_is_no_memory_for_a_chunk() -> None:
+    memory, account = ReceiveMemory(), Limited(CHUNK_BYTES - 1)
+    reader = FrameReader(memory, account=account)
+    first = reader.get_buffer()
+    assert len(first) == SCRATCH_BYTES
+    data = framed(b"one", b"two")
+    first[: len(data)] = data
+    assert reader.buffer_updated(len(data)) == []
+    assert reader.is_blocked
+    assert account.held_bytes == len(data)
+    account.limit_bytes += CHUNK_BYTES
+    one, two = reader.resume()
+    assert (bytes(one), bytes(two)) == (b"one", b"two")
+    assert reader.make_ready()
+    reader.release(one)
+    reader.release(two)
+    assert account.held_bytes == 0
+
+
+def test_a_small_frame_that_is_not_complete_holds_what_has_arrived() -> None:
+    memory, account = ReceiveMemory(), Limited(10 * CHUNK_BYTES)
+    reader = FrameReader(memory, account=account)
+    data = framed(b"first", bytes(60_000))
+    (first,) = feed(reader, data[:1_000], [CHUNK_BYTES])
+    assert account.held_bytes == CHUNK_BYTES
+    reader.release(first)
+    assert account.held_bytes == 1_000 - 9
+    assert reader.arrived_part == pytest.approx((1_000 - 13) / 60_000)
+    (second,) = feed(reader, data[1_000:], [CHUNK_BYTES])
+    assert second == bytes(60_000)
+    reader.release(second)
+    assert account.held_bytes == 0
+
+
+def test_a_frugal_reader_holds_frames_and_what_has_arrived_of_them() -> None:
+    memory, account = ReceiveMemory(), Limited(10 * CHUNK_BYTES)
+    reader = FrameReader(memory, account=account)
+    reader.is_frugal = True
+    (frame,) = feed(reader, framed(b"a token"), [CHUNK_BYTES])
+    assert account.held_bytes == len(frame)
+    assert feed(reader, struct.pack(">i", 2 * CHUNK_BYTES) + b"abc", [CHUNK_BYTES]) == []
+    assert account.held_bytes == len(frame) + FIRST_FRUGAL_BUFFER_BYTES
+    reader.release(frame)
+    (large,) = feed(reader, bytes(2 * CHUNK_BYTES - 3), [CHUNK_BYTES])
+    assert len(large) == 2 * CHUNK_BYTES
+    reader.release(large)
+    assert (account.held_bytes, memory.reserved_bytes) == (0, 0)
+
+
+def test_a_call_returns_as_many_frames_as_it_may() -> None:
+    memory = ReceiveMemory(poison=True)
+    reader = FrameReader(memory, max_cut_count=3)
+    data = framed(*(b"%d" % number for number in range(7))) + framed(b"")
+    frames = feed(reader, data, [CHUNK_BYTES])
+    taken: list[bytes] = []
+    for count in (3, 3, 1):
+        assert len(frames) == count
+        assert reader.has_uncut
+        for frame in frames:
+            taken.append(bytes(frame))
+            reader.release(frame)
+        if count == 1:
+            with pytest.raises(RemoteProtocolError, match="not positive"):
+                reader.cut_more()
+        else:
+            frames = reader.cut_more()
+    assert taken == [b"%d" % number for number in range(7)]
+    assert not reader.has_uncut
+    reader.close()
     assert memory.reserved_bytes == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(SIZES, min_size=1, max_size=12),
+    piece=st.integers(100, CHUNK_BYTES),
+    seed=st.integers(0, 2**32),
+    limit_bytes=st.integers(3 * CHUNK_BYTES, 8 * CHUNK_BYTES),
+    is_frugal=st.booleans(),
+)
+def test_frames_are_the_same_whatever_waits_for_memory(
+    lengths: list[int], piece: int, seed: int, limit_bytes: int, is_frugal: bool
+) -> None:
+    dice = random.Random(seed)
+    bodies = [dice.randbytes(length) for length in lengths]
+    data = framed(*bodies)
+    memory, account = ReceiveMemory(poison=True), Limited(limit_bytes)
+    reader = FrameReader(memory, account=account, max_cut_count=dice.choice([1, 3, 64]))
+    reader.is_frugal = is_frugal
+    received: list[bytes] = []
+    held: list[memoryview] = []
+    position = 0
+
+    def give_back(count: int) -> None:
+        for _ in range(min(count, len(held))):
+            received.append(bytes(held[0]))
+            reader.release(held.pop(0))
+
+    while position < len(data) or reader.is_blocked or reader.has_uncut:
+        if reader.has_uncut:
+            held += reader.cut_more()
+        elif not reader.make_ready():
+            give_back(dice.randrange(1, 4))
+            held += reader.resume()
+            assert held or not reader.is_blocked, "a frame fits where nothing else is held"
+        else:
+            buffer = reader.get_buffer(dice.choice([-1, piece]))
+            count = min(len(buffer), piece, len(data) - position)
+            buffer[:count] = data[position : position + count]
+            position += count
+            held += reader.buffer_updated(count)
+        give_back(dice.choice([0, 0, 1, 5]))
+    give_back(len(held))
+    assert received == bodies
+    # What has arrived into the scratch or is moved to a larger buffer comes on top for the moment.
+    assert account.peak_bytes <= limit_bytes + 3 * CHUNK_BYTES
+    assert (account.held_bytes, memory.reserved_bytes) == (0, 0)
 
 
 def test_an_idle_connection_holds_no_buffer_and_the_pool_is_bounded() -> None:

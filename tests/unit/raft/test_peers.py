@@ -29,6 +29,7 @@ from moldau.raft import (
     VoterSet,
     write_bootstrap,
 )
+from moldau.raft import peers as peers_module
 from moldau.raft.core.messages import (
     BeginQuorumEpochRequest,
     FetchRequest,
@@ -265,3 +266,20 @@ async def test_what_waits_for_one_peer_is_bounded() -> None:
         await until_async(lambda: sum(each.done() for each in waiting) == 8, "those over the limit")
         await peers.close()
         assert await asyncio.gather(*waiting) == [None] * 40
+
+
+async def test_addresses_that_are_asked_once_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peers_module, "MAX_CHANNELS", 4)
+    async with host() as (first, destination):
+        peers = connection_peers(1)
+        assert await peers.request(destination, KraftVersionRequest(), 1_000) is not None
+        for port in range(1, 20):
+            nowhere = Destination(port, "127.0.0.1", port)
+            assert await peers.request(nowhere, KraftVersionRequest(), 1_000) is None
+            assert len(peers.problems()) <= 4
+        # The first one was forgotten too, and is asked again on a connection of its own.
+        assert await peers.request(destination, KraftVersionRequest(), 1_000) is not None
+        del first
+        await peers.close()

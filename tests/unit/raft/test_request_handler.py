@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from moldau.protocol.api_keys import QUORUM_APIS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p55_describe_quorum as describe
@@ -16,10 +18,17 @@ from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.registry import response_class
 from moldau.protocol.schema import MAX_STRING_BYTES
 from moldau.protocol.types import ZERO_UUID
+from moldau.raft import VoterDescription, VoterEndpoint, quorum_driver
+from moldau.raft.core.messages import (
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    UpdateVoterRequest,
+)
+from moldau.raft.core.values import ReplicaKey
 from moldau.raft.request_handler import MAX_ENDPOINTS, MAX_EPOCH_JUMP, MAX_NAMED
 from moldau.raft.wire import encode_request
 
-from .quorums import CLUSTER_ID, Node, Quorum
+from .quorums import CLUSTER_ID, LISTENER, Node, Quorum
 from .test_wire import REQUESTS
 
 
@@ -199,3 +208,68 @@ async def test_an_epoch_that_no_election_can_have_reached_is_refused() -> None:
         answer = await ask(quorum, leader, message, version)
         assert answer.error_code == ErrorCode.NONE
         assert leader.running.leader_epoch == leader_epoch + MAX_EPOCH_JUMP
+
+
+async def test_leaders_at_ever_new_addresses_stop_no_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is asked for its log; those that never answer are not waited for without a limit."""
+    monkeypatch.setattr(quorum_driver, "MAX_SENDS", 8)
+    async with Quorum(1, 2, 3, seed=31) as quorum:
+        leader = await quorum.leader()
+        follower = next(each for each in quorum.nodes.values() if each is not leader)
+        driver = follower.running._driver
+        honest, silent = driver._peers.request, asyncio.Event()
+
+        async def request(destination: Any, *asked: Any) -> Any:
+            if destination.host.startswith("nowhere"):
+                await silent.wait()
+                return None
+            return await honest(destination, *asked)
+
+        monkeypatch.setattr(driver._peers, "request", request)
+        for number in range(1, 40):
+            begin = BeginQuorumEpochRequest(
+                leader_id=1_000 + number,
+                leader_epoch=follower.running.leader_epoch + 1,
+                voter=None,
+                leader_endpoints=(VoterEndpoint(LISTENER, f"nowhere{number}", 9093),),
+            )
+            message, version = encode_request(begin, lambda c: c.MAX_VERSION, CLUSTER_ID)
+            answer = await ask(quorum, follower, message, version)
+            assert answer.error_code == ErrorCode.NONE
+            assert len(driver._sends) <= 8
+        silent.set()
+        assert follower.fatal == []
+        await quorum.leader()
+
+
+async def test_addresses_that_would_fill_the_memory_are_refused() -> None:
+    many = tuple(VoterEndpoint(LISTENER, "host", 1) for _ in range(MAX_ENDPOINTS + 1))
+    long = tuple(VoterEndpoint(LISTENER, "x" * 20_000, 1) for _ in range(6))
+    async with Quorum(1, 2, 3, seed=37) as quorum:
+        leader = await quorum.leader()
+        epoch = leader.running.leader_epoch
+        for endpoints in (many, long):
+            voter = VoterDescription(2, UUID(int=2), endpoints)
+            for known in (
+                BeginQuorumEpochRequest(2, epoch + 1, None, endpoints),
+                EndQuorumEpochRequest(2, epoch + 1, (), endpoints),
+                UpdateVoterRequest(epoch, voter, 0, 1),
+            ):
+                message, version = encode_request(known, lambda c: c.MAX_VERSION, CLUSTER_ID)
+                answer = await ask(quorum, leader, message, version)
+                assert answer.error_code == ErrorCode.INVALID_REQUEST
+        candidates = tuple(ReplicaKey(each) for each in range(MAX_ENDPOINTS + 1))
+        ended = EndQuorumEpochRequest(2, epoch + 1, candidates, ())
+        message, version = encode_request(ended, lambda c: c.MAX_VERSION, CLUSTER_ID)
+        answer = await ask(quorum, leader, message, version)
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        wordy = AddRaftVoterRequest(
+            cluster_id=CLUSTER_ID,
+            voter_id=4,
+            voter_directory_id=UUID(int=4),
+            listeners=[Endpoint(name=LISTENER, host="x" * 20_000, port=1)] * 6,
+        )
+        assert (await ask(quorum, leader, wordy)).error_code == ErrorCode.INVALID_REQUEST
+        assert leader.running.leader_epoch == epoch

@@ -1,4 +1,6 @@
-"""Real sockets for the runtime's tests, on both event loops, and a node's log."""
+"""Real sockets for the runtime's tests, on both event loops, and a node's log. What is marked
+`virtual_too` runs on the virtual machine as well, for the gate.
+"""
 
 import asyncio
 import io
@@ -13,17 +15,22 @@ import pytest
 import uvloop
 
 from moldau.protocol.framing import ReceiveMemory
+from moldau.runtime.ports import Ports
 from moldau.runtime.telemetry.logs import configure_logging
 from moldau.server.request import Request
 from moldau.server.server import ListenerSpec, Server
 from tests.kit.manual_clock import ManualClock
+from tests.virtual.machine import the_machine_is_virtual, virtual_too
+
+__all__ = ["the_machine_is_virtual"]
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Everything here runs on both loops that nodes may use."""
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    loops = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    return {**loops, **virtual_too(item)}
 
 
 class Peer:
@@ -68,6 +75,8 @@ class Harness:
 
     async def server(self, handler: Callable[[Request], None], **options: object) -> Server:
         options.setdefault("memory", ReceiveMemory(poison=True))
+        ports = Ports.of_machine()
+        options = {"network": ports.network, "clock": ports.clock, **options}
         server = Server(handler, **options)  # type: ignore[arg-type]
         await server.start([ListenerSpec("PLAINTEXT", "127.0.0.1", 0)])
         self.stack.push_async_callback(server.close, 0)

@@ -222,7 +222,7 @@ class LooplessClock:
 
 
 def test_a_sender_leaves_room_for_others_and_their_number_is_bounded() -> None:
-    clock = ManualClock()
+    clock = ManualClock(monotonic_ms=0)
     brake: Brake[str] = Brake(clock, max_lines=1, interval_ms=10, max_messages=4, senders_share=0.5)
     for number in range(10):
         brake.take(number, lambda: "of a", ("a",))

@@ -63,7 +63,7 @@ def test_a_callback_that_raises_takes_no_other_with_it() -> None:
 
 
 def test_a_callback_may_schedule_and_close() -> None:
-    clock = ManualClock()
+    clock = ManualClock(monotonic_ms=0)
     wheel = TimerWheel(clock)
     ran: list[float] = []
     wheel.call_later(5, lambda: wheel.call_later(5, lambda: ran.append(clock.monotonic_ms())))
@@ -86,7 +86,7 @@ async def test_system_clock_runs_timers_on_the_running_loop() -> None:
 
 
 def test_manual_clock_lets_the_wall_clock_jump() -> None:
-    clock = ManualClock(1000)
+    clock = ManualClock(1000, monotonic_ms=0)
     clock.advance(5)
     assert clock.now_ms() == 1005
     clock.set_wall_clock(50)

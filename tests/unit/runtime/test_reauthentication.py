@@ -17,13 +17,13 @@ from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsRes
 from moldau.protocol.schema import Message
 from moldau.runtime.authentication import AuthenticationError
 from moldau.runtime.connection import Connection, ConnectionLost
-from moldau.runtime.network import AsyncioNetwork
+from moldau.runtime.ports import Ports
 from moldau.server.request import Request
 from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 
 LIFETIME_MS = 1_000
 
@@ -73,7 +73,7 @@ class Peer:
 async def logged_in(harness: Harness, peer: Peer, login: Login, clock: ManualClock) -> Connection:
     server = await harness.server(peer)
     connection = await Connection.connect(
-        AsyncioNetwork(),
+        Ports.of_machine().network,
         "127.0.0.1",
         server.port("PLAINTEXT"),
         clock=clock,

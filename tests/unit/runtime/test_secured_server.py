@@ -34,13 +34,14 @@ from moldau.protocol.schema import Message
 from moldau.protocol.scram import ScramKeys, salted_password, scram_keys
 from moldau.runtime import tls_transport
 from moldau.runtime.authentication.sasl import PlainExchange, ScramClient
-from moldau.runtime.clock import SystemClock
+from moldau.runtime.ports import Ports
 from moldau.runtime.tls_transport import TlsTransport
 from moldau.server.authentication.core.mechanism import WRONG_PASSWORD
 from moldau.server.authentication.listener_security import ListenerSecurity
 from moldau.server.authentication.out_of_place import refuse_handshake, refuse_token
 from moldau.server.authorizer import Authorizer
 from moldau.server.connection_limits import ServerLimits
+from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import RequestContext
 from moldau.server.request_router import Handler, RequestRouter, Route
 from moldau.server.server import ListenerSpec, Server
@@ -51,7 +52,7 @@ from tests.kit.waiting import until_async
 
 from .conftest import Harness, Peer
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 
 PLAIN_USERS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -210,11 +211,20 @@ async def secured(
     *,
     limits: ServerLimits | None = None,
     clock: Any = None,
+    rates: ConnectionRates | None = None,
 ) -> Secured:
     config, endpoint = configured(protocol, **keys)
     security = ListenerSecurity.of(config, endpoint, find_keys)
-    clock = clock or SystemClock()
-    server = Server(router(clock), memory=ReceiveMemory(poison=True), limits=limits, clock=clock)
+    ports = Ports.of_machine()
+    clock = clock or ports.clock
+    server = Server(
+        router(clock),
+        memory=ReceiveMemory(poison=True),
+        limits=limits,
+        clock=clock,
+        rates=rates,
+        network=ports.network,
+    )
     await server.start(
         [
             ListenerSpec("PLAINTEXT", "127.0.0.1", 0),
@@ -263,6 +273,7 @@ async def test_large_answers_over_tls_wait_for_a_slow_reader(
         assert await slow.receive() == (number, bytes(3_000_000))
 
 
+@pytest.mark.virtual_too(False)
 async def test_plaintext_on_a_tls_port_and_tls_on_a_plaintext_port(
     harness: Harness,
     authority: trustme.CA,
@@ -331,6 +342,7 @@ async def test_handshakes_count_as_connections(
         pass
 
 
+@pytest.mark.virtual_too(False)
 @pytest.mark.usefixtures("dual_stack")
 async def test_handshakes_count_for_the_address_in_one_form(
     harness: Harness, authority: trustme.CA, stores: dict[str, str]
@@ -405,6 +417,7 @@ class Resuming:
         return is_resumed, decode_response(ApiKey.METADATA, 12, answered[4:])[1].cluster_id
 
 
+@pytest.mark.virtual_too(False)
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_a_session_is_not_resumed_after_its_certificate_s_end(
     harness: Harness,
@@ -499,6 +512,7 @@ async def test_a_new_certificate_is_for_new_connections(
     assert await before.who_am_i() == await after.who_am_i()
 
 
+@pytest.mark.virtual_too(False)
 async def test_connections_that_are_gone_leave_no_cycles(
     harness: Harness, authority: trustme.CA, stores: dict[str, str]
 ) -> None:

@@ -19,7 +19,6 @@ from moldau.server.connection_limits import ServerLimits
 from moldau.server.request import Request
 from moldau.server.server_connection import (
     MAX_IN_FLIGHT_REQUESTS,
-    MIN_READ_BYTES,
     TURN_MS,
     ServerConnection,
 )
@@ -29,10 +28,12 @@ from tests.kit.waiting import until_async
 
 from .conftest import Harness, Peer, response
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 
 FILE_BYTES = 2_000_000
 MEMORY_LIMIT_BYTES = 300_000
+TIGHT = ServerLimits(request_max_bytes=300_000, queued_max_request_bytes=MEMORY_LIMIT_BYTES)
+"""Room for two of the largest requests, as it counts."""
 REQUESTS_PER_PEER = 50
 PEER_COUNT = 4
 
@@ -191,11 +192,13 @@ async def test_every_request_is_answered_in_order(
         monkeypatch.setattr(outgoing, "_HAS_SENDFILE", False)
     monkeypatch.setattr(outgoing, "is_in_page_cache", lambda *_: dice.random() < 0.3)
     answerer = Answerer(dice, filesystem, segment, contents)
-    memory = ReceiveMemory(memory_limit_bytes, poison=True)
+    memory = ReceiveMemory(poison=True)
     server = await harness.server(
         answerer,
         memory=memory,
         limits=ServerLimits(
+            request_max_bytes=300_000,
+            queued_max_request_bytes=memory_limit_bytes,
             send_buffer_bytes=dice.choice([8_192, 1 << 20]),
             receive_buffer_bytes=dice.choice([8_192, 1 << 20]),
         ),
@@ -223,8 +226,8 @@ async def test_peers_that_vanish_leave_nothing_and_hold_nobody_up(
     seed = drawn_seed()
     dice = random.Random(seed)
     answerer = Answerer(dice, filesystem, segment, contents)
-    memory = ReceiveMemory(MEMORY_LIMIT_BYTES, poison=True)
-    server = await harness.server(answerer, memory=memory, offload=filesystem.offload)
+    memory = ReceiveMemory(poison=True)
+    server = await harness.server(answerer, memory=memory, limits=TIGHT, offload=filesystem.offload)
     steady = asyncio.create_task(
         talk(await harness.peer(server), random.Random(dice.random()), answerer)
     )
@@ -278,6 +281,7 @@ async def test_connections_take_turns_however_much_of_one_has_been_read(harness:
     assert server.connections.memory.reserved_bytes == 0
 
 
+@pytest.mark.virtual_too(False)
 async def test_what_comes_in_waits_for_one_request_however_many_connections_flood(
     harness: Harness,
 ) -> None:
@@ -354,56 +358,52 @@ async def test_nothing_is_read_while_requests_wait_for_their_turn(harness: Harne
     for number in range(count):
         most_bytes = max(most_bytes, server.connections.memory.reserved_bytes)
         assert (await peer.receive())[0] == number
-    (connection,) = server.connections
-    assert most_bytes <= len(connection.get_buffer(-1)) * 4
+    assert most_bytes <= 2 * CHUNK_BYTES
     assert server.connections.memory.reserved_bytes == 0
 
 
-async def test_a_read_brings_no_more_tiny_requests_than_may_be_in_flight(harness: Harness) -> None:
-    server = await harness.server(echo)
+async def test_tiny_requests_are_cut_as_they_are_handled(harness: Harness) -> None:
+    """A read brings thousands: as many objects for each connection would take much memory."""
+    waiting: list[Request] = []
+    server = await harness.server(waiting.append)
     peer = await harness.peer(server)
     await until_async(lambda: len(server.connections) == 1)
     (connection,) = server.connections
-    small, medium, large = bytes(50), bytes(20_000), bytes(200_000)
-    small_bytes = len(peer.request(0, small))
-    for body, count, least, most in (
-        (small, 1, CHUNK_BYTES // 2, CHUNK_BYTES),
-        (small, 1_000, MIN_READ_BYTES, 2 * MAX_IN_FLIGHT_REQUESTS * small_bytes),
-        (small, MAX_IN_FLIGHT_REQUESTS - 10, MIN_READ_BYTES, 3 * MIN_READ_BYTES),
-        (medium, 1, CHUNK_BYTES // 2, CHUNK_BYTES),
-        (small, MAX_IN_FLIGHT_REQUESTS - 10, MIN_READ_BYTES, 3 * MIN_READ_BYTES),
-    ):
-        frames = b"".join(peer.request(number, body) for number in range(count))
-        if len(frames) <= len(connection.get_buffer(-1)):
-            receive_at_once(connection, frames)
-        else:
-            peer.send(frames)
-        for number in range(count):
-            assert (await peer.receive())[0] == number
-        assert least <= len(connection.get_buffer(-1)) <= most
-    frame = peer.request(3, large)
-    receive_at_once(connection, frame[:100])
-    assert len(connection.get_buffer(-1)) >= len(large) - 100
-    receive_at_once(connection, frame[100:])
-    assert (await peer.receive())[0] == 3
+    count = 10 * MAX_IN_FLIGHT_REQUESTS
+    receive_at_once(connection, b"".join(peer.request(number) for number in range(count)))
+    for number in range(count):
+        assert len(connection._backlog) <= MAX_IN_FLIGHT_REQUESTS
+        await until_async(lambda: bool(waiting))
+        assert len(waiting) <= MAX_IN_FLIGHT_REQUESTS
+        request = waiting.pop(0)
+        assert request.correlation_id == number
+        echo(request)
+        assert (await peer.receive())[0] == number
+    assert server.connections.memory.reserved_bytes == 0
 
 
-async def test_memory_that_is_free_again_before_anybody_waits_for_it(harness: Harness) -> None:
-    """1. two frames fill the memory, 2. the third in the same bytes is too large for what is left,
-    3. the handler answers the two and nothing else is on its way that could wake the third.
+async def test_memory_that_is_free_again_before_anything_waits_for_it(harness: Harness) -> None:
+    """1. frames fill the memory, 2. the next one in the same bytes is too large for what is left,
+    3. the handler answers them and nothing else is on its way that could wake the next one.
     """
-    server = await harness.server(echo, memory=ReceiveMemory(100_000, poison=True))
+    server = await harness.server(echo, limits=TIGHT)
     peer = await harness.peer(server)
     await until_async(lambda: len(server.connections) == 1)
     (connection,) = server.connections
+    (budget,) = server.connections.shares
+    held = budget.limit_bytes - 3 * CHUNK_BYTES
+    connection.share.charge(held)
     small = [peer.request(number, bytes(60_000)) for number in (1, 2)]
-    large = peer.request(3, bytes(100_000))
+    large = peer.request(3, bytes(290_000))
     receive_at_once(connection, b"".join(small) + large[:1_000])
+    await until_async(lambda: server.connections.shares.waiting_count == 1)
+    connection.share.refund(held)
     peer.send(large[1_000:])
     assert [(await peer.receive())[0] for _ in range(3)] == [1, 2, 3]
     assert server.connections.memory.reserved_bytes == 0
 
 
+@pytest.mark.virtual_too(False)
 async def test_memory_of_requests_that_will_not_be_handled_is_for_others(harness: Harness) -> None:
     waiting: list[Request] = []
 
@@ -414,16 +414,17 @@ async def test_memory_of_requests_that_will_not_be_handled_is_for_others(harness
         waiting.append(request)
         request.connection.throttle(60_000)
 
-    server = await harness.server(handler, memory=ReceiveMemory(100_000, poison=True))
+    server = await harness.server(handler, limits=TIGHT)
     closing = await harness.peer(server)
     closing.send(*(closing.request(number, bytes(60_000)) for number in range(3)))
-    await until_async(lambda: server.connections.memory.is_exhausted)
+    await until_async(lambda: bool(waiting))
     (connection,) = server.connections
+    (budget,) = server.connections.shares
+    connection.share.charge(budget.limit_bytes - 2 * CHUNK_BYTES)
     other = await harness.peer(server)
-    other.send(other.request(9, bytes(150_000)))
-    await until_async(
-        lambda: any(each is not connection for each in server.connections._memory_waiters)
-    )
+    other.send(other.request(9, bytes(250_000)))
+    await until_async(lambda: server.connections.shares.waiting_count == 1)
+    connection.share.refund(budget.limit_bytes - 2 * CHUNK_BYTES)
     connection.begin_closing()
     assert (await other.receive())[0] == 9
     assert len(waiting) == 1

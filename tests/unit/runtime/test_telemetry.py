@@ -10,7 +10,7 @@ import pytest
 
 from moldau.runtime.garbage_collector import GC_THRESHOLDS, freeze_garbage_collector
 from moldau.runtime.telemetry import metrics
-from moldau.runtime.telemetry.logs import configure_logging, set_level
+from moldau.runtime.telemetry.logs import AUDIT, audit_kept, configure_logging, set_level
 from moldau.runtime.telemetry.metrics import Histogram, Registry
 from tests.kit.manual_clock import ManualClock
 
@@ -136,6 +136,30 @@ def test_levels_change_at_run_time() -> None:
     assert logger.getEffectiveLevel() == logging.INFO
     with pytest.raises(ValueError, match="LOUD"):
         set_level("LOUD")
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_loggers_of_the_audit_go_on_whatever_clients_change() -> None:
+    configure_logging("console", "INFO", stream=io.StringIO())
+    loggers = [logging.getLogger(name) for name in AUDIT]
+    try:
+        set_level("DEBUG")
+        assert all(each.isEnabledFor(logging.DEBUG) for each in loggers)
+        set_level("ERROR")
+        assert {each.getEffectiveLevel() for each in loggers} == {logging.INFO}
+        with audit_kept():
+            for each in loggers:
+                each.setLevel(logging.NOTSET)
+        assert {each.getEffectiveLevel() for each in loggers} == {logging.INFO}
+        assert logging.getLogger("moldau.storage").getEffectiveLevel() == logging.ERROR
+        for each in loggers:
+            each.setLevel(logging.NOTSET)
+        configure_logging("console", "ERROR", stream=io.StringIO())
+        set_level("CRITICAL")
+        assert {each.getEffectiveLevel() for each in loggers} == {logging.ERROR}, "by its own file"
+    finally:
+        for each in loggers:
+            each.setLevel(logging.NOTSET)
 
 
 def test_the_collector_is_frozen() -> None:

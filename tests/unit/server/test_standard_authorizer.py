@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from moldau.config import ConfigError, NodeConfig
+from moldau.config.principals import NodePrincipals
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.metadata.image.security import AccessControlEntry
 from moldau.protocol.access_control import (
@@ -23,6 +24,7 @@ from moldau.protocol.metadata_records import (
 from moldau.server.authorizer import Authorizer
 from moldau.server.standard_authorizer import StandardAuthorizer
 from tests.kit import access_model
+from tests.kit.manual_clock import ManualClock
 
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ALICE, HOST = "User:alice", "10.0.0.1"
@@ -208,6 +210,44 @@ def test_super_users_may_do_everything() -> None:
     assert not may(asked, principal="User:bob")
 
 
+NODE = "User:CN=broker-1,OU=nodes"
+
+
+def test_nodes_may_do_what_nodes_do_and_nothing_else() -> None:
+    deny = entry("*", Operation.ALL, PermissionType.DENY, principal="User:*")
+    asked = StandardAuthorizer(
+        (), allows_unmentioned=False, nodes=NodePrincipals("User:CN=*,OU=nodes")
+    )
+
+    def allowed(principal: str) -> set[tuple[str, str, str]]:
+        return {
+            (operation.name, kind.name, name)
+            for kind in ResourceType
+            for operation in Operation
+            for name in ("kafka-cluster", "flights", "__consumer_offsets", "__transaction_state")
+            if asked.authorize(principal, HOST, operation, kind, name)
+        }
+
+    names = ("kafka-cluster", "flights", "__consumer_offsets", "__transaction_state")
+    rights = {
+        *(("CLUSTER_ACTION", "CLUSTER", name) for name in names),
+        *(("DESCRIBE", "CLUSTER", name) for name in names),
+        *(("DESCRIBE", "TOPIC", name) for name in names),
+        ("CREATE", "TOPIC", "__consumer_offsets"),
+        ("CREATE", "TOPIC", "__transaction_state"),
+    }
+    assert allowed(NODE) == rights, "before the first image too: controllers elect a leader then"
+    asked.change({uuid.uuid4(): deny})
+    assert allowed(NODE) == rights
+    cluster = (Operation.CLUSTER_ACTION, ResourceType.CLUSTER, "kafka-cluster")
+    assert asked.rule(NODE, HOST, *cluster).name == "NodePrincipal"
+    read = (Operation.READ, ResourceType.TOPIC, "flights")
+    assert asked.rule(NODE, HOST, *read).name == "MatchingAcl"
+    assert not asked.authorize_by_resource_type(NODE, HOST, Operation.WRITE, ResourceType.TOPIC)
+    for other in ("User:nodes", "User:broker-1", "User:CN=broker-1,OU=clients", "User:ANONYMOUS"):
+        assert allowed(other) == set()
+
+
 def test_a_prefix_is_no_name_and_a_name_no_prefix() -> None:
     prefixed = authorizer(entry("t-", pattern=PatternType.PREFIXED))
     assert may(prefixed, name="t-1")
@@ -265,5 +305,43 @@ def test_which_authorizer_a_node_has() -> None:
     assert isinstance(made, StandardAuthorizer)
     assert made.super_users == {"User:admin", "User:b"}
     assert not made.allows_unmentioned
+    nodes = StandardAuthorizer.of(
+        config(authorizer_class_name=STANDARD, moldau_node_principals="User:kafka-1")
+    )
+    cluster = (Operation.CLUSTER_ACTION, ResourceType.CLUSTER, "kafka-cluster")
+    assert nodes.authorize("User:kafka-1", HOST, *cluster)
+    assert not nodes.authorize("User:kafka-2", HOST, *cluster)
     with pytest.raises(ConfigError, match=r"authorizer\.class\.name"):
         config(authorizer_class_name="x.Y")
+
+
+def test_nothing_is_kept_of_entries_that_are_gone() -> None:
+    """Not of what makes finding prefixes quick either, however often they come and go."""
+    asked = authorizer()
+    names = ["", "a", "ab", "abc", "abcd" * 4, "abcd" * 5, "x" * 16]
+    for _ in range(2):
+        ids = [uuid.uuid4() for _ in range(2 * len(names))]
+        prefixed = [entry(name, pattern=PatternType.PREFIXED) for name in names]
+        literal = [entry(name) for name in names]
+        asked.change(dict(zip(ids, [*prefixed, *literal], strict=True)))
+        (patterns,) = asked._patterns.values()
+        assert patterns._spans == (0, 1, 2, 16)
+        assert sum(map(len, patterns._lengths.values())) == len(names)
+        asked.change(dict.fromkeys(ids))
+        assert asked._patterns == {}
+        (mentioned,) = asked._mentioned.values()
+        assert not mentioned
+        assert (mentioned._spans, mentioned._lengths) == ((), {})
+
+
+def test_decisions_are_logged_by_the_clock_of_the_node() -> None:
+    clock = ManualClock()
+    made = StandardAuthorizer.of(config(authorizer_class_name=STANDARD), clock)
+    assert made.log is not None
+    assert made.log._denied._clock is clock
+
+
+def test_an_entry_for_every_operation_reaches_each_of_them() -> None:
+    every = authorizer(entry(operation=Operation.ALL))
+    assert all(may(every, operation) for operation in OPERATIONS)
+    assert not may(authorizer(entry(operation=Operation.UNKNOWN)), Operation.READ)

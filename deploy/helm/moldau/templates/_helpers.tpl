@@ -92,6 +92,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers={{ include "moldau.controllers" $root }}
 moldau.http.listener=0.0.0.0:8080
+moldau.health.socket=/tmp/moldau-health
 {{- include "moldau.default" (list $root $pods "moldau.log.format" "json") }}
 {{- include "moldau.default" (list $root $pods "default.replication.factor" $copies) }}
 {{- include "moldau.default" (list $root $pods "min.insync.replicas" (sub $copies 1 | max 1)) }}
@@ -274,14 +275,16 @@ volumeMounts:
 {{- end -}}
 
 {{- define "moldau.probes" -}}
+{{- /* Of liveness: no network, which clients could fill, and both event loops. */}}
 startupProbe:
-  httpGet: {path: /healthz, port: http}
+  exec: {command: [moldau, server, health, /etc/moldau/server.properties]}
   periodSeconds: 2
+  timeoutSeconds: 10
   failureThreshold: 60
 livenessProbe:
-  httpGet: {path: /healthz, port: http}
+  exec: {command: [moldau, server, health, /etc/moldau/server.properties]}
   periodSeconds: 10
-  timeoutSeconds: 6
+  timeoutSeconds: 10
   failureThreshold: 6
 readinessProbe:
   httpGet: {path: /readyz, port: http}

@@ -8,13 +8,16 @@ every request gets one answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
-from moldau.broker.coordinator.core.result import Answerable, CoordinatorResult
+from moldau.broker.coordinator.core.kept_memory import KeptMemory
+from moldau.broker.coordinator.core.result import Answerable
+from moldau.broker.coordinator.expression_matcher import TooCostly
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroupState
 from moldau.broker.coordinator.group.core.consumer_group import GroupContext
 from moldau.broker.coordinator.group.core.consumer_groups import check_request
@@ -28,7 +31,7 @@ from moldau.broker.coordinator.group.core.offset_requests import CommitLimits
 from moldau.broker.coordinator.group.core.regular_expressions import ResolveRegularExpressions
 from moldau.broker.coordinator.group.core.state import GroupState
 from moldau.broker.coordinator.key_partitions import partition_for
-from moldau.broker.coordinator.ports import RuntimeSettings
+from moldau.broker.coordinator.ports import RuntimeSettings, memory_limit
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
@@ -37,6 +40,8 @@ from moldau.protocol.messages.p69_consumer_group_describe import (
     DescribedGroup as ConsumerDescribedGroup,
 )
 from moldau.runtime.slices import LoopSlices
+from moldau.server.fair_line import FairLine
+from moldau.text import quoted, short_name
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -47,6 +52,12 @@ if TYPE_CHECKING:
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.server.request import RequestContext
 
+logger = logging.getLogger("moldau.broker.coordinator.groups")
+
+MAX_LOOK_UPS: Final = 1_000
+"""Groups whose regular expressions wait to be looked up; one more tries again with a heartbeat."""
+
+MAX_LOOK_UP_TASKS: Final = 4
 
 MANAGER: Final = "kafka.coordinator.group:type=GroupMetadataManager,name="
 COORDINATOR: Final = "kafka.server:type=group-coordinator-metrics,name="
@@ -105,9 +116,13 @@ class GroupCoordinator:
 
     def __init__(self, services: BrokerServices, ports: RuntimePorts) -> None:
         self._services = services
+        self._soon = ports.soon
         self._settings = GroupSettings.from_config(services.node_config)
         self._consumer_settings = ConsumerGroupSettings.from_config(
             services.node_config, services.broker_id
+        )
+        self._memory = memory_limit(
+            services.node_config["moldau.group.coordinator.max.bytes"], "groups"
         )
         self.runtime: CoordinatorRuntime[GroupState] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
@@ -120,6 +135,8 @@ class GroupCoordinator:
         self.ask = self.runtime.ask
         self.partition_of = self.runtime.partition_of
         self.close = self.runtime.close
+        self._look_ups: FairLine[tuple[int, ResolveRegularExpressions]] = FairLine(MAX_LOOK_UPS)
+        self._look_up_task_count = 0
         self._deleted_while_loading: dict[int, frozenset[str]] = {}
 
     def partition_to_be(self, group_id: str) -> int:
@@ -142,6 +159,7 @@ class GroupCoordinator:
             metadata=lambda: self._services.metadata.image,
             random_id=self._random_id,
             count=self.metrics.count,
+            memory=KeptMemory(self._memory),
         )
         deleted = partial(self._deleted_while_loading.pop, partition_index, frozenset[str]())
         return GroupState(context, deleted)
@@ -151,10 +169,26 @@ class GroupCoordinator:
 
     def _execute(self, partition_index: int, command: object) -> None:
         assert isinstance(command, ResolveRegularExpressions), f"unknown command {command!r}"
-        self._services.start(
-            self._resolve(partition_index, command),
-            f"regular expressions of group {command.group_id}",
-        )
+        left_out = self._look_ups.put((partition_index, command), command.principal)
+        if left_out is not None:
+            (left_out_index, dropped), principal = left_out
+            logger.warning(
+                "%d groups wait for their regular expressions, further ones of %s try again later",
+                len(self._look_ups),
+                quoted(principal),
+            )
+            self._soon(lambda: self._resolved(left_out_index, dropped, None))
+        if self._look_up_task_count < MAX_LOOK_UP_TASKS:
+            self._look_up_task_count += 1
+            self._services.start(self._look_up(), "regular expressions of groups")
+
+    async def _look_up(self) -> None:
+        """Resolve the expressions of the groups that wait, principals in turn."""
+        try:
+            while (waiting := self._look_ups.take()) is not None:
+                await self._resolve(*waiting)
+        finally:
+            self._look_up_task_count -= 1
 
     # -- the cluster -----------------------------------------------------------------------------
 
@@ -251,26 +285,50 @@ class GroupCoordinator:
                 names.append(name)
             if slices.is_over:
                 await slices.next()
-        matched = await self._services.matcher.match(
-            patterns, names, is_wanted=lambda: self.runtime.coordinator_epoch(partition_index) >= 0
-        )
+        try:
+            matched = await self._services.matcher.match(
+                patterns,
+                names,
+                principal=command.principal,
+                is_wanted=lambda: self.runtime.coordinator_epoch(partition_index) >= 0,
+            )
+        except TooCostly as problem:
+            # The members have joined long ago: there is no answer that could say it.
+            logger.warning(
+                "group %s of %s subscribes to no topics by its expressions: %s",
+                *(quoted(short_name(each)) for each in (command.group_id, command.principal)),
+                problem,
+            )
+            matched = [[] for _ in patterns]
         if matched is None:
             return
         found = dict.fromkeys(command.expressions, frozenset[str]())
         found.update(zip(expressions, map(frozenset, matched), strict=True))
         metadata_offset = image.provenance.last_contained_offset
+        now_ms = int(self._services.clock.now_ms())
+        resolved = {
+            expression: ResolvedRegularExpression(names, metadata_offset, now_ms)
+            for expression, names in found.items()
+        }
+        self._resolved(partition_index, command, resolved)
 
-        def operation(state: GroupState, now_ms: float) -> CoordinatorResult:
-            return state.consumer_groups.regular_expressions_resolved(
-                command,
-                {
-                    expression: ResolvedRegularExpression(names, metadata_offset, int(now_ms))
-                    for expression, names in found.items()
-                },
-            )
-
-        self.runtime.call(partition_index, operation, passes_limit=True)
+    def _resolved(
+        self,
+        partition_index: int,
+        command: ResolveRegularExpressions,
+        resolved: Mapping[str, ResolvedRegularExpression] | None,
+    ) -> None:
+        """Hand the topics of its expressions to a group; None: they are looked up later."""
+        self.runtime.call(
+            partition_index,
+            lambda state, _now_ms: state.consumer_groups.regular_expressions_resolved(
+                command, resolved
+            ),
+            passes_limit=True,
+        )
 
 
 def client_of(context: RequestContext) -> ClientInfo:
-    return ClientInfo(context.client_id or "", f"/{context.client_host}")
+    return ClientInfo(
+        context.client_id or "", f"/{context.client_host}", principal=context.principal
+    )

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
+from moldau.broker.coordinator.core.kept_memory import KeptMemory
 from moldau.broker.coordinator.core.result import Answerable, CallbackReply, CoordinatorResult
-from moldau.broker.coordinator.ports import RuntimeSettings
-from moldau.broker.coordinator.producer_ids import ProducerIdSource
+from moldau.broker.coordinator.ports import RuntimeSettings, memory_limit
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.broker.coordinator.transaction.core.rules import TransactionSettings
 from moldau.broker.coordinator.transaction.core.state import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from moldau.broker.coordinator.ports import RuntimePorts
     from moldau.broker.coordinator.transaction.core.rules import InitProducerId
     from moldau.metadata.image import MetadataDelta, MetadataImage
+    from moldau.server.request import RequestContext
 
 logger = logging.getLogger("moldau.broker.transactions")
 
@@ -52,14 +53,15 @@ class TransactionCoordinator:
     def __init__(self, services: BrokerServices, ports: RuntimePorts) -> None:
         self._services = services
         settings = TransactionSettings.from_config(services.node_config)
-        self._producer_ids = ProducerIdSource(
-            services.producer_ids, lambda work: services.start(work, "producer id for transactions")
+        memory = memory_limit(
+            services.node_config["moldau.transaction.coordinator.max.bytes"], "transactions"
         )
         self.runtime: CoordinatorRuntime[TransactionState] = CoordinatorRuntime(
             TRANSACTION_STATE,
             lambda _partition_index: TransactionState(
                 settings=settings,
-                producer_ids=self._producer_ids,
+                producer_ids=services.producer_ids,
+                memory=KeptMemory(memory),
                 transaction_version=lambda: services.metadata.image.features.level(
                     TRANSACTION_VERSION
                 ),
@@ -92,24 +94,30 @@ class TransactionCoordinator:
         self._markers.on_metadata_update()
 
     async def close(self) -> None:
-        self._producer_ids.close()
+        await self._services.producer_ids.stop()
         await self.runtime.close()
         await self._markers.close()
 
     # -- requests --------------------------------------------------------------------------------
 
     def init_producer_id(
-        self, request: InitProducerId, done: Callable[[InitProducerIdAnswer], None]
+        self,
+        request: InitProducerId,
+        context: RequestContext,
+        done: Callable[[InitProducerIdAnswer], None],
     ) -> None:
-        """A producer begins, or comes back (KIP-98, KIP-360, KIP-939)."""
+        """A producer begins, or comes back (KIP-98, KIP-360, KIP-939); `context` is of the request,
+        which may wait for a producer id.
+        """
         reply_to = CallbackReply(done)
-        self._producer_ids.when_ready(
+        self._services.producer_ids.when_ready(
+            context,
             lambda: self.ask(
                 request.transactional_id,
                 reply_to,
                 lambda state, now_ms: state.init_producer_id(request, reply_to, now_ms),
                 InitProducerIdAnswer,
-            )
+            ),
         )
 
     def add_partitions(

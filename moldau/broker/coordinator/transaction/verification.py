@@ -33,6 +33,7 @@ from moldau.protocol.types import TopicPartition, by_topic
 from moldau.runtime.connection import UnsupportedByPeer
 from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderLink
+from moldau.server.fair_shares import FairShares
 from moldau.storage.append import BatchProducer
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("moldau.broker.coordinator.transaction")
 
 MAX_WAITING: Final = 10_000
-"""Questions that wait for an answer; one more is refused with COORDINATOR_LOAD_IN_PROGRESS."""
+"""Questions that wait for an answer; one more is refused with COORDINATOR_LOAD_IN_PROGRESS.
+A principal has as many as it leaves to others.
+"""
 
 MAX_TRANSACTIONS_PER_REQUEST: Final = 1_000
 
@@ -88,6 +91,7 @@ class _Question(NamedTuple):
     partitions: Sequence[TopicPartition]
     support: Support
     done: OnVerified
+    principal: str
 
 
 class _Round:
@@ -124,7 +128,7 @@ class TransactionVerifier:
         )
         self._lines: dict[str, deque[_Question]] = {}
         """Questions by transactional id, while one of them is under way."""
-        self.waiting_count = 0
+        self._places = FairShares(MAX_WAITING)
         self._to_send: dict[int, deque[_Round]] = {}
         """Rounds by coordinator, while a request to it is under way."""
         self._links: dict[int, LeaderLink] = {}
@@ -142,29 +146,35 @@ class TransactionVerifier:
         partitions: Sequence[TopicPartition],
         support: Support,
         done: OnVerified,
+        principal: str = "",
     ) -> None:
         """Ask the coordinator of `transactional_id`.
 
         Args:
+            principal: whose question it is: of those that wait one may have as many as it leaves to
+                others.
             done: called once, at once or later, with an error or NONE for each of `partitions`:
                 INVALID_PRODUCER_EPOCH (fenced), INVALID_TXN_STATE or TRANSACTION_ABORTABLE (not in
                 the transaction), CONCURRENT_TRANSACTIONS, NETWORK_EXCEPTION, COORDINATOR_… and
                 other errors of a coordinator.
         """
-        if self._is_closed or self.waiting_count >= MAX_WAITING:
+        if self._is_closed or not self._places.take(principal):
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
             if not self._is_closed:
                 error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             done(dict.fromkeys(partitions, error))
             return
-        question = _Question((producer_id, producer_epoch), partitions, support, done)
-        self.waiting_count += 1
+        question = _Question((producer_id, producer_epoch), partitions, support, done, principal)
         line = self._lines.get(transactional_id)
         if line is not None:
             line.append(question)
             return
         self._lines[transactional_id] = deque()
         self._ask(_Round(transactional_id, [question], self._services.clock.monotonic_ms()))
+
+    @property
+    def waiting_count(self) -> int:
+        return self._places.held
 
     async def close(self) -> None:
         """Answer COORDINATOR_NOT_AVAILABLE to all questions, later ones included."""
@@ -228,7 +238,7 @@ class TransactionVerifier:
             failure_count = sum(error is not ErrorCode.NONE for error in answer.values())
             if failure_count:
                 self._failures.mark(failure_count)
-            self.waiting_count -= 1
+            self._places.give_back(question.principal)
             question.done(answer)
         if self._lines[asked.transactional_id]:
             # From the loop: immediate answers must not pile up on the stack.
@@ -241,7 +251,7 @@ class TransactionVerifier:
         line = self._lines[transactional_id]
         while line and self._is_settled(line[0]):
             question = line.popleft()
-            self.waiting_count -= 1
+            self._places.give_back(question.principal)
             question.done(dict.fromkeys(question.partitions, ErrorCode.NONE))
         if not line:
             del self._lines[transactional_id]
@@ -445,6 +455,7 @@ class TransactionalProduce:
                 [each.partition.topic_partition for each in self._held],
                 self._support,
                 self._verified,
+                self._operation.context.principal,
             )
 
     def _verified(self, errors: Mapping[TopicPartition, ErrorCode]) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from moldau.protocol.base64_text import canonical_base64
 from moldau.protocol.scram import LEAST_ITERATIONS, ScramKeys
 from moldau.server.authentication.core.mechanism import (
     OTHER_AUTHORIZATION_ID,
@@ -36,15 +36,6 @@ _CLIENT_FINAL: Final = re.compile(
     r",p=(?P<proof>[A-Za-z0-9+/=]+)"
 )
 _NO_BINDING: Final = b"n,,"
-
-
-def invented_keys(hash_name: str, user: str, secret: bytes) -> ScramKeys:
-    """The keys of a user that does not exist: the same each time, and no password fits them."""
-    salt, stored_key, server_key = (
-        hmac.digest(secret, f"{purpose} {user}".encode(), hash_name)
-        for purpose in ("salt", "stored", "server")
-    )
-    return ScramKeys(salt[:24], stored_key, server_key, LEAST_ITERATIONS)
 
 
 class KnownKeys(NamedTuple):
@@ -171,6 +162,6 @@ class Scram:
 
 def _decoded(text: str) -> bytes:
     try:
-        return b64decode(text, validate=True)
-    except (Base64Error, ValueError):
+        return canonical_base64(text)
+    except ValueError:
         raise SaslRefused("the client's final message of SCRAM has bad base64") from None

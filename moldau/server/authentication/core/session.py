@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
+from moldau.config.principals import reserved
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeResponse
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateResponse
@@ -97,12 +98,14 @@ class SaslSession:
 
     Args:
         mechanisms: the enabled ones by name.
+        is_refused: whether a user's name is one that no client may have here.
     """
 
     __slots__ = (
         "_exchange",
         "_expires_at_ms",
         "_handshake_version",
+        "_is_refused",
         "_mechanisms",
         "_renewed_at_ms",
         "is_token",
@@ -111,8 +114,13 @@ class SaslSession:
         "user",
     )
 
-    def __init__(self, mechanisms: Mapping[str, MechanismSettings]) -> None:
+    def __init__(
+        self,
+        mechanisms: Mapping[str, MechanismSettings],
+        is_refused: Callable[[str], bool] = lambda user: False,
+    ) -> None:
         self._mechanisms = mechanisms
+        self._is_refused = is_refused
         self._exchange: Mechanism | None = None
         self._expires_at_ms: float | None = None
         self._renewed_at_ms: float | None = None
@@ -204,6 +212,8 @@ class SaslSession:
                     f"it was {self.user!r} and came again as {result.user!r}",
                     "the user of a session cannot change",
                 )
+            if isinstance(result, Accepted) and self._is_refused(result.user):
+                raise SaslRefused(reserved(result.user))
         except SaslRefused as refusal:
             return self._refused(refusal)
         if not isinstance(result, Accepted):

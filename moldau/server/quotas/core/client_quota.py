@@ -29,6 +29,16 @@ Who: TypeAlias = tuple[str, str]
 """The user and the client id that a sensor is for; one of them may be ABSENT."""
 
 
+MAX_WHO_CHARACTERS: Final = 1_000
+
+
+def who_of(found: ClientLimit) -> Who:
+    """Whose sensor is used. Very long client ids, which cost the memory of the node, share those of
+    their beginnings.
+    """
+    return found.user[:MAX_WHO_CHARACTERS], found.client_id[:MAX_WHO_CHARACTERS]
+
+
 class Sensor:
     """What the clients that share a limit used, and how long they were made to pause."""
 
@@ -84,7 +94,7 @@ class Sensors:
 
     def use(self, found: ClientLimit, now_ms: float) -> Sensor:
         """The sensor of the clients that share this limit, from now on if there was none."""
-        who = found.user, found.client_id
+        who = who_of(found)
         sensor = self._by_who.pop(who, None)
         if sensor is None:
             sensor = Sensor(self._sample_count, self._window_ms)

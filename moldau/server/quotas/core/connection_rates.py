@@ -20,6 +20,10 @@ UNLIMITED: Final = 2**31 - 1
 DEFAULT_SAMPLE_COUNT: Final = 11
 DEFAULT_WINDOW_MS: Final = 1000.0
 DEFAULT_MAX_WAITING: Final = 50
+MAX_ENDING: Final = 1_000
+"""Refused connections that wait for their end, which may be as many as a window has room for; more
+are closed at once.
+"""
 
 
 class Admission(NamedTuple):
@@ -67,6 +71,7 @@ class ConnectionRates:
         self._node_rate = QuotaRate(sample_count, window_ms)
         self._by_address: dict[str, _AddressRate] = {}  # the least recently used first
         self._waiting: dict[str, deque[float]] = {}  # when they are taken, by listener
+        self._ending: deque[float] = deque()  # when they are closed, at the latest
         self.max_waiting = DEFAULT_MAX_WAITING
         """`socket.listen.backlog.size`: connections that wait on a listener; more are closed."""
 
@@ -96,7 +101,7 @@ class ConnectionRates:
         if self._limits:
             refused_ms = self._address_throttle_ms(host, now_ms)
             if refused_ms:
-                return Admission(refused_ms, False)
+                return self._end_later(refused_ms, now_ms)
         if self.node_limit >= UNLIMITED or listener_name == self.unlimited_listener:
             return AT_ONCE
         waiting = self._waiting.setdefault(listener_name, deque())
@@ -110,6 +115,15 @@ class ConnectionRates:
         if begin_ms > now_ms:
             waiting.append(begin_ms)
         return Admission(begin_ms - now_ms, True)
+
+    def _end_later(self, refused_ms: float, now_ms: float) -> Admission:
+        ending = self._ending
+        while ending and ending[0] <= now_ms:
+            ending.popleft()
+        if len(ending) >= MAX_ENDING:
+            return TOO_MANY_WAIT
+        ending.append(now_ms + self._window_ms)  # no pause is longer
+        return Admission(refused_ms, False)
 
     def _address_throttle_ms(self, address: str, now_ms: float) -> float:
         """After how many milliseconds its connection is closed; 0 if it may come."""

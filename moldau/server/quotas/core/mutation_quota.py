@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from moldau.metadata.quota_entities import CONTROLLER_MUTATION_RATE
-from moldau.server.quotas.core.client_quota import MAX_SENSORS, SENSOR_LIFE_MS, Who
+from moldau.server.quotas.core.client_quota import MAX_SENSORS, SENSOR_LIFE_MS, Who, who_of
 from moldau.server.quotas.core.limits import ClientLimit, ClientLimits
 from moldau.server.quotas.core.rates import QuotaRate, TokenBucket
 
@@ -99,7 +99,7 @@ class MutationQuotas:
         return MutationQuota(self._use(found, now_ms), is_strict=is_strict)
 
     def _use(self, found: ClientLimit, now_ms: float) -> Mutations:
-        who = found.user, found.client_id
+        who = who_of(found)
         mutations = self._by_who.pop(who, None)
         if mutations is None:
             while self._by_who and (

@@ -12,6 +12,7 @@ from tests.interop.differential.asking import Ground
 from tests.interop.differential.permissions.principals import (
     GROUP,
     NO_GROUP,
+    ODD_GROUP,
     OTHER_GROUP,
     OWNER,
 )
@@ -54,7 +55,7 @@ def _configs() -> Iterator[Question]:
     kinds = (TOPIC, GROUP_KIND, CLUSTER)
     resources = (
         *((CONFIG_TOPIC, topic, TOPIC_KEY) for topic in TOPICS),
-        *((CONFIG_GROUP, group, GROUP_KEY) for group in (GROUP, NO_GROUP, OTHER_GROUP)),
+        *((CONFIG_GROUP, group, GROUP_KEY) for group in (GROUP, NO_GROUP, OTHER_GROUP, ODD_GROUP)),
         (CONFIG_BROKER, str(NODE), BROKER_KEY),
         (CONFIG_BROKER, "", BROKER_KEY),
     )

@@ -12,6 +12,7 @@ from moldau.protocol.error_responses import error_codes
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.registry import request_class
+from moldau.text import one_line
 from tests.interop.differential.asking import Closed, Ground, build
 from tests.interop.differential.comparing import compare, normalise
 from tests.interop.differential.differences import DifferenceList
@@ -66,7 +67,9 @@ class Tally:
         case = f"{question.name}; {principal.word}"
         found = self.everywhere.unexplained(api, case, compare(ours, kafka))
         for each in self.differences.unexplained(api, case, found):
-            what = f"{api} {question.name}: {each.path}: ours {each.ours}, Kafka's {each.kafka}"
+            what = one_line(
+                f"{api} {question.name}: {each.path}: ours {each.ours}, Kafka's {each.kafka}"
+            )
             self.unexplained.setdefault(what, []).append(f"{principal.word} v{api_version}")
 
 

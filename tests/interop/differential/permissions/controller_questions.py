@@ -21,6 +21,7 @@ from tests.interop.differential.permissions.question import (
     Fields,
     Question,
     ask,
+    marked,
     since,
 )
 
@@ -38,7 +39,8 @@ def controller_questions(questions: Iterable[Question]) -> Iterator[Question]:
     Args:
         questions: what brokers are asked; of these, the APIs that a controller serves count.
     """
-    for each in (*questions, *_of_quorum(), *_of_brokers()):
+    of_nodes = [*_of_quorum(), *_of_brokers()]
+    for each in (*questions, *of_nodes, *map(marked, of_nodes)):
         if each.api_key not in OTHERS or each.name.startswith("by "):
             yield replace(each, name=f"at a controller, {each.name}")
 

@@ -14,6 +14,8 @@ from tests.interop.differential.permissions.principals import (
     MODERN,
     NO_GROUP,
     NO_TRANSACTION,
+    ODD_GROUP,
+    ODD_TRANSACTION,
     OTHER,
     OTHER_GROUP,
     OTHER_NO_GROUP,
@@ -25,6 +27,7 @@ from tests.interop.differential.permissions.question import (
     GROUP_KIND,
     GROUPS,
     IDENTIFIER,
+    PARTITIONS,
     STRANGER_ID,
     TOPIC,
     TOPICS,
@@ -33,6 +36,7 @@ from tests.interop.differential.permissions.question import (
     ask,
     named_topic,
     since,
+    topic_id,
 )
 
 
@@ -49,7 +53,7 @@ def questions() -> Iterator[Question]:
 def _offsets() -> Iterator[Question]:
     kinds = (TOPIC, GROUP_KIND)
     offset = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
-    for group in (GROUP, OTHER_GROUP):
+    for group in (GROUP, OTHER_GROUP, ODD_GROUP):
         yield ask(
             ApiKey.OFFSET_COMMIT,
             f"of {group}",
@@ -57,13 +61,22 @@ def _offsets() -> Iterator[Question]:
             lambda g, group=group: {
                 "group_id": group,
                 "topics": [
-                    {**named_topic(g, topic, 10), "partitions": [offset]} for topic in TOPICS
+                    {
+                        **named_topic(g, topic, 10),
+                        "partitions": [
+                            {**offset, "partition_index": index} for index in PARTITIONS
+                        ],
+                    }
+                    for topic in TOPICS
                 ],
             },
         )
 
     def fetched(ground: Ground) -> list[Fields]:
-        return [{**named_topic(ground, topic, 10), "partition_indexes": [0]} for topic in TOPICS]
+        return [
+            {**named_topic(ground, topic, 10), "partition_indexes": list(PARTITIONS)}
+            for topic in TOPICS
+        ]
 
     for word, every in (("some", False), ("all", True)):
         yield ask(
@@ -85,7 +98,7 @@ def _offsets() -> Iterator[Question]:
             },
             first=8,
         )
-    for group in (GROUP, NO_GROUP):
+    for group in (GROUP, NO_GROUP, ODD_GROUP):
         yield ask(
             ApiKey.OFFSET_DELETE,
             f"of {group}",
@@ -101,7 +114,7 @@ def _offsets() -> Iterator[Question]:
 
 def _groups() -> Iterator[Question]:
     only = (GROUP_KIND,)
-    for word, group in (("there", GROUP), ("not there", NO_GROUP)):
+    for word, group in (("there", GROUP), ("not there", NO_GROUP), ("with an odd name", ODD_GROUP)):
         yield ask(
             ApiKey.JOIN_GROUP,
             f"a group {word}",
@@ -157,6 +170,19 @@ def _heartbeats() -> Iterator[Question]:
         )
     yield ask(
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        "partitions by id",
+        (GROUP_KIND, TOPIC),
+        lambda g: {
+            "group_id": MODERN,
+            "member_id": "a-member",
+            "member_epoch": 5,
+            "topic_partitions": [
+                {"topic_id": topic_id(g, topic), "partitions": list(PARTITIONS)} for topic in TOPICS
+            ],
+        },
+    )
+    yield ask(
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
         "a pattern",
         (GROUP_KIND, TOPIC),
         lambda g: {
@@ -191,7 +217,10 @@ def _descriptions() -> Iterator[Question]:
         lambda g: {"groups_names": [DOOMED_GROUP, NO_GROUP, OTHER_NO_GROUP]},
         destroys=True,
     )
-    for kind, keys in ((0, GROUPS), (1, (TRANSACTION, NO_TRANSACTION, OTHER_TRANSACTION))):
+    for kind, keys in (
+        (0, GROUPS),
+        (1, (TRANSACTION, NO_TRANSACTION, OTHER_TRANSACTION, ODD_TRANSACTION)),
+    ):
         yield ask(
             ApiKey.FIND_COORDINATOR,
             f"of kind {kind}",
@@ -206,7 +235,12 @@ def _descriptions() -> Iterator[Question]:
 
 def _transactions() -> Iterator[Question]:
     cluster = (IDENTIFIER, CLUSTER)
-    for word, identifier in (("no", None), ("an", TRANSACTION), ("another", OTHER_TRANSACTION)):
+    for word, identifier in (
+        ("no", None),
+        ("an", TRANSACTION),
+        ("another", OTHER_TRANSACTION),
+        ("an odd", ODD_TRANSACTION),
+    ):
         yield ask(
             ApiKey.INIT_PRODUCER_ID,
             f"with {word} id",
@@ -229,7 +263,7 @@ def _transactions() -> Iterator[Question]:
                         "verify_only": False,
                         "topics": partitions,
                     }
-                    for each in (TRANSACTION, NO_TRANSACTION)
+                    for each in (TRANSACTION, NO_TRANSACTION, ODD_TRANSACTION)
                 ]
             }
         return {
@@ -278,7 +312,7 @@ def _other_transactions() -> Iterator[Question]:
             ]
         },
     )
-    identifiers = [TRANSACTION, NO_TRANSACTION, OTHER_TRANSACTION]
+    identifiers = [TRANSACTION, NO_TRANSACTION, OTHER_TRANSACTION, ODD_TRANSACTION]
     yield ask(
         ApiKey.DESCRIBE_TRANSACTIONS,
         "some",

@@ -33,6 +33,8 @@ from tests.interop.differential.permissions.principals import (
     GROUP,
     HERE,
     MODERN,
+    ODD_GROUP,
+    ODD_TRANSACTION,
     OTHER,
     OTHER_GROUP,
     OTHER_TRANSACTION,
@@ -59,7 +61,7 @@ def prepare(side: Side, principals: Iterable[Principal]) -> None:
     side.settle()
     for key_type, key in ((0, GROUP), (1, TRANSACTION)):
         _ask_until_good(side, FindCoordinatorRequest(key=key, key_type=key_type), FIND)
-    for group in (GROUP, OTHER_GROUP, DOOMED_GROUP):
+    for group in (GROUP, OTHER_GROUP, DOOMED_GROUP, ODD_GROUP):
         _commit(side, group)
     joining = ConsumerGroupHeartbeatRequest(
         group_id=MODERN,
@@ -70,7 +72,7 @@ def prepare(side: Side, principals: Iterable[Principal]) -> None:
         topic_partitions=[],
     )
     _ask_until_good(side, joining, HEARTBEAT)
-    for identifier in (TRANSACTION, OTHER_TRANSACTION):
+    for identifier in (TRANSACTION, OTHER_TRANSACTION, ODD_TRANSACTION):
         request = InitProducerIdRequest(transactional_id=identifier, transaction_timeout_ms=60_000)
         _ask_until_good(side, request, INIT)
     _create_token(side)

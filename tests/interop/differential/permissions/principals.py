@@ -28,6 +28,9 @@ OTHER, OTHER_GONE = "other-here", "other-gone"
 GROUP, MODERN, NO_GROUP, DOOMED_GROUP = "g-here", "g-modern", "g-gone", "g-doomed"
 OTHER_GROUP, OTHER_NO_GROUP = "other-group", "other-no-group"
 TRANSACTION, NO_TRANSACTION, OTHER_TRANSACTION = "x-here", "x-gone", "other-transaction"
+ODD_GROUP, ODD_TRANSACTION = "g-\0\n\x1b[31m", "x-\0\n\x1b[31m"
+"""They are there, too: names of groups and transactions may have any character."""
+
 OWNER: Final = "owner"
 """A super user, to whom the delegation token belongs."""
 
@@ -36,9 +39,9 @@ TOKEN_PLACE: Final = "TOKEN"
 
 NAMES: Final[dict[ResourceType, tuple[str, ...]]] = {
     ResourceType.TOPIC: (HERE, GONE, DOOMED),
-    ResourceType.GROUP: (GROUP, MODERN, NO_GROUP, DOOMED_GROUP),
+    ResourceType.GROUP: (GROUP, MODERN, NO_GROUP, DOOMED_GROUP, ODD_GROUP),
     ResourceType.CLUSTER: (CLUSTER_RESOURCE_NAME,),
-    ResourceType.TRANSACTIONAL_ID: (TRANSACTION, NO_TRANSACTION),
+    ResourceType.TRANSACTIONAL_ID: (TRANSACTION, NO_TRANSACTION, ODD_TRANSACTION),
     ResourceType.DELEGATION_TOKEN: (TOKEN_PLACE,),
     ResourceType.USER: (f"User:{OWNER}",),
 }

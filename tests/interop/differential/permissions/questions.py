@@ -14,11 +14,15 @@ from tests.interop.differential.permissions import (
     group_questions,
     topic_questions,
 )
-from tests.interop.differential.permissions.question import Question
+from tests.interop.differential.permissions.question import Question, marked
 
 
 def questions() -> Iterator[Question]:
-    """All of them."""
-    yield from topic_questions.questions()
-    yield from group_questions.questions()
-    yield from cluster_questions.questions()
+    """All of them, and all of them with marked names."""
+    plain = [
+        *topic_questions.questions(),
+        *group_questions.questions(),
+        *cluster_questions.questions(),
+    ]
+    yield from plain
+    yield from map(marked, plain)

@@ -32,7 +32,7 @@ TIMEOUT_S: Final = 900
 SHOWN: Final = 60
 """So many lines of a failure; the count is of all."""
 
-FEWEST_QUESTIONS: Final = 3_000
+FEWEST_QUESTIONS: Final = 40_000
 """Fewer, and cases have been lost."""
 
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.records import Record, encode_batch
+from moldau.protocol.types import ZERO_UUID
 from tests.interop.differential.permissions.principals import (
     DOOMED,
     GONE,
-    HERE,
     NO_TRANSACTION,
-    OTHER,
     OTHER_GONE,
     TRANSACTION,
 )
@@ -20,6 +19,7 @@ from tests.interop.differential.permissions.question import (
     IDENTIFIER,
     NO_NODE,
     NODE,
+    PARTITIONS,
     STRANGER_ID,
     TOPIC,
     TOPIC_KEY,
@@ -54,7 +54,9 @@ def _records() -> Iterator[Question]:
             "topic_data": [
                 {
                     **named_topic(g, topic, 13),
-                    "partition_data": [{"index": 0, "records": memoryview(batch)}],
+                    "partition_data": [
+                        {"index": index, "records": memoryview(batch)} for index in PARTITIONS
+                    ],
                 }
                 for topic in TOPICS
             ],
@@ -75,7 +77,7 @@ def _records() -> Iterator[Question]:
 
 
 def _fetches() -> Iterator[Question]:
-    def fetch(replica_id: int) -> Make:
+    def fetch(replica_id: int, partition: int) -> Make:
         return lambda g: {
             "max_wait_ms": 0,
             "min_bytes": 0,
@@ -85,15 +87,17 @@ def _fetches() -> Iterator[Question]:
             "topics": [
                 {
                     **named_topic(g, topic, 13, "topic"),
-                    "partitions": [{"partition": 0, "partition_max_bytes": 1}],
+                    "partitions": [{"partition": partition, "partition_max_bytes": 1}],
                 }
                 for topic in TOPICS
             ],
             **since(g, 7, forgotten_topics_data=[]),
         }
 
-    yield ask(ApiKey.FETCH, "as a consumer", (TOPIC, CLUSTER), fetch(-1))
-    yield ask(ApiKey.FETCH, "as a follower", (TOPIC, CLUSTER), fetch(NO_NODE))
+    kinds = (TOPIC, CLUSTER)
+    for partition in PARTITIONS:
+        yield ask(ApiKey.FETCH, f"as a consumer, {partition}", kinds, fetch(-1, partition))
+        yield ask(ApiKey.FETCH, f"as a follower, {partition}", kinds, fetch(NO_NODE, partition))
 
 
 def _places() -> Iterator[Question]:
@@ -104,7 +108,12 @@ def _places() -> Iterator[Question]:
         lambda g: {
             "replica_id": -1,
             "topics": [
-                {"name": topic, "partitions": [{"partition_index": 0, "timestamp": -2}]}
+                {
+                    "name": topic,
+                    "partitions": [
+                        {"partition_index": index, "timestamp": -2} for index in PARTITIONS
+                    ],
+                }
                 for topic in TOPICS
             ],
         },
@@ -117,7 +126,12 @@ def _places() -> Iterator[Question]:
             lambda g, replica_id=replica_id: {
                 **since(g, 3, replica_id=replica_id),
                 "topics": [
-                    {"topic": topic, "partitions": [{"partition": 0, "leader_epoch": 0}]}
+                    {
+                        "topic": topic,
+                        "partitions": [
+                            {"partition": index, "leader_epoch": 0} for index in PARTITIONS
+                        ],
+                    }
                     for topic in TOPICS
                 ],
             },
@@ -129,7 +143,10 @@ def _places() -> Iterator[Question]:
         lambda g: {
             "timeout_ms": 30_000,
             "topics": [
-                {"name": topic, "partitions": [{"partition_index": 0, "offset": 0}]}
+                {
+                    "name": topic,
+                    "partitions": [{"partition_index": index, "offset": 0} for index in PARTITIONS],
+                }
                 for topic in TOPICS
             ],
         },
@@ -138,7 +155,9 @@ def _places() -> Iterator[Question]:
         ApiKey.DESCRIBE_PRODUCERS,
         "of topics",
         (TOPIC,),
-        lambda g: {"topics": [{"name": topic, "partition_indexes": [0]} for topic in TOPICS]},
+        lambda g: {
+            "topics": [{"name": topic, "partition_indexes": list(PARTITIONS)} for topic in TOPICS]
+        },
     )
 
 
@@ -161,11 +180,16 @@ def _topics() -> Iterator[Question]:
         "by id",
         kinds,
         lambda g: {
-            "topics": [
-                {"name": None, "topic_id": topic_id(g, topic)} for topic in (HERE, OTHER, GONE)
-            ],
+            "topics": [{"name": None, "topic_id": topic_id(g, topic)} for topic in TOPICS],
             "include_topic_authorized_operations": True,
         },
+        first=12,
+    )
+    yield ask(
+        ApiKey.METADATA,
+        "by name and id",
+        kinds,
+        lambda g: {"topics": [{"name": t, "topic_id": topic_id(g, t)} for t in TOPICS]},
         first=12,
     )
     for word, names in (("all", ()), ("named", TOPICS)):
@@ -221,8 +245,21 @@ def _deletions() -> Iterator[Question]:
         (TOPIC, CLUSTER),
         lambda g: {
             "timeout_ms": 30_000,
-            "topics": [{"name": None, "topic_id": topic_id(g, topic)} for topic in (DOOMED, GONE)],
+            "topics": [{"name": None, "topic_id": topic_id(g, topic)} for topic in doomed],
         },
         first=6,
         destroys=True,
+    )
+    yield ask(
+        ApiKey.DELETE_TOPICS,
+        "by name and id",
+        (TOPIC, CLUSTER),
+        lambda g: {
+            "timeout_ms": 30_000,
+            "topics": [
+                *({"name": topic, "topic_id": topic_id(g, topic)} for topic in TOPICS),
+                {"name": None, "topic_id": ZERO_UUID},
+            ],
+        },
+        first=6,
     )

@@ -13,6 +13,7 @@ import re2
 from moldau.broker.coordinator.core.expressions import compile_expression
 from moldau.broker.coordinator.expression_matcher import (
     FREE_COMPILATION_MS,
+    MAX_MATCH_MS,
     MAX_NS_ON_THE_LOOP,
     MOST_REST_MS,
     NS_PER_NAME,
@@ -23,6 +24,7 @@ from moldau.broker.coordinator.expression_matcher import (
     TIMED_TWICE_MS,
     ExpressionMatcher,
     ThreadWorker,
+    TooCostly,
     Tried,
     take_slice,
 )
@@ -39,12 +41,14 @@ class Worker:
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[str]]] = []
         self.is_closed = False
+        self.taken_ms = 0.0
 
     async def take(self, pattern: Any, names: Sequence[str]) -> Tried:
         await asyncio.sleep(0)
         self.asked.append((pattern.pattern, list(names)))
         tried = names[:3]
-        return [i for i, name in enumerate(tried) if pattern.fullmatch(name)], len(tried)
+        matching = [i for i, name in enumerate(tried) if pattern.fullmatch(name)]
+        return matching, len(tried), self.taken_ms
 
     async def close(self) -> None:
         self.is_closed = True
@@ -54,7 +58,7 @@ async def test_a_small_look_up_is_done_at_once() -> None:
     worker = Worker()
     matcher = ExpressionMatcher(ManualClock(), worker)
     patterns = [compile_expression(each) for each in ("name-.*3", "x", ".*-7|.*-17")]
-    found = await matcher.match(patterns, NAMES, is_wanted=lambda: True)
+    found = await matcher.match(patterns, NAMES, principal="User:a", is_wanted=lambda: True)
     assert found == [["name-3", "name-13"], [], ["name-7", "name-17"]]
     assert worker.asked == []
 
@@ -66,7 +70,7 @@ async def test_a_costly_look_up_goes_beside_the_loop_and_others_of_the_same_requ
     matcher = ExpressionMatcher(ManualClock(), worker)
     names = [*NAMES, "n" * 200]
     patterns = [compile_expression(each) for each in ("name-.*3", ENDS_IN % "3", "name-.*7")]
-    found = await matcher.match(patterns, names, is_wanted=lambda: True)
+    found = await matcher.match(patterns, names, principal="User:a", is_wanted=lambda: True)
     assert found == [["name-3", "name-13"], ["name-3", "name-13"], ["name-7", "name-17"]]
     assert [names for _, names in worker.asked] == [names[start:] for start in range(0, 21, 3)]
 
@@ -78,7 +82,9 @@ async def test_the_limit_of_the_loop(excess: int) -> None:
     per_character = NS_PER_STEP * pattern.programsize
     length = (MAX_NS_ON_THE_LOOP - NS_PER_NAME) // per_character + excess
     matcher = ExpressionMatcher(ManualClock(), worker)
-    assert await matcher.match([pattern], ["x" * length], is_wanted=lambda: True) == [[]]
+    assert await matcher.match(
+        [pattern], ["x" * length], principal="User:a", is_wanted=lambda: True
+    ) == [[]]
     assert len(worker.asked) == excess
 
 
@@ -86,7 +92,9 @@ async def test_many_short_names_are_no_small_look_up() -> None:
     worker = Worker()
     matcher = ExpressionMatcher(ManualClock(), worker)
     count = MAX_NS_ON_THE_LOOP // NS_PER_NAME + 1
-    found = await matcher.match([compile_expression("x")], [""] * count, is_wanted=lambda: True)
+    found = await matcher.match(
+        [compile_expression("x")], [""] * count, principal="User:a", is_wanted=lambda: True
+    )
     assert found == [[]]
     assert worker.asked
 
@@ -97,7 +105,9 @@ async def test_names_come_in_pieces_and_a_long_one_alone() -> None:
     half = "h" * (PIECE_CHARACTERS // 2)
     long = "l" * (2 * PIECE_CHARACTERS)
     names = [half, half, half, long, "short"]
-    found = await matcher.match([compile_expression("h*|l*|s.*")], names, is_wanted=lambda: True)
+    found = await matcher.match(
+        [compile_expression("h*|l*|s.*")], names, principal="User:a", is_wanted=lambda: True
+    )
     assert found == [names]
     assert [asked for _, asked in worker.asked] == [[half, half], [half, long], ["short"]]
 
@@ -108,9 +118,43 @@ async def test_look_ups_take_turns() -> None:
     names = [f"{'n' * 200}{number}" for number in range(9)]
     one, other = (compile_expression(ENDS_IN % number) for number in (1, 2))
     await asyncio.gather(
-        *(matcher.match([each], names, is_wanted=lambda: True) for each in (one, other))
+        *(
+            matcher.match([each], names, principal="User:a", is_wanted=lambda: True)
+            for each in (one, other)
+        )
     )
     assert [asked for asked, _ in worker.asked] == [one.pattern, other.pattern] * 3
+
+
+async def test_principals_take_turns_however_many_look_ups_one_has() -> None:
+    worker = Worker()
+    matcher = ExpressionMatcher(ManualClock(), worker)
+    names = [f"{'n' * 200}{number}" for number in range(6)]
+    many = [compile_expression(ENDS_IN % number) for number in range(5)]
+    other = compile_expression(ENDS_IN % "x")
+    asked = [("User:a", each) for each in many] + [("User:b", other)]
+    await asyncio.gather(
+        *(
+            matcher.match([each], names, principal=principal, is_wanted=lambda: True)
+            for principal, each in asked
+        )
+    )
+    places = [index for index, (each, _) in enumerate(worker.asked) if each == other.pattern]
+    assert places[1] <= 5, "between those of the others, not after them"
+
+
+async def test_a_look_up_ends_when_its_time_is_used_up() -> None:
+    worker = Worker()
+    worker.taken_ms = MAX_MATCH_MS / 2
+    matcher = ExpressionMatcher(ManualClock(), worker)
+    pattern = compile_expression(ENDS_IN % "1")
+    found = await matcher.match(
+        [pattern], ["n" * 200] * 6, principal="User:a", is_wanted=lambda: True
+    )
+    assert (found, len(worker.asked)) == ([[]], 2)
+    with pytest.raises(TooCostly, match="takes more than 5000 ms of processor time"):
+        await matcher.match([pattern], ["n" * 200] * 7, principal="User:a", is_wanted=lambda: True)
+    assert len(worker.asked) == 4, "nothing is tried beyond it"
 
 
 async def test_a_look_up_that_is_not_wanted_any_more_ends_after_its_slice() -> None:
@@ -119,6 +163,7 @@ async def test_a_look_up_that_is_not_wanted_any_more_ends_after_its_slice() -> N
     found = await matcher.match(
         [compile_expression(ENDS_IN % "1")],
         ["n" * 200] * 20,
+        principal="User:a",
         is_wanted=lambda: len(worker.asked) < 2,
     )
     assert found is None
@@ -138,15 +183,18 @@ async def test_a_look_up_on_the_loop_that_is_not_wanted_any_more_ends_with_its_s
 
     matcher = ExpressionMatcher(clock, Worker())
     patterns = [Pattern(), Pattern(), Pattern()]
-    assert await matcher.match(patterns, ["a"], is_wanted=lambda: len(matched) < 2) is None
+    assert (
+        await matcher.match(patterns, ["a"], principal="User:a", is_wanted=lambda: len(matched) < 2)
+        is None
+    )
     assert len(matched) == 2
 
 
 async def test_without_patterns_or_names_nothing_is_found() -> None:
     matcher = ExpressionMatcher(ManualClock(), Worker())
-    assert await matcher.match([], NAMES, is_wanted=lambda: True) == []
+    assert await matcher.match([], NAMES, principal="User:a", is_wanted=lambda: True) == []
     pattern = compile_expression(".*")
-    assert await matcher.match([pattern], [], is_wanted=lambda: True) == [[]]
+    assert await matcher.match([pattern], [], principal="User:a", is_wanted=lambda: True) == [[]]
 
 
 async def test_the_worker_is_closed_with_it() -> None:
@@ -174,7 +222,7 @@ async def test_no_slice_is_longer_than_its_time_and_one_match() -> None:
     worker = ThreadWorker(clock, offload)
     found, names = [], NAMES
     while names:
-        indexes, count = await worker.take(Pattern(), names)
+        indexes, count, _ = await worker.take(Pattern(), names)
         found += [names[index] for index in indexes]
         names = names[count:]
     assert found == ["name-3", "name-13"]
@@ -184,8 +232,8 @@ async def test_no_slice_is_longer_than_its_time_and_one_match() -> None:
 
 
 def test_a_slice_tries_one_name_at_least() -> None:
-    tried = take_slice(compile_expression(".*2"), ["1", "2", "2"], lambda: 5.0, 0.0)
-    assert tried == ([], 1)
+    tried = take_slice(compile_expression(".*2"), ["1", "2", "2"], ManualClock(), 0.0)
+    assert tried == ([], 1, 0.0)
 
 
 @pytest.mark.parametrize("end", ["", "("], ids=["taken", "refused"])

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from moldau.metadata.steps import at_once
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import decode_envelope, encode_enveloped_response
 from moldau.protocol.error_responses import error_response
@@ -103,7 +104,7 @@ class FakeController:
         return self.answer(message)
 
     def _answer_envelope(self, envelope: EnvelopeRequest) -> Message | None:
-        principal, host, header, message, _by_token = decode_envelope(envelope)
+        principal, host, header, message, _by_token = at_once(decode_envelope(envelope))
         self.forwarded.append((principal, host, header.client_id, header.api_version))
         response = self._answer(message)
         if self.envelope_error is not ErrorCode.NONE:

@@ -30,7 +30,7 @@ def image(**changed: Any) -> MetadataImage:
 class Rig:
     def __init__(self) -> None:
         self.image = image()
-        self.clock = ManualClock()
+        self.clock = ManualClock(monotonic_ms=0)
         self.registry = Registry(self.clock.monotonic_ms)
         self.context = ReplicationContext(
             max_lag_ms=30_000,

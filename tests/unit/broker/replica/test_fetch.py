@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.replica import purgatory
 from moldau.broker.replica.delayed_fetch import DelayedFetch
 from moldau.broker.replica.partition import Partition
 from moldau.protocol.access_control import Operation
@@ -417,7 +416,7 @@ async def test_a_full_purgatory_answers_at_once(
     broker: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("t")
-    monkeypatch.setattr(purgatory, "MAX_OPERATIONS", 1)
+    monkeypatch.setattr(broker.manager.fetch_purgatory._line, "max_count", 1)
     first = broker.send(fetch({("t", 0): 0}, max_wait_ms=5_000), 12)
     second = broker.send(fetch({("t", 0): 0}, max_wait_ms=5_000), 12)
     assert (first.is_answered, second.is_answered) == (False, True)

@@ -202,6 +202,85 @@ async def test_a_larger_session_takes_the_place_of_an_old_smaller_one(small: Dat
     assert await little.error(little.session_id, 2) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+@pytest.fixture
+async def narrow(tmp_path: Path) -> AsyncIterator[DataPath]:
+    """All sessions hold six partitions."""
+    async with DataPath(tmp_path, max_session_partitions=6) as data_path:
+        data_path.create_topic("t", 9)
+        yield data_path
+
+
+async def polled_as(broker: DataPath, principal: str, count: int) -> Consumer:
+    """A consumer of the first partitions."""
+    broker.connection.principal = principal
+    consumer = Consumer(broker)
+    assert len(await consumer.poll({("t", index): 0 for index in range(count)})) == count
+    return consumer
+
+
+async def test_sessions_hold_so_many_partitions(narrow: DataPath) -> None:
+    first = await polled_as(narrow, "User:a", 4)
+    second = await polled_as(narrow, "User:a", 3)
+    third = await polled_as(narrow, "User:a", 2)
+    assert [each.session_id > 0 for each in (first, second, third)] == [True, False, True]
+    assert narrow.sessions.partition_count == 6
+    # Partitions that join a session count too; those that it has, and that leave, do not.
+    assert await first.poll({("t", 0): 0, ("t", 1): 0}) == {}
+    assert list(await third.poll({("t", 5): 0}, forget={"t": [0]})) == [("t", 5)]
+    assert narrow.sessions.partition_count == 6
+    request = third.request({("t", 6): 0})
+    refused = await narrow.ask(request, third.api_version)
+    assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert narrow.sessions.partition_count == 4
+    assert await first.poll() == {}
+
+
+async def test_a_principal_that_fills_the_sessions_leaves_others_their_share(
+    narrow: DataPath,
+) -> None:
+    greedy = [await polled_as(narrow, "User:greedy", 2) for _ in range(4)]
+    assert [each.session_id > 0 for each in greedy] == [True, True, True, False]
+    good = await polled_as(narrow, "User:good", 3)
+    assert good.session_id > 0
+    assert narrow.sessions.partition_count == 5
+    assert (await polled_as(narrow, "User:good", 2)).session_id == 0, "more than an equal share"
+    for consumer, error in zip(greedy, (1, 1, 0), strict=False):
+        expected = ErrorCode.FETCH_SESSION_ID_NOT_FOUND if error else ErrorCode.NONE
+        assert await consumer.error(consumer.session_id, 1) is expected
+
+
+async def test_a_stale_session_gives_its_partitions_back(narrow: DataPath) -> None:
+    stale = await polled_as(narrow, "User:a", 6)
+    narrow.clock.advance(MIN_EVICTION_MS + 1)
+    assert (await polled_as(narrow, "User:a", 5)).session_id > 0
+    assert await stale.error(stale.session_id, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert narrow.sessions.partition_count == 5
+    narrow.drop_sessions()
+    assert (narrow.sessions.partition_count, narrow.sessions._holdings) == (0, {})
+
+
+async def test_names_that_no_topic_can_have_are_not_kept(broker: DataPath) -> None:
+    consumer = Consumer(broker)
+    assert list(await consumer.poll({("x" * 249, 0): 0})) == [("x" * 249, 0)]
+    assert consumer.session_id > 0
+    refused = await broker.ask(consumer.request({("x" * 250, 0): 0}), consumer.api_version)
+    assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    other = Consumer(broker)
+    assert list(await other.poll({("x" * 250, 0): 0})) == [("x" * 250, 0)]
+    assert other.session_id == 0
+    assert len(broker.sessions) == 0
+
+
+async def test_slots_are_shared_by_principals(small: DataPath) -> None:
+    greedy = [await polled_as(small, "User:greedy", 1) for _ in range(3)]
+    assert [each.session_id > 0 for each in greedy] == [True, True, False]
+    good = [await polled_as(small, "User:good", 1) for _ in range(2)]
+    assert [each.session_id > 0 for each in good] == [True, False]
+    gone, stays = greedy[:2]
+    assert await gone.error(gone.session_id, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert await stays.poll() == {}
+
+
 async def test_no_slots_no_sessions(tmp_path: Path) -> None:
     async with DataPath(tmp_path, max_sessions=0) as broker:
         broker.create_topic("t")

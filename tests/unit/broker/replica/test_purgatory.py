@@ -77,11 +77,8 @@ def test_close_ends_all(timers: TimerWheel) -> None:
     assert purgatory.size() == 0
 
 
-def test_a_full_purgatory_takes_no_more(
-    timers: TimerWheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(purgatory_module, "MAX_OPERATIONS", 2)
-    purgatory = Purgatory("Test", timers)
+def test_a_full_purgatory_takes_no_more(timers: TimerWheel) -> None:
+    purgatory = Purgatory("Test", timers, 2)
     first = Recorded()
     assert purgatory.add(first, 100)
     assert purgatory.add(Recorded(), 100)
@@ -89,6 +86,19 @@ def test_a_full_purgatory_takes_no_more(
     purgatory.remove(first)
     assert purgatory.add(Recorded(), 100)
     assert purgatory.size() == 2.0
+
+
+def test_a_principal_that_fills_it_makes_room_for_others(timers: TimerWheel) -> None:
+    """The last of its operations end as if their time were up."""
+    purgatory = Purgatory("Test", timers, 4)
+    greedy = [Recorded() for _ in range(5)]
+    assert [purgatory.add(each, 100, "User:greedy") for each in greedy] == [True] * 4 + [False]
+    good = [Recorded() for _ in range(3)]
+    assert [purgatory.add(each, 100, "User:good") for each in good] == [True, True, False]
+    assert [each.endings for each in greedy[:4]] == [[], [], ["timeout"], ["timeout"]]
+    assert purgatory.size() == 4.0
+    assert [purgatory.take() for _ in range(5)] == [greedy[0], good[0], greedy[1], good[1], None]
+    assert len(timers) == 0
 
 
 def test_nobody_waits_for_weeks(

@@ -63,7 +63,7 @@ async def warned(caplog: pytest.LogCaptureFixture, text: str) -> None:
 
 
 def test_what_lasts_is_said_at_growing_intervals(caplog: pytest.LogCaptureFixture):
-    clock = ManualClock()
+    clock = ManualClock(monotonic_ms=0)
     warning = RecurringWarning(clock)
     said_at_s: list[float] = []
     for _ in range(20 * 60 * 2):
@@ -79,7 +79,7 @@ def test_the_end_is_said_once_and_the_next_time_keeps_the_first_pause(
     caplog: pytest.LogCaptureFixture,
 ):
     caplog.set_level(logging.INFO, LOGGER)
-    clock = ManualClock()
+    clock = ManualClock(monotonic_ms=0)
     warning = RecurringWarning(clock)
     warning.end("never began")
     warning.note("one")
@@ -98,7 +98,7 @@ def test_the_end_is_said_once_and_the_next_time_keeps_the_first_pause(
 def test_flapping_is_not_said_more_often_than_every_ten_seconds(caplog: pytest.LogCaptureFixture):
     seed = 20_251
     random = Random(seed)
-    clock = ManualClock()
+    clock = ManualClock(monotonic_ms=0)
     warning = RecurringWarning(clock)
     for _ in range(2_000):
         warning.note("down")
@@ -110,7 +110,7 @@ def test_flapping_is_not_said_more_often_than_every_ten_seconds(caplog: pytest.L
 
 
 def test_what_may_pass_is_said_when_it_has_not(caplog: pytest.LogCaptureFixture):
-    clock = ManualClock()
+    clock = ManualClock(monotonic_ms=0)
     warning = RecurringWarning(clock, after_ms=2_000)
     warning.note("begins")
     clock.advance(1_999)

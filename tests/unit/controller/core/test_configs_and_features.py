@@ -133,7 +133,7 @@ def test_validate_only(driver: CoreDriver) -> None:
     ("resource_type", "name", "operation", "error"),
     [
         (TOPIC, "absent", (SET, "retention.ms", "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (TOPIC, "b/d", (SET, "retention.ms", "1"), ErrorCode.INVALID_REQUEST),
+        (TOPIC, "b/d", (SET, "retention.ms", "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (TOPIC, "t", (SET, "retention.ms", "soon"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", (SET, "nonsense", "1"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", (SET, "retention.ms", None), ErrorCode.INVALID_REQUEST),

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hmac
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from moldau.config.definition import Password
+from moldau.controller.apis import _create_delegation_token
+from moldau.controller.core import delegation_token_control
 from moldau.controller.core.delegation_token_control import (
     MAX_NAME_CHARACTERS,
     MAX_RENEWERS,
     MAX_SWEPT,
-    MAX_TOKENS,
     Requester,
-    create_delegation_token,
 )
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.metadata_image import MetadataDelta
 from moldau.metadata.image.security import DelegationToken
+from moldau.metadata.steps import at_once
 from moldau.metadata.token_secrets import TokenSecrets
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p38_create_delegation_token import (
@@ -27,7 +29,9 @@ from moldau.protocol.messages.p38_create_delegation_token import (
 )
 from moldau.protocol.messages.p39_renew_delegation_token import RenewDelegationTokenRequest
 from moldau.protocol.messages.p40_expire_delegation_token import ExpireDelegationTokenRequest
-from moldau.protocol.metadata_records import DelegationTokenRecord
+from moldau.protocol.metadata_records import DelegationTokenRecord, RemoveDelegationTokenRecord
+from moldau.server.authorizer import Authorizer
+from moldau.server.request import Sender
 from tests.unit.metadata.builders import CoreDriver
 
 KEY = {"delegation.token.secret.key": "s3cret"}
@@ -39,6 +43,12 @@ ALICE, BOB = "User:alice", "User:bob"
 @pytest.fixture
 def driver() -> CoreDriver:
     return CoreDriver(**KEY)
+
+
+@pytest.fixture
+def driver_of_three() -> CoreDriver:
+    """An owner may have three tokens."""
+    return CoreDriver(**KEY, **{"moldau.delegation.token.max.per.owner": "3"})
 
 
 def create(driver: CoreDriver, who: str = ALICE, now_ms: int = NOW_MS, **fields: Any) -> Any:
@@ -138,6 +148,18 @@ def test_where_there_are_no_tokens() -> None:
     assert create(CoreDriver(release="3.6-IV2", **KEY)).error_code == ErrorCode.NONE
 
 
+def test_no_token_is_a_node_s() -> None:
+    driver = CoreDriver(**KEY, **{"moldau.node.principals": "User:kafka-*"})
+    for owner in ("kafka-1", "nodes", "ANONYMOUS"):
+        for asked in (
+            create(driver, f"User:{owner}"),
+            create(driver, owner_principal_type="User", owner_principal_name=owner),
+        ):
+            assert asked.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    assert not tokens(driver)
+    assert create(driver).error_code == ErrorCode.NONE
+
+
 def test_what_is_kept_is_limited(driver: CoreDriver) -> None:
     bob = TokenPrincipal(principal_type="User", principal_name="bob")
     long = TokenPrincipal(principal_type="User", principal_name="x" * MAX_NAME_CHARACTERS)
@@ -148,18 +170,82 @@ def test_what_is_kept_is_limited(driver: CoreDriver) -> None:
     ):
         assert create(driver, **wrong).error_code == ErrorCode.INVALID_REQUEST
     assert create(driver, renewers=[bob] * MAX_RENEWERS).error_code == ErrorCode.NONE
-    some = next(iter(tokens(driver).values()))
 
-    class Full(dict[str, DelegationToken]):
-        def __len__(self) -> int:
-            return MAX_TOKENS
 
+# -- shares ----------------------------------------------------------------------------------------
+
+
+def test_an_owner_has_so_many_tokens_and_leaves_those_of_others(
+    driver_of_three: CoreDriver,
+) -> None:
+    driver = driver_of_three
+    made = [create(driver) for _ in range(4)]
+    assert [each.error_code for each in made] == [ErrorCode.NONE] * 3 + [ErrorCode.POLICY_VIOLATION]
+    # Who asks for the owner does not matter, and others are not touched.
+    for_alice = {"owner_principal_type": "User", "owner_principal_name": "alice"}
+    assert create(driver, BOB, **for_alice).error_code == ErrorCode.POLICY_VIOLATION
+    assert create(driver, BOB).error_code == ErrorCode.NONE
+    expire(driver, made[0].hmac, ALICE, NOW_MS)
+    assert create(driver).error_code == ErrorCode.NONE
+    assert len(tokens(driver)) == 4
+
+
+def test_expired_tokens_make_room_and_never_pile_up(driver_of_three: CoreDriver) -> None:
+    driver = driver_of_three
+    for at_ms in range(NOW_MS, NOW_MS + 50, 2):
+        assert create(driver, now_ms=at_ms, max_lifetime_ms=1).error_code == ErrorCode.NONE
+        assert len(tokens(driver)) <= 3, "what has expired is gone before the sweep"
+    assert create(driver, now_ms=NOW_MS + 50).error_code == ErrorCode.NONE
+
+
+def test_who_has_many_gets_none_of_the_last_places(
+    driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delegation_token_control, "MAX_TOKENS", 12)
+    errors = [create(driver).error_code for _ in range(12)]
+    assert Counter(errors) == {ErrorCode.NONE: 6, ErrorCode.POLICY_VIOLATION: 6}
+    assert [create(driver, BOB).error_code for _ in range(4)] == [0, 0, 0, 44]
+    for user in "cdef":
+        made = create(driver, f"User:{user}").error_code
+        assert made == (ErrorCode.NONE if user != "f" else ErrorCode.POLICY_VIOLATION)
+    assert len(tokens(driver)) == 12
+
+
+def test_an_owner_that_is_refused_is_named_in_the_log(
+    driver_of_three: CoreDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    request, image = CreateDelegationTokenRequest(renewers=[]), MetadataImage.EMPTY
+    for _ in range(4):
+        sender = Sender(ALICE, Authorizer())
+        _, merge = at_once(_create_delegation_token(request, sender, image))
+        at_once(merge(create(driver_of_three)))
+    assert [each.getMessage() for each in caplog.records] == [
+        "User:alice has as many delegation tokens as it may have"
+    ]
+
+
+def test_owners_are_counted_again_from_an_image(driver_of_three: CoreDriver) -> None:
+    driver = driver_of_three
+    made = [create(driver) for _ in range(3)]
     state = driver.core.state
-    object.__setattr__(state.image.delegation_tokens, "tokens_by_id", Full(x=some))
-    request = CreateDelegationTokenRequest(renewers=[])
-    refused = create_delegation_token(state, request, Requester(ALICE, NOW_MS))
-    assert refused.response.error_code == ErrorCode.POLICY_VIOLATION
-    assert not refused.records
+    before = state.token_ids_by_owner
+    state.reset(MetadataImage.EMPTY)
+    assert state.token_ids_by_owner == {}
+    delta = MetadataDelta(MetadataImage.EMPTY)
+    for each in made:
+        delta.replay(
+            DelegationTokenRecord(
+                owner=ALICE, requester=BOB, renewers=[], max_timestamp=1, token_id=each.token_id
+            )
+        )
+    state.reset(delta.apply(MetadataImage.EMPTY.provenance))
+    assert state.token_ids_by_owner == before
+    # A token that changes hands is counted for its new owner; the last one leaves no entry.
+    changed = made[0].token_id
+    driver.append([(DelegationTokenRecord(owner=BOB, renewers=[], token_id=changed), 0)])
+    assert {name: len(ids) for name, ids in state.token_ids_by_owner.items()} == {ALICE: 2, BOB: 1}
+    driver.append([(RemoveDelegationTokenRecord(token_id=changed), 0)])
+    assert state.token_ids_by_owner.keys() == {ALICE}
 
 
 def test_tokens_are_in_snapshots(driver: CoreDriver) -> None:

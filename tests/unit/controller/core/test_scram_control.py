@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST
-from moldau.metadata.image import MetadataImage
+from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.image.metadata_image import MetadataDelta
 from moldau.metadata.image.security import ScramKey
+from moldau.metadata.scram_secret import (
+    SECRET_KEY,
+    SECRET_RESOURCE,
+    is_scram_secret,
+    scram_secret,
+)
 from moldau.metadata.steps import at_once
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p33_alter_configs as legacy
+from moldau.protocol.messages.p33_alter_configs import AlterConfigsRequest
+from moldau.protocol.messages.p44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from moldau.protocol.messages.p50_describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
@@ -21,6 +35,7 @@ from moldau.protocol.messages.p51_alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from moldau.protocol.metadata_records import EndTransactionRecord, UserScramCredentialRecord
 from moldau.protocol.scram import salted_password, scram_keys
 from moldau.server.described_scram import described_scram
 from tests.unit.metadata.builders import CoreDriver
@@ -118,6 +133,22 @@ def test_a_user_is_altered_once_in_a_request(driver: CoreDriver) -> None:
     assert stored(driver) == {ScramKey("alice", SHA_256)}
 
 
+def test_reserved_names_get_no_credential_and_lose_the_one_they_have() -> None:
+    driver = CoreDriver(**{"moldau.node.principals": "User:CN=*,OU=nodes"})
+    refused = ("nodes", "ANONYMOUS", "CN=broker-1,OU=nodes")
+    outcome = alter(driver, *map(upsertion, refused), upsertion("CN=broker-1,OU=clients"))
+    assert outcome == {
+        **dict.fromkeys(refused, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        "CN=broker-1,OU=clients": 0,
+    }
+    core = driver.core
+    core.state.settings = replace(core.state.settings, own_names=frozenset({"alice"}))
+    assert alter(driver, upsertion()) == {"alice": ErrorCode.UNACCEPTABLE_CREDENTIAL}
+    keys = scram_keys("SCRAM-SHA-256", b"salted", SALT, 4_096)
+    driver.append([(UserScramCredentialRecord(name="nodes", mechanism=1, **keys._asdict()), 0)])
+    assert alter(driver, deletion("nodes")) == {"nodes": 0}
+
+
 def test_too_many_at_once(driver: CoreDriver) -> None:
     names = [f"user-{number}" for number in range(MAX_RECORDS_PER_REQUEST + 1)]
     outcome = alter(driver, *(deletion(name) for name in names))
@@ -164,3 +195,64 @@ def test_credentials_are_described_without_their_keys(driver: CoreDriver) -> Non
         "carol": ErrorCode.RESOURCE_NOT_FOUND,
         "alice": ErrorCode.DUPLICATE_RESOURCE,
     }
+
+
+# -- the secret behind answers about unknown users -----------------------------------------------
+
+
+def secret_of(driver: CoreDriver) -> str | None:
+    return scram_secret(driver.core.state.image.configs)
+
+
+def test_the_first_credential_brings_the_secret_and_no_other_changes_it() -> None:
+    driver = CoreDriver(scram_secret="drawn")
+    assert secret_of(driver) is None, "a cluster without users needs none"
+    alter(driver, deletion())
+    assert secret_of(driver) is None
+    alter(driver, upsertion())
+    assert secret_of(driver) == "drawn"
+    alter(driver, upsertion("bob"))
+    assert not any(map(is_scram_secret, driver.appended))
+    alter(driver, deletion(), deletion("bob"))
+    assert secret_of(driver) == "drawn"
+
+
+def test_a_cluster_formatted_with_users_has_a_secret_from_its_first_batch_on() -> None:
+    keys = scram_keys("SCRAM-SHA-256", b"salted", SALT, 4_096)
+    formatted = UserScramCredentialRecord(name="admin", mechanism=SHA_256, **keys._asdict())
+    driver = CoreDriver(scram_secret="drawn", formatted=[(formatted, 0)])
+    assert secret_of(driver) == "drawn"
+    assert isinstance(driver.appended[-1], EndTransactionRecord), "whole or not at all"
+
+
+def test_an_older_cluster_with_users_gets_one_from_its_next_active_controller() -> None:
+    old = CoreDriver()
+    alter(old, upsertion())
+    assert secret_of(old) is None
+    core = old.core
+    core.committed_image = core.state.image
+    core.deactivate()
+    core.state.settings = replace(core.state.settings, scram_secret="drawn")
+    old.append(core.activate(2, [], monotonic_ms=0.0))
+    assert secret_of(old) == "drawn"
+    core.committed_image = core.state.image
+    core.deactivate()
+    assert core.activate(3, [], monotonic_ms=0.0) == []
+
+
+def test_no_request_describes_or_alters_the_secret() -> None:
+    driver = CoreDriver(scram_secret="drawn")
+    alter(driver, upsertion())
+    resource = AlterConfigsResource(
+        resource_type=ConfigResourceType.BROKER,
+        resource_name=SECRET_RESOURCE,
+        configs=[AlterableConfig(name=SECRET_KEY, config_operation=1, value=None)],
+    )
+    response = driver.ask(IncrementalAlterConfigsRequest(resources=[resource]))
+    assert response.responses[0].error_code == ErrorCode.INVALID_REQUEST
+    for name in ("", SECRET_RESOURCE):
+        whole = AlterConfigsRequest(
+            resources=[legacy.AlterConfigsResource(resource_type=4, resource_name=name)]
+        )
+        driver.ask(whole)
+        assert secret_of(driver) == "drawn"

@@ -318,3 +318,23 @@ def test_who_has_its_own_removal_only_appended_may_campaign_raft_dissertation_4_
     assert solo.replica.committed == 3
     assert solo.role is Role.RESIGNED, "its removal is committed"
     assert solo.core.voters.voters == (described(2),)
+
+
+# -- the last epoch, which only a peer's word brings about -----------------------------------------
+
+
+def test_a_replica_in_the_last_epoch_does_not_campaign() -> None:
+    solo = Solo()
+    solo.ask(VoteRequest(key(2), None, 2**31 - 1, 1, 9, pre_vote=False))
+    solo.wait(10 * ELECTION_TIMEOUT_MS)
+    assert (solo.role, solo.core.leader_epoch) == (Role.UNATTACHED, 2**31 - 1)
+    assert solo.begin(2, 2**31 - 1).error is ErrorCode.NONE
+    solo.wait(10 * FETCH_TIMEOUT_MS)
+    assert (solo.role, solo.core.leader_epoch) == (Role.UNATTACHED, 2**31 - 1)
+
+
+def test_a_candidate_of_the_last_epoch_that_is_not_elected_gives_up() -> None:
+    solo = Solo(election=ElectionState(2**31 - 2))
+    solo.stand()
+    solo.wait(ELECTION_TIMEOUT_MS)
+    assert (solo.role, solo.core.leader_epoch) == (Role.UNATTACHED, 2**31 - 1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from moldau.protocol.errors import ErrorCode
-from moldau.raft.core import Role
+from moldau.raft.core import Role, replication
 from moldau.raft.core.effects import AdvanceHighWatermark, ReadRecords, Reply
 from moldau.raft.core.messages import (
     BeginQuorumEpochRequest,
@@ -226,6 +226,23 @@ def test_waiting_fetches_are_bounded() -> None:
             FetchRequest(key(node_id), 1, 1, 1, 0), (99, node_id), solo.now_ms
         ) in ([],)
     assert solo.fetch_by(9) is not None
+
+
+def test_observers_beyond_a_number_are_served_and_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replication, "MAX_OBSERVERS", 5)
+    solo = leader()
+    for node_id in range(100, 120):
+        response = answer(solo.fetch_by(node_id, max_wait_ms=0))
+        assert response.error is ErrorCode.NONE
+    state = solo.core._state
+    assert state.leading is not None
+    assert len(state.leading.progress) == len(state.leading.latest_key) == 5
+    assert answer(solo.fetch_by(2, max_wait_ms=0)).error is ErrorCode.NONE, (
+        "voters have their places"
+    )
+    assert key(2) in state.leading.progress
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import re
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
+from aiohttp import web
 
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.jwks import (
+    EARLY_FETCH_EVERY_MS,
     EARLY_FETCHES,
+    MAX_KEY_ID_LENGTH,
     MAX_KEY_SET_BYTES,
     MAX_KEYS,
+    MAX_TRIED,
+    MISSING_FOR_MS,
     MISSING_KEY_IDS,
     EndpointSettings,
     KeyEndpoint,
@@ -28,25 +34,35 @@ from moldau.runtime.authentication.jwks import (
     parse_key_set,
 )
 from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
-from moldau.runtime.clock import SystemClock
-from tests.kit.identity_provider import BAD_ANSWERS, IdentityProvider, Signer, symmetric
+from moldau.runtime.ports import Ports
+from tests.kit.identity_provider import (
+    BAD_ANSWERS,
+    IdentityProvider,
+    Signer,
+    encoded,
+    symmetric,
+)
+from tests.kit.manual_clock import ManualClock
 from tests.kit.waiting import until_async
+from tests.virtual.machine import MachineLoop, pass_time
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 
 SIGNER = Signer("first")
 
 
 @pytest.fixture
-def provider() -> Iterator[IdentityProvider]:
+async def provider() -> AsyncIterator[IdentityProvider]:
     with IdentityProvider(SIGNER) as running:
         yield running
+    if isinstance(asyncio.get_running_loop(), MachineLoop):
+        await pass_time(1_000)  # what it still answers ends
 
 
 @asynccontextmanager
 async def endpoint(url: str, **settings: Any) -> AsyncIterator[KeyEndpoint]:
     source = KeyEndpoint(
-        EndpointSettings(url, **{"retry_backoff_ms": 5, **settings}), SystemClock()
+        EndpointSettings(url, **{"retry_backoff_ms": 5, **settings}), Ports.of_machine().clock
     )
     await source.start()
     try:
@@ -124,7 +140,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         (tmp_path / "nowhere", "No such file"),
         (tmp_path, "not a regular file"),
         (Path("/dev/zero"), "not a regular file"),
-        (large, "more than"),
+        (large, "larger than"),
         (garbage, "no key set"),
     ):
         with pytest.raises(SecuritySettingError, match=reason):
@@ -190,12 +206,11 @@ def _asked(provider: IdentityProvider, count: int) -> Any:
 
 
 async def test_a_dead_server_at_the_start_is_no_reason_not_to_start() -> None:
-    with IdentityProvider(SIGNER) as provider:
-        url = provider.url
-    async with endpoint(url) as source:
+    async with endpoint("http://127.0.0.1:1/keys") as source:
         assert names(source) == []
 
 
+@pytest.mark.virtual_too(False)
 async def test_a_server_of_tls_is_one_that_the_trust_store_knows(tmp_path: Path) -> None:
     authority = trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -236,3 +251,138 @@ async def test_a_key_id_that_stays_missing_is_asked_for_once(provider: IdentityP
         source.is_missing("another")
         await until_async(_asked(provider, 3), what="the second early request")
         assert provider.asked == 3
+
+
+# -- both sides of the limits ---------------------------------------------------------------------
+
+
+def unreal(bits: int, **more: Any) -> dict[str, Any]:
+    """A key of RSA by its length alone: none has its other half."""
+    number = (1 << bits - 1) | 1
+    return {"kty": "RSA", "n": encoded(number.to_bytes((bits + 7) // 8)), "e": "AQAB", **more}
+
+
+@pytest.mark.filterwarnings("ignore:Key size should be")
+def test_keys_are_as_long_as_they_may_be() -> None:
+    sizes = (2_047, 2_048, 8_192, 8_193)
+    assert parsed(*(unreal(size, kid=str(size)) for size in sizes)) == ["2048", "8192"]
+    names = ["x" * MAX_KEY_ID_LENGTH, "x" * (MAX_KEY_ID_LENGTH + 1)]
+    assert parsed(*(unreal(2_048, kid=name) for name in names)) == names[:1]
+    assert parsed(unreal(2_048)) == [None]
+    entries = [None] * MAX_KEYS
+    assert parse_key_set(json.dumps({"keys": entries}).encode()).unusable_count == MAX_KEYS
+    with pytest.raises(KeySetError, match=f"{MAX_KEYS + 1} keys; at most {MAX_KEYS}"):
+        parse_key_set(json.dumps({"keys": [*entries, None]}).encode())
+
+
+def test_an_algorithm_goes_with_its_kind_of_key() -> None:
+    edwards, curve = Signer("edwards", "OKP").public(), Signer("curve", "EC").public()
+    assert parsed(edwards, {**edwards, "crv": "X25519"}, {**curve, "crv": "Ed25519"}) == ["edwards"]
+    keys = parse_key_set(json.dumps({"keys": [edwards, curve, unreal(2_048)]}).encode())
+    assert [len(each.algorithms) for each in keys.keys] == [2, 1, 6]
+    assert [keys.candidates(None, name) for name in ("EdDSA", "Ed25519")] == [[keys.keys[0]]] * 2
+    assert keys.candidates(None, "ES256") == [keys.keys[1]]
+    assert keys.candidates("another", "ES256") == []
+
+
+def test_a_token_is_held_against_so_many_keys() -> None:
+    entries = [unreal(2_048) for _ in range(MAX_TRIED + 1)]
+    keys = parse_key_set(json.dumps({"keys": entries}).encode())
+    assert keys.candidates(None, "RS256") == list(keys.keys[:MAX_TRIED])
+
+
+@pytest.mark.parametrize(
+    ("operations", "is_taken"),
+    [(None, True), (["verify"], True), (["sign"], False), ("verify", False), ({}, False)],
+)
+def test_a_key_that_says_what_it_is_for_is_for_that(operations: Any, is_taken: bool) -> None:
+    more = {} if operations is None else {"key_ops": operations}
+    assert len(parsed(unreal(2_048, **more))) == is_taken
+
+
+def test_a_key_verifies_by_its_own_algorithms_alone() -> None:
+    curve = Signer("curve", "EC")
+    (key,) = parse_key_set(json.dumps({"keys": [curve.public()]}).encode()).keys
+    message, _, signature = curve.token().rpartition(".")
+    raw = base64.urlsafe_b64decode(signature + "==")
+    assert key.verifies("ES256", message.encode(), raw)
+    assert not key.verifies("ES384", message.encode(), raw)
+    assert not key.verifies("ES256", message.encode() + b"x", raw)
+
+
+def test_early_requests_are_few_whatever_key_ids_come() -> None:
+    clock = ManualClock()
+    source = KeyEndpoint(EndpointSettings("http://x/"), clock)
+
+    def asks(key_id: str) -> bool:
+        """Whether one for this id is wanted."""
+        source._wanted.clear()
+        source.is_missing(key_id)
+        return source._wanted.is_set()
+
+    assert not asks("x" * (MAX_KEY_ID_LENGTH + 1))
+    assert asks("x" * MAX_KEY_ID_LENGTH)
+    assert not asks("x" * MAX_KEY_ID_LENGTH)
+    assert [asks(str(number)) for number in range(EARLY_FETCHES)] == [
+        *[True] * (EARLY_FETCHES - 1),
+        False,
+    ]
+    clock.advance(EARLY_FETCH_EVERY_MS - 1)
+    assert not asks("later")
+    clock.advance(1)
+    assert asks("later")
+    assert not asks("last")
+    clock.advance(EARLY_FETCH_EVERY_MS)
+    assert not asks("later"), "it is remembered"
+    clock.advance(MISSING_FOR_MS - EARLY_FETCH_EVERY_MS - 1)
+    assert not asks("later")
+    clock.advance(1)
+    assert asks("later")
+
+
+def test_only_so_many_missing_key_ids_are_remembered() -> None:
+    clock = ManualClock()
+    source = KeyEndpoint(EndpointSettings("http://x/"), clock)
+    for number in range(MISSING_KEY_IDS + 1):
+        clock.advance(EARLY_FETCH_EVERY_MS)
+        source.is_missing(str(number))
+    assert list(source._missing) == [str(number) for number in range(1, MISSING_KEY_IDS + 1)]
+
+
+async def test_a_server_that_refuses_to_give_keys_is_an_error_of_the_start(
+    provider: IdentityProvider,
+) -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=403)
+
+    provider.answer = refuse
+    source = KeyEndpoint(
+        EndpointSettings(provider.url, retry_backoff_ms=5), Ports.of_machine().clock
+    )
+    with pytest.raises(SecuritySettingError, match="answered with status 403, not 200"):
+        await source.start()
+    provider.answer = None
+    await until_async(_are(source, ["first"]), what="keys after all")
+    await source.close()
+
+
+async def test_what_is_read_and_what_is_not_is_said_once(
+    provider: IdentityProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    provider.answer = BAD_ANSWERS["garbage"]
+    async with endpoint(provider.url, refresh_ms=10) as source:
+        await until_async(_asked(provider, 3), what="three requests")
+        provider.answer = None
+        await until_async(_are(source, ["first"]), what="the keys")
+        asked = provider.asked
+        await until_async(_asked(provider, asked + 3), what="three more")
+        provider.answer = BAD_ANSWERS["garbage"]
+        asked = provider.asked
+        await until_async(_asked(provider, asked + 3), what="three more")
+    said = [each.getMessage() for each in caplog.records if each.name == "moldau.server"]
+    assert [text.split(":")[0] for text in said] == [
+        "the keys of bearer tokens are not known, tokens are refused",
+        "1 keys of bearer tokens from http",
+        "the keys of bearer tokens stay as they were",
+    ]

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from moldau.runtime.authentication import AuthenticationError
-from moldau.runtime.authentication.sasl import ScramClient
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeResponse
+from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateResponse
+from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
+from moldau.runtime.authentication.sasl import (
+    MOST_STEPS,
+    PlainExchange,
+    SaslCredentials,
+    ScramClient,
+    authenticate,
+)
+from moldau.runtime.authentication.tokens import OAuthBearerToken
 
 VECTORS = {
     # RFC 5802, section 5
@@ -49,6 +61,7 @@ def test_names_are_escaped_and_extensions_sent():
         ("r=nonce,s=QSXCR+Q6sek8bf92,i=4096", "does not continue ours"),
         ("r=nonce1,s=,i=4096", "salt is not base64"),
         ("r=nonce1,s=%%%,i=4096", "salt is not base64"),
+        ("r=nonce1,s=QSXCR+Q6sek8bf9=,i=4096", "salt is not base64"),  # its last bits are spare
         ("r=nonce1,s=QSXCR+Q6sek8bf92,i=many", "not a number"),
         ("r=nonce1,s=QSXCR+Q6sek8bf92", "not a number"),
         ("r=nonce1,s=QSXCR+Q6sek8bf92,i=4095", "from 4096"),
@@ -68,6 +81,7 @@ def test_a_server_that_does_not_know_the_password():
     nonce, server_first, _, server_final = VECTORS["sha256"]
     for last, reason in (
         ("v=" + "A" * 43 + "=", "could not prove"),
+        (server_final[:-2] + "5=", "could not prove"),  # the same bytes, with spare bits
         ("", "could not prove"),
         ("e=invalid-proof", "invalid-proof"),
     ):
@@ -85,3 +99,142 @@ def test_a_server_that_does_not_know_the_password():
     client.answer(server_final.encode())
     with pytest.raises(AuthenticationError, match="after the end"):
         client.answer(b"")
+
+
+# -- the conversation -----------------------------------------------------------------------------
+
+
+class Broker:
+    """Answers with what the test says, one after the other."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[Any] = []
+
+    async def __call__(self, request: Any) -> Any:
+        self.asked.append(request)
+        return self.answers.pop(0)
+
+
+def chosen(error: ErrorCode = ErrorCode.NONE, *mechanisms: str) -> SaslHandshakeResponse:
+    return SaslHandshakeResponse(error_code=error, mechanisms=list(mechanisms))
+
+
+def said(token: bytes = b"", **more: Any) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(auth_bytes=token, **more)
+
+
+PLAIN = SaslCredentials("PLAIN", "alice", "a-secret")
+
+
+async def test_a_login_ends_with_the_life_of_its_session():
+    broker = Broker(chosen(), said(session_lifetime_ms=5_000))
+    assert await authenticate(broker, PLAIN, "h:1") == 5_000
+    handshake, token = broker.asked
+    assert handshake.mechanism == "PLAIN"
+    assert token.auth_bytes == b"\0alice\0a-secret"
+
+
+@pytest.mark.parametrize(
+    ("answers", "text"),
+    [
+        (
+            [chosen(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "A", "B")],
+            "h:1: PLAIN is not offered there; set sasl.mechanism to one of: A, B",
+        ),
+        ([chosen(ErrorCode.UNSUPPORTED_SASL_MECHANISM)], "to one of: none"),
+        ([chosen(ErrorCode.ILLEGAL_SASL_STATE)], "h:1: PLAIN: this listener does not authenticate"),
+        ([chosen(ErrorCode.UNKNOWN_SERVER_ERROR)], "h:1: PLAIN: UNKNOWN_SERVER_ERROR: "),
+        (
+            [
+                chosen(),
+                said(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message="wrong"),
+            ],
+            "h:1: PLAIN: wrong",
+        ),
+        (
+            [chosen(), said(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED)],
+            f"h:1: PLAIN: {ErrorCode.SASL_AUTHENTICATION_FAILED.message}",
+        ),
+    ],
+)
+async def test_a_login_that_is_refused_says_why(answers: list[Any], text: str):
+    with pytest.raises(AuthenticationError) as refused:
+        await authenticate(Broker(*answers), PLAIN, "h:1")
+    assert text in str(refused.value)
+
+
+class Chatty:
+    """An exchange that ends after so many answers, or never."""
+
+    is_slow = False
+
+    def __init__(self, steps: int, *, completes: bool = True) -> None:
+        self.left = steps
+        self.completes = completes
+
+    def first(self) -> bytes:
+        return b"first"
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        self.left -= 1
+        return None if self.left == 0 else b"more"
+
+    @property
+    def is_complete(self) -> bool:
+        return self.completes and self.left == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "completes", "complaint"),
+    [
+        (1, True, None),
+        (MOST_STEPS, True, "never comes to an end"),
+        (MOST_STEPS - 1, True, None),
+        (2, False, "ended it too early"),
+    ],
+)
+async def test_an_exchange_has_an_end(
+    monkeypatch: pytest.MonkeyPatch, steps: int, completes: bool, complaint: str | None
+):
+    async def exchange(self: SaslCredentials, host: str) -> Chatty:
+        assert host == "h"
+        return Chatty(steps, completes=completes)
+
+    monkeypatch.setattr(SaslCredentials, "exchange", exchange)
+    broker = Broker(chosen(), *(said() for _ in range(MOST_STEPS)))
+    if complaint is None:
+        assert await authenticate(broker, PLAIN, "h:1") == 0
+        assert len(broker.asked) == 1 + steps
+    else:
+        with pytest.raises(AuthenticationError, match=complaint):
+            await authenticate(broker, PLAIN, "h:1")
+
+
+async def test_a_broker_that_cheats_is_named():
+    credentials = SaslCredentials("SCRAM-SHA-256", "user", "pencil")
+    broker = Broker(chosen(), said(b"nonsense"))
+    with pytest.raises(AuthenticationError, match=r"^h:1: "):
+        await authenticate(broker, credentials, "h:1")
+
+
+async def test_which_exchange_a_mechanism_has():
+    async def token() -> OAuthBearerToken:
+        return OAuthBearerToken("a.b.c")
+
+    for credentials, first in (
+        (PLAIN, b"\0alice\0a-secret"),
+        (SaslCredentials("SCRAM-SHA-256", "user", "pencil"), b"n,,n=user,r="),
+        (SaslCredentials("SCRAM-SHA-512", "user", "pencil"), b"n,,n=user,r="),
+        (SaslCredentials("OAUTHBEARER", token_source=token), b"n,,\x01auth=Bearer a.b.c"),
+    ):
+        exchange = await credentials.exchange("h")
+        assert exchange.first().startswith(first)
+    both = [await SaslCredentials("SCRAM-SHA-256", "u", "p").exchange("h") for _ in range(2)]
+    assert both[0].first() != both[1].first(), "a nonce of its own"
+
+
+@pytest.mark.parametrize(("name", "password"), [("", "p"), ("n", ""), ("a\0b", "p"), ("n", "a\0")])
+def test_plain_has_a_name_and_a_password_without_zeroes(name: str, password: str):
+    with pytest.raises(SecuritySettingError):
+        PlainExchange(name, password)

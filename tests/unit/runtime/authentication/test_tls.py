@@ -7,6 +7,7 @@ import base64
 import re
 import ssl
 import textwrap
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,9 +26,19 @@ from moldau.runtime.authentication.tls import (
     client_context,
     tls_error,
 )
+from moldau.runtime.tls_transport import SHUTDOWN_TIMEOUT_S
 from tests.kit.weak_certificates import weak_certificate
+from tests.virtual.machine import MachineLoop, pass_time
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
+
+
+@pytest.fixture(autouse=True)
+async def ended() -> AsyncIterator[None]:
+    """What is still said at the end of a connection is heard, where that takes no real time."""
+    yield
+    if isinstance(asyncio.get_running_loop(), MachineLoop):
+        await pass_time(2 * SHUTDOWN_TIMEOUT_S * 1000)
 
 
 @pytest.fixture(scope="module")
@@ -339,3 +350,39 @@ def test_versions_and_ciphers():
     )
     with pytest.raises(SecuritySettingError, match="OpenSSL knows none"):
         client_context(TlsSettings(cipher_suites=("TLS_RSA_WITH_NOTHING_AT_ALL",)))
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("WRONG_VERSION_NUMBER", "h:1 does not speak TLS"),
+        ("RECORD_LAYER_FAILURE", "h:1 does not speak TLS"),
+        ("UNEXPECTED_MESSAGE", "h:1 does not speak TLS"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "h:1 refuses our certificate (TLSV13_ALERT_CERT"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "h:1 refuses our certificate (TLSV1_ALERT_UNKNOWN_CA)"),
+        ("TLSV1_ALERT_ACCESS_DENIED", "h:1 refuses our certificate (TLSV1_ALERT_ACCESS"),
+        ("TLSV1_ALERT_PROTOCOL_VERSION", "h:1: no TLS connection (TLSV1_ALERT_PROTOCOL_VERSION)"),
+        (None, "h:1: no TLS connection ("),
+    ],
+)
+def test_a_handshake_that_fails_says_what_to_do(reason: str | None, words: str):
+    error = ssl.SSLError(1, "what was said")
+    error.reason = reason  # type: ignore[assignment]
+    assert str(tls_error("h:1", error)).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("Hostname mismatch, certificate is not valid for 'h'", "connect by a name"),
+        ("IP address mismatch, certificate is not valid for 'h'", "connect by a name"),
+        ("EE certificate key too weak", "ssl.cipher.suites="),
+        ("unable to get local issuer certificate", "is its authority in ssl.truststore.location"),
+    ],
+)
+def test_a_certificate_that_is_refused_says_what_to_do(message: str, advice: str):
+    error = ssl.SSLCertVerificationError("refused")
+    error.verify_message = message
+    told = str(tls_error("h:1", error))
+    assert told.startswith(f"h:1: its certificate is refused: {message}; ")
+    assert advice in told

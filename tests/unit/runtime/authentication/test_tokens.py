@@ -180,3 +180,71 @@ def test_messages():
     ):
         with pytest.raises(SecuritySettingError):
             OAuthBearerExchange(bad)
+
+
+class Dice(random.Random):
+    """Draws the most there is, and remembers between what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[tuple[float, float]] = []
+
+    def uniform(self, a: float, b: float) -> float:
+        self.drawn.append((a, b))
+        return b
+
+
+@pytest.mark.parametrize(
+    ("life_s", "rules", "asked_again_s"),
+    [
+        (1_000, RefreshRules(0.8, 0.05, 60, 100), 850),
+        (1_000, RefreshRules(0.8, 0.0, 60, 200), 800),
+        (1_000, RefreshRules(0.8, 0.05, 60, 300), 700),
+        (1_000, RefreshRules(0.1, 0.0, 400, 300), 400),
+        (1_000, RefreshRules(0.1, 0.0, 700, 300), 700),
+        (1_000, RefreshRules(0.5, 0.0, 701, 300), 500),
+        (1_000, RefreshRules(1.0, 0.25, 0, -500), 1_000),
+    ],
+)
+async def test_when_another_token_is_asked_for(
+    life_s: int, rules: RefreshRules, asked_again_s: int
+):
+    """A share of its life, not sooner than the least period, not later than the buffer before its
+    end; where the two contradict each other neither counts.
+    """
+    clock, dice = ManualClock(), Dice()
+    asked: list[int] = []
+
+    def provider() -> OAuthBearerToken:
+        asked.append(clock.now_ms())
+        return OAuthBearerToken("t", clock.now_ms() + life_s * 1000)
+
+    tokens = CachedTokens(from_function(provider), clock, dice, rules)
+    await tokens()
+    assert dice.drawn == [(0, rules.window_jitter)]
+    clock.advance(asked_again_s * 1000 - 1)
+    await tokens()
+    assert len(asked) == 1
+    clock.advance(1)
+    await tokens()
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(("left_ms", "is_good"), [(1, True), (0, False), (-5, False)])
+async def test_a_token_that_is_over_when_it_comes_is_refused(left_ms: int, is_good: bool):
+    clock = ManualClock()
+    source = from_function(lambda: OAuthBearerToken("t", clock.now_ms() + left_ms))
+    tokens = CachedTokens(source, clock, random.Random(1), RefreshRules())
+    if is_good:
+        assert (await tokens()).value == "t"
+    else:
+        with pytest.raises(AuthenticationError, match="has expired already"):
+            await tokens()
+
+
+async def test_the_end_of_what_is_no_token_of_three_parts_is_unknown():
+    for value in ("a.b", "a.b.c.d", "e30.e30.x", jwt(exp="soon"), jwt(exp=None)):
+        assert token_of(value).expires_at_ms is None
+    named = OAuthBearerToken(" x ", None, (("a", "b"),))
+    assert token_of(jwt(exp=1), named).extensions == (("a", "b"),)
+    assert token_of(f" {jwt(exp=1)} ").expires_at_ms == 1_000

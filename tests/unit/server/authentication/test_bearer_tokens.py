@@ -20,6 +20,7 @@ from moldau.server.authentication.bearer_tokens import (
     MAX_TOKEN_LENGTH,
     SignedTokens,
     UnsecuredTokens,
+    http_token_check,
 )
 from moldau.server.authentication.core.claims import (
     ClaimRules,
@@ -39,6 +40,7 @@ from tests.kit.identity_provider import (
     symmetric,
     unsecured,
 )
+from tests.unit.server.authentication.test_listener_security import configured as node_configured
 from tests.unit.server.authentication.test_listener_security import security
 
 RULES = ClaimRules(ISSUER, (AUDIENCE, "other"))
@@ -487,3 +489,75 @@ def test_keys_from_a_file_that_changes(tmp_path: Path, caplog: pytest.LogCapture
     path.unlink()
     assert isinstance(answer(second), Accepted)
     assert len([each for each in caplog.records if each.levelno == logging.ERROR]) == 2
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_token_has_so_many_characters_and_no_more(more: int) -> None:
+    """A signed one is looked at up to there, an unsecured one accepted."""
+    length = MAX_TOKEN_LENGTH + more
+    for size in range(length * 3 // 4 - 300, length):
+        for name in ("x", "xx", "xxx"):
+            token = unsecured(claims_of(**{name: "x" * size}))
+            if len(token) == length:
+                break
+        if len(token) == length:
+            break
+    check = UnsecuredTokens(UnsecuredRules(), SystemClock())
+    if more:
+        assert "more than" in str(refusal(check, token))
+        assert "more than" in str(refusal(checker(), token))
+    else:
+        assert check(token).name == "erin"
+        assert "no known key" in str(refusal(checker(), token))
+
+
+def test_a_token_that_fits_no_known_key_is_refused_for_that() -> None:
+    known = checker(RSA.public())
+    assert "no known key has" in str(refusal(known, Signer("another").token()))
+    assert known.keys.missing == ["another"]  # type: ignore[attr-defined]
+    # A kid that is known, with an algorithm that its key has not: nothing newer is looked for.
+    other = Signer(RSA.key_id, "EC")
+    assert "no known key has" in str(refusal(known, other.token()))
+    assert known.keys.missing == ["another"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("key", ["refresh.ms", "retry.backoff.ms", "retry.backoff.max.ms"])
+def test_the_times_of_an_endpoint_begin_at_one_millisecond(key: str) -> None:
+    whole = f"sasl.oauthbearer.jwks.endpoint.{key}"
+    good = {URL: "http://x/", f"{ALLOWED}.urls": "http://x/"}
+    assert configured(**good, **{whole: "1"}).token_keys is not None
+    with pytest.raises(ConfigError, match="must be at least 1"):
+        configured(**good, **{whole: "0"})
+
+
+def http(**keys: str) -> SignedTokens:
+    """What checks the tokens of a node's HTTP listener."""
+    config, _ = node_configured("PLAINTEXT", **{f"{ALLOWED}.urls": "http://x/,http://y/", **keys})
+    return http_token_check(config, SystemClock())
+
+
+def test_the_http_listener_has_settings_of_its_own_and_the_others_where_it_has_none() -> None:
+    with pytest.raises(ConfigError, match="BEARER needs it"):
+        http()
+    issuer, own = "sasl.oauthbearer.expected.issuer", "moldau.http.sasl.oauthbearer"
+    common = http(**{URL: "http://x/", issuer: "them"})
+    assert common.keys._settings.url == "http://x/"  # type: ignore[attr-defined]
+    assert common._rules.issuer == "them"
+    both = http(
+        **{
+            URL: "http://x/",
+            issuer: "them",
+            f"{own}.jwks.endpoint.url": "http://y/",
+            f"{own}.expected.issuer": "us",
+        }
+    )
+    assert both.keys._settings.url == "http://y/"  # type: ignore[attr-defined]
+    assert both._rules.issuer == "us"
+
+
+def test_an_extension_may_hold_a_sign_of_equality() -> None:
+    message = b"n,,\x01auth=Bearer " + unsecured().encode() + b"\x01name=a=b=c\x01\x01"
+    check = UnsecuredTokens(UnsecuredRules(), SystemClock())
+    accepted = OAuthBearer(check).step(message)
+    assert isinstance(accepted, Accepted)
+    assert accepted.user == "erin"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from base64 import b64decode, b64encode
 
 import pytest
@@ -18,10 +20,11 @@ from moldau.server.authentication.core.mechanism import (
     Plain,
     SaslRefused,
 )
-from moldau.server.authentication.core.scram import KnownKeys, Scram, invented_keys
+from moldau.server.authentication.core.scram import KnownKeys, Scram
+from moldau.server.authentication.invented_users import InventedUsers
 
 USERS = {"alice": "a-secret", "Jürgen": "pässwörd", "empty": ""}
-SECRET = b"of this process"
+INVENTED = InventedUsers()
 MECHANISMS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 ITERATIONS = 4_096
 TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=20)
@@ -74,7 +77,7 @@ def server(
     def keys_of(user: str, is_token: bool) -> KnownKeys:
         if user == name and not is_token:
             return KnownKeys(known, name)
-        return KnownKeys(invented_keys(hash_name, user, SECRET), None)
+        return KnownKeys(INVENTED.keys(mechanism, user), None)
 
     return Scram(hash_name, keys_of, nonce)
 
@@ -140,9 +143,6 @@ def test_a_user_that_does_not_exist_is_refused_at_the_end_as_with_a_wrong_passwo
         ("'nobody': there is no such user", None),
         ("'alice': the password is wrong", None),
     ], "the log tells which, the client is not told"
-    # The same user has the same salt each time, another user another one.
-    salts = [invented_keys("sha256", name, SECRET).salt for name in ("nobody", "nobody", "else")]
-    assert salts[0] == salts[1] != salts[2]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +199,52 @@ def test_final_messages_that_break_the_rules() -> None:
     assert isinstance(exchange.step(good_final(exchange).encode()), Accepted)
 
 
+SPARE = str.maketrans("AEIMQUYcgkosw048", "BFJNRVZdhlptx159")
+"""The last character of base64 with two bits to spare, and one that means the same."""
+
+
+def with_spare_bits(final: str) -> str:
+    """The message with a proof that stands for the same bytes, written in another way."""
+    before, last, padding = final[:-2], final[-2], final[-1]
+    assert padding == "="
+    changed = before + last.translate(SPARE) + padding
+    proofs = [b64decode(each.rpartition(",p=")[2]) for each in (final, changed)]
+    assert changed != final
+    assert proofs[0] == proofs[1]
+    return changed
+
+
+def test_a_proof_with_spare_bits_in_its_base64_is_refused() -> None:
+    """A message has one text (RFC 4648, 3.5): else its last character could change unseen."""
+    exchange = server("SCRAM-SHA-256", "alice", "a-secret")
+    final = with_spare_bits(good_final(exchange))
+    with pytest.raises(SaslRefused, match="bad base64"):
+        exchange.step(final.encode())
+
+
+def test_a_channel_binding_with_spare_bits_is_refused() -> None:
+    def sent(last: str) -> bytes:
+        """A message whose proof is right for the binding, of which this is the end."""
+        client = ScramClient("sha256", "alice", "a-secret", "of-the-client")
+        challenge = exchange.step(b"n,a=alice," + client.first()[3:])
+        assert isinstance(challenge, bytes)
+        bare, server_first = client.first()[3:].decode(), challenge.decode()
+        nonce, salt, _ = server_first.split(",")
+        without_proof = f"c={b64encode(b'n,a=alice,').decode()[:-3]}{last},{nonce}"
+        signed = f"{bare},{server_first},{without_proof}".encode()
+        salted = salted_password("SCRAM-SHA-256", "a-secret", b64decode(salt[2:]), ITERATIONS)
+        key = hmac.digest(salted, b"Client Key", "sha256")
+        signature = hmac.digest(hashlib.sha256(key).digest(), signed, "sha256")
+        proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
+        return f"{without_proof},p={b64encode(proof).decode()}".encode()
+
+    exchange = server("SCRAM-SHA-256", "alice", "a-secret")
+    assert isinstance(exchange.step(sent("A==")), Accepted)
+    exchange = server("SCRAM-SHA-256", "alice", "a-secret")
+    with pytest.raises(SaslRefused, match="bad base64"):
+        exchange.step(sent("B=="))
+
+
 def test_an_authorization_id_that_is_the_user() -> None:
     exchange = server("SCRAM-SHA-256", "alice", "a-secret")
     assert isinstance(exchange.step(good_final(exchange, "n,a=alice,").encode()), Accepted)
@@ -236,3 +282,22 @@ def test_a_final_message_with_any_change_is_refused(data: st.DataObject) -> None
 def test_keys_are_never_shown() -> None:
     keys = scram_keys("SCRAM-SHA-256", b"salted", b"salt", ITERATIONS)
     assert repr(keys) == f"{keys}" == "ScramKeys([hidden])"
+
+
+@pytest.mark.parametrize("way", ["another client's", "the server's alone", "twice", "longer"])
+def test_the_whole_nonce_has_to_come_back(way: str) -> None:
+    """Its end alone proves nothing: that is the server's part."""
+    exchange = server("SCRAM-SHA-256", "alice", "a-secret")
+    final = good_final(exchange)
+    nonce = final.split(",")[1].removeprefix("r=")
+    own = nonce.removesuffix("of-the-server")
+    assert own
+    wrong = {
+        "another client's": "x" * len(own) + "of-the-server",
+        "the server's alone": "of-the-server",
+        "twice": own + nonce,
+        "longer": nonce + "x",
+    }[way]
+    with pytest.raises(SaslRefused, match="has another nonce") as refused:
+        exchange.step(final.replace(f"r={nonce}", f"r={wrong}").encode())
+    assert ("its own twice" in str(refused.value)) is (way == "twice")

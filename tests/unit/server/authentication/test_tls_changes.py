@@ -41,6 +41,9 @@ class _InterBroker:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._config, name)
 
+    def __getitem__(self, name: str) -> Any:
+        return self._config[name]
+
 
 def config(**values: str) -> NodeConfig:
     return NodeConfig(
@@ -51,6 +54,7 @@ def config(**values: str) -> NodeConfig:
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OUT:SSL,CONTROLLER:PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.bootstrap.servers": "127.0.0.1:9094",
+            "moldau.ssl.store.directories": "/",
             **{name.replace("_", "."): text for name, text in values.items()},
         }
     )

@@ -15,12 +15,18 @@ from moldau.metadata.token_secrets import TokenSecrets
 from moldau.runtime.authentication.sasl import ScramClient
 from moldau.server.authentication import token_credentials
 from moldau.server.authentication.core.mechanism import Postponed, SaslRefused
-from moldau.server.authentication.core.scram import KnownKeys, Scram, invented_keys
+from moldau.server.authentication.core.scram import KnownKeys, Scram
+from moldau.server.authentication.invented_users import InventedUsers
 from moldau.server.authentication.token_credentials import TokenCredentials
 from tests.kit.manual_clock import ManualClock
 
 NOW_MS = 1_700_000_000_000
 SECRETS = TokenSecrets(Password("key"))
+INVENTED = InventedUsers()
+
+
+def salt_of(mechanism: str, token_id: str) -> bytes:
+    return INVENTED.token_keys(mechanism, token_id).salt
 
 
 def token(left_ms: int = 1_000, max_left_ms: int = 5_000) -> DelegationToken:
@@ -55,7 +61,7 @@ class Making:
 def credentials(making: Making | None = None, **tokens: DelegationToken) -> TokenCredentials:
     making = making or Making()
     return TokenCredentials(
-        SECRETS, lambda: tokens, ManualClock(NOW_MS), making.offload, making.start
+        SECRETS, lambda: tokens, ManualClock(NOW_MS), making.offload, making.start, salt_of
     )
 
 
@@ -76,7 +82,7 @@ async def test_the_hmac_is_the_password(mechanism: str) -> None:
 
     def keys_of(name: str, is_token: bool) -> KnownKeys:
         found = find(mechanism, name) if is_token else None
-        return found or KnownKeys(invented_keys(hash_name, name, b"secret"), None)
+        return found or KnownKeys(INVENTED.token_keys(mechanism, name), None)
 
     def log_in(password: str, **extensions: str) -> object:
         exchange = Scram(hash_name, keys_of, "of-the-server")
@@ -93,6 +99,14 @@ async def test_the_hmac_is_the_password(mechanism: str) -> None:
     for wrong, extensions in (("x", {"tokenauth": "true"}), (password, {}), (password, {"x": "y"})):
         with pytest.raises(SaslRefused):
             log_in(wrong, **extensions)
+
+
+async def test_a_token_has_the_salt_that_its_id_would_have_without_it() -> None:
+    known = await found(credentials(a=token()), "SCRAM-SHA-256", "a")
+    unknown = INVENTED.token_keys("SCRAM-SHA-256", "a")
+    assert known is not None
+    assert (known.keys.salt, known.keys.iterations) == (unknown.salt, unknown.iterations)
+    assert len(known.keys.salt) == 32
 
 
 async def test_a_postponed_exchange_goes_on_with_the_same_message() -> None:
@@ -125,11 +139,11 @@ async def test_a_cancelled_login_leaves_the_others_their_turn() -> None:
 async def test_a_token_is_good_at_the_last_message_too(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = {"a": token(), "b": token()}
     making, clock = Making(), ManualClock(NOW_MS)
-    find = TokenCredentials(SECRETS, lambda: tokens, clock, making.offload, making.start)
+    find = TokenCredentials(SECRETS, lambda: tokens, clock, making.offload, making.start, salt_of)
     password = b64encode(SECRETS.hmac_of("a")).decode()
 
     def keys_of(name: str, is_token: bool) -> KnownKeys:
-        none = KnownKeys(invented_keys("sha256", name, b"secret"), None)
+        none = KnownKeys(INVENTED.token_keys("SCRAM-SHA-256", name), None)
         return find("SCRAM-SHA-256", name) or none
 
     async def proved() -> tuple[Scram, bytes]:
@@ -176,6 +190,7 @@ async def test_tokens_past_their_end_have_no_keys() -> None:
         ManualClock(NOW_MS),
         making.offload,
         making.start,
+        salt_of,
     )
     assert off("SCRAM-SHA-256", "a") is None
 
@@ -191,7 +206,7 @@ async def test_keys_are_made_once_and_not_all_kept(monkeypatch: pytest.MonkeyPat
         await found(find, "SCRAM-SHA-256", name)
     again = await found(find, "SCRAM-SHA-256", "a")
     assert again is not None
-    assert again.keys.salt != first.keys.salt
+    assert again.keys is not first.keys
 
 
 class Logins:
@@ -269,6 +284,27 @@ async def test_only_so_many_logins_wait(monkeypatch: pytest.MonkeyPatch) -> None
     assert find("SCRAM-SHA-256", "b") is not None
 
 
+async def test_logins_with_one_token_leave_places_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(token_credentials, "MAX_WAITING", 4)
+    making = Making(is_open=False)
+    find = credentials(making, a=token(), b=token())
+    logins = Logins(find)
+    for name in "aab":
+        logins.wait(name)
+    await asyncio.sleep(0)
+    for name in "ab":
+        with pytest.raises(Postponed) as raised:
+            find("SCRAM-SHA-256", name)
+        if name == "a":
+            assert not await raised.value.wait(lambda: False)
+    assert find._places.held == 3
+    making.gate.set()
+    await logins.end()
+    assert find._places.held == 0
+
+
 async def test_a_login_whose_keys_are_dropped_at_once_waits_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -285,4 +321,4 @@ async def test_a_login_whose_keys_are_dropped_at_once_waits_again(
 
     logins = [asyncio.create_task(log_in(name)) for name in "abab"]
     assert all([await login for login in logins])
-    assert find._waiting_count == 0
+    assert find._places.held == 0

@@ -102,6 +102,16 @@ def test_ever_new_client_ids_do_not_make_it_grow() -> None:
     assert quota.sensors.get(("", "busy")) is not None, "who uses a sensor keeps it"
 
 
+def test_long_client_ids_share_the_sensor_of_their_beginning() -> None:
+    """Ten thousand of 32 KB each would take 320 MB."""
+    quota = make()
+    quota.limits.change({(("client-id", None),): {KEY: 1.0}})
+    for number in range(50):
+        quota.record("eve", "x" * 30_000 + str(number), 1, float(number))
+    ((who, _),) = quota.sensors
+    assert who == ("", "x" * 1_000)
+
+
 def test_news_are_told_once() -> None:
     quota = make(max_sensors=2)
     quota.limits.change({(("client-id", None),): {KEY: 1.0}})

@@ -8,6 +8,7 @@ from moldau.metadata.quota_entities import QuotaEntity
 from moldau.server.quotas.core.client_quota import SENSOR_LIFE_MS
 from moldau.server.quotas.core.connection_rates import (
     AT_ONCE,
+    MAX_ENDING,
     TOO_MANY_WAIT,
     Admission,
     ConnectionRates,
@@ -97,6 +98,16 @@ def test_only_so_many_wait() -> None:
     assert all(each.is_taken and each.wait_ms for each in answers[10:15])
     assert answers[15:] == [TOO_MANY_WAIT] * 85
     assert found.admit("L", "h", answers[10].wait_ms).is_taken
+
+
+def test_only_so_many_refused_connections_are_kept_until_their_end() -> None:
+    found = rates(**{"10.0.0.1": 1})
+    answers = [found.admit("L", "10.0.0.1", 0.0) for _ in range(10 + 2 * MAX_ENDING)]
+    refused = answers[10:]
+    assert not any(each.is_taken for each in refused)
+    assert all(each.wait_ms for each in refused[:MAX_ENDING])
+    assert set(refused[MAX_ENDING:]) == {TOO_MANY_WAIT}, "closed at once"
+    assert found.admit("L", "10.0.0.1", 1_000.0).wait_ms
 
 
 def test_the_listener_between_brokers_never_waits() -> None:

@@ -25,7 +25,11 @@ from moldau.broker.coordinator.core.result import (
 )
 from moldau.broker.coordinator.group.core.context import (
     CONSUMER_PROTOCOL_TYPE,
+    GROUP_BYTES,
+    MEMBER_BYTES,
     NEW_MEMBER_TIMEOUT_MS,
+    PENDING_MEMBER_BYTES,
+    protocols_bytes,
     refused,
 )
 from moldau.broker.coordinator.group.core.joining import (
@@ -116,6 +120,18 @@ class ClassicMember:
     def __post_init__(self) -> None:
         self.protocol_names = frozenset(map(_NAME, self.protocols))
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about."""
+        return (
+            MEMBER_BYTES
+            + len(self.member_id)
+            + len(self.group_instance_id or "")
+            + len(self.client_id)
+            + protocols_bytes(self.protocols)
+            + len(self.assignment)
+        )
+
     def metadata(self, protocol_name: str) -> bytes:
         for name, metadata in self.protocols:
             if name == protocol_name:
@@ -155,8 +171,21 @@ class ClassicGroup:
         self.waiting_to_join_count = 0
         self._common_protocols: frozenset[str] | None = None
         """What all members support; None if it has to be found out."""
+        self._members_bytes = 0
 
     # -- what every kind of group answers --------------------------------------------------------
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about, without its offsets."""
+        pending_bytes = PENDING_MEMBER_BYTES * len(self.pending_members)
+        return GROUP_BYTES + len(self.group_id) + self._members_bytes + pending_bytes
+
+    def member_bytes(self, member_id: str, instance_id: str | None) -> int:
+        """What the member with that id, or else of that instance, takes; 0 without one."""
+        known_id = member_id or self.static_members.get(instance_id or "", "")
+        member = self.members.get(known_id)
+        return 0 if member is None else member.size_bytes
 
     @property
     def state_name(self) -> str:
@@ -357,6 +386,7 @@ class ClassicGroup:
         if not self.members:
             self.protocol_type = protocol_type
         self.members[member.member_id] = member
+        self._members_bytes += member.size_bytes
         self.pending_members.discard(member.member_id)
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
@@ -373,6 +403,7 @@ class ClassicGroup:
         assert member.join_reply_to is None
         assert member.sync_reply_to is None
         del self.members[member.member_id]
+        self._members_bytes -= member.size_bytes
         self.pending_sync.discard(member.member_id)
         self._common_protocols = None
         instance_id = member.group_instance_id
@@ -387,6 +418,7 @@ class ClassicGroup:
         assert member.group_instance_id is not None
         del self.members[old_member_id]
         member.member_id = new_member_id
+        self._members_bytes += len(new_member_id) - len(old_member_id)
         self.members[new_member_id] = member
         self.static_members[member.group_instance_id] = new_member_id
         if self.leader_id == old_member_id:
@@ -406,9 +438,14 @@ class ClassicGroup:
         if names != member.protocol_names:
             self._common_protocols = None
         member.protocol_names = names
+        self._members_bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
         member.protocols = protocols
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
+
+    def assign(self, member: ClassicMember, assignment: bytes) -> None:
+        self._members_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
 
     def wait_for_join(self, member: ClassicMember, reply_to: Answerable, api_version: int) -> None:
         if member.join_reply_to is None:

@@ -464,7 +464,7 @@ class ClassicGroups:
         for written in value.members:
             member = group.members.get(written.member_id)
             if member is not None and value.generation == group.generation_id:
-                member.assignment = bytes(written.assignment)
+                group.assign(member, bytes(written.assignment))
 
     # -- joining ---------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from moldau.broker.coordinator.core.kept_memory import KeptMemory
 from moldau.broker.coordinator.core.result import CoordinatorRecord
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
 from moldau.broker.coordinator.group.core.consumer_member import (
@@ -30,6 +31,9 @@ from moldau.broker.coordinator.group.core.consumer_member import (
 )
 from moldau.broker.coordinator.group.core.context import (
     CONSUMER_PROTOCOL_TYPE,
+    GROUP_BYTES,
+    NAME_BYTES,
+    PARTITION_BYTES,
     ConsumerGroupSettings,
     GroupSettings,
     Refusal,
@@ -95,6 +99,25 @@ class ConsumerGroup:
         self._topic_counts: Counter[str] = Counter()
         self._topic_index = topic_index
         self._topic_id_of = topic_id_of
+        self._members_bytes = 0
+        self._target_count = 0
+        self._resolved_count = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about, without its offsets."""
+        return (
+            GROUP_BYTES
+            + len(self.group_id)
+            + self._members_bytes
+            + PARTITION_BYTES * self._target_count
+            + NAME_BYTES * self._resolved_count
+        )
+
+    def member_bytes(self, member_id: str, instance_id: str | None) -> int:
+        """What the member with that id, or else of that instance, takes; 0 without one."""
+        member = self.members.get(member_id or self.static_members.get(instance_id or "", ""))
+        return 0 if member is None else member.size_bytes
 
     # -- what follows from the records -----------------------------------------------------------
 
@@ -400,13 +423,13 @@ class ConsumerGroup:
                 self.assignment_epoch = 0 if value is None else value.assignment_epoch
                 self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp
             case kinds.ConsumerGroupTargetAssignmentMemberKey():
-                if value is None:
-                    self.targets.pop(key.member_id, None)
-                else:
-                    self.targets[key.member_id] = {
+                self._target_count -= _count_of(self.targets.pop(key.member_id, NOTHING))
+                if value is not None:
+                    target = self.targets[key.member_id] = {
                         topic.topic_id: frozenset(topic.partitions)
                         for topic in value.topic_partitions
                     }
+                    self._target_count += _count_of(target)
             case kinds.ConsumerGroupCurrentMemberAssignmentKey():
                 if value is not None:
                     member = self._replayed(key.member_id).with_current_assignment(value)
@@ -427,7 +450,9 @@ class ConsumerGroup:
 
     def update_member(self, member: ConsumerGroupMember, *, is_live: bool = True) -> None:
         old = self.members.get(member.member_id)
+        self._members_bytes += member.size_bytes
         if old is not None:
+            self._members_bytes -= old.size_bytes
             self._disown(old)
             if _told(old) != _told(member):
                 self._count_member(old, -1)
@@ -441,6 +466,7 @@ class ConsumerGroup:
     def remove_member(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
         if member is not None:
+            self._members_bytes -= member.size_bytes
             self._disown(member)
             self._count_member(member, -1)
 
@@ -448,6 +474,8 @@ class ConsumerGroup:
         """Set, or with None forget, which topics an expression stands for."""
         old = self.resolved.get(expression)
         is_used = self.regex_counts[expression] > 0
+        self._resolved_count += 0 if resolved is None else 1 + len(resolved.topic_names)
+        self._resolved_count -= 0 if old is None else 1 + len(old.topic_names)
         if resolved is None:
             self.resolved.pop(expression, None)
         else:
@@ -566,6 +594,10 @@ class ConsumerGroup:
             self._topic_index.setdefault(name, set()).add(self.group_id)
 
 
+def _count_of(target: Assignment) -> int:
+    return sum(map(len, target.values()))
+
+
 def _told(member: ConsumerGroupMember) -> tuple[object, ...]:
     """What counts and indexes depend on."""
     return (
@@ -616,6 +648,7 @@ class GroupContext:
     count: Callable[[str, int], None]
     groups: Groups = field(default_factory=dict)
     offsets: OffsetStore = field(default_factory=OffsetStore)
+    memory: KeptMemory = field(default_factory=KeptMemory)
     topic_hashes: TopicHashes = field(default_factory=TopicHashes)
 
     def metadata_hash(self, topic_names: Iterable[str]) -> int:

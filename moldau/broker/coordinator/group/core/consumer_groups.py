@@ -46,6 +46,7 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     member_tombstones,
 )
 from moldau.broker.coordinator.group.core.context import (
+    GROUP_BYTES,
     MEMBER_TIMERS,
     ClientInfo,
     ConsumerTimer,
@@ -280,6 +281,14 @@ class ConsumerGroups:
         update = MemberUpdate(
             group, old, told(old, request, client), client, now_ms, owned, replaced_id
         )
+        growth_bytes = update.new.size_bytes - group.member_bytes(replaced_id or member_id, None)
+        if group.group_id not in self._context.groups:
+            growth_bytes += GROUP_BYTES
+        if not self._context.memory.may_grow(group.group_id, client.principal, growth_bytes):
+            raise Refusal(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The coordinator keeps as much for {client.principal} as it may.",
+            )
         if replaced_id is not None:
             update.records += replacement_records(group, replaced_id, old)
         self._updates.tell(update)

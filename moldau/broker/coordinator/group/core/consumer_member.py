@@ -15,7 +15,12 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import CoordinatorRecord
-from moldau.broker.coordinator.group.core.context import Refusal
+from moldau.broker.coordinator.group.core.context import (
+    MEMBER_BYTES,
+    NAME_BYTES,
+    Refusal,
+    protocols_bytes,
+)
 from moldau.protocol.coordinator_records import consumer_groups as kinds
 from moldau.protocol.errors import ErrorCode
 
@@ -90,6 +95,20 @@ class ConsumerGroupMember:
     state: MemberState = MemberState.STABLE
     assigned: OwnedPartitions = field(default_factory=lambda: NOTHING_OWNED)
     pending_revocation: OwnedPartitions = field(default_factory=lambda: NOTHING_OWNED)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about, without the partitions that it owns."""
+        names = self.subscribed_topic_names
+        texts = (self.member_id, self.instance_id, self.rack_id, self.client_id)
+        return (
+            MEMBER_BYTES
+            + sum(len(text or "") for text in texts)
+            + NAME_BYTES * len(names)
+            + sum(map(len, names))
+            + len(self.subscribed_topic_regex or "")
+            + (0 if self.classic is None else protocols_bytes(self.classic.protocols))
+        )
 
     @property
     def uses_classic_protocol(self) -> bool:

@@ -4,7 +4,7 @@ milliseconds), the sender of a request, refusals, and the errors of failed write
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -145,6 +145,23 @@ class ConsumerGroupSettings:
         )
 
 
+GROUP_BYTES: Final = 2_000
+MEMBER_BYTES: Final = 1_500
+PENDING_MEMBER_BYTES: Final = 500
+NAME_BYTES: Final = 80
+PARTITION_BYTES: Final = 100
+"""What a group, a member, one that has only an id, a name that a member subscribes to and an
+assigned partition take in memory, about, beside their texts.
+"""
+
+PROTOCOL_BYTES: Final = 150
+
+
+def protocols_bytes(protocols: Sequence[tuple[str, bytes]]) -> int:
+    """What names and metadata of a member's protocols take in memory, about."""
+    return sum(PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
+
+
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 """The protocol type of every group of consumers, of the classic protocol and of KIP-848."""
 
@@ -154,12 +171,14 @@ class ClientInfo(NamedTuple):
 
     Attributes:
         client_host: as Kafka keeps it: a slash and the address.
+        principal: whose memory the group takes.
         authorize_topic: whether the sender may describe a topic; None: all topics.
     """
 
     client_id: str
     client_host: str
     authorize_topic: Callable[[str], bool] | None = None
+    principal: str = ""
 
 
 MEMBER_TIMERS: Final = ("session", "rebalance", "join", "sync")

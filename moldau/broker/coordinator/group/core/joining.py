@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import Answerable, CoordinatorResult, Reply
 from moldau.broker.coordinator.group.core.consumer_protocol import read_subscription
-from moldau.broker.coordinator.group.core.context import refused
+from moldau.broker.coordinator.group.core.context import MEMBER_BYTES, protocols_bytes, refused
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p11_join_group import JoinGroupResponse
 from moldau.protocol.messages.p12_heartbeat import HeartbeatResponse
@@ -93,6 +93,13 @@ class Joining:
                 joining._look_at(metadata)
             yield
         return joining
+
+    @property
+    def size_bytes(self) -> int:
+        """What the member takes in memory, about."""
+        instance_id = self.request.group_instance_id or ""
+        names_bytes = len(instance_id) + len(self.client.client_id)
+        return MEMBER_BYTES + names_bytes + protocols_bytes(self.protocols)
 
     @property
     def subscription(self) -> ConsumerProtocolSubscription:

@@ -24,6 +24,7 @@ from moldau.broker.coordinator.core.result import (
 )
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
 from moldau.broker.coordinator.group.core.context import (
+    GROUP_BYTES,
     group_write_error,
     offset_read_error,
     offset_write_error,
@@ -33,6 +34,7 @@ from moldau.broker.coordinator.group.core.offset_store import (
     NO_EXPIRY,
     PartitionKey,
     StoredOffset,
+    offset_bytes,
     offset_record,
     offset_tombstone,
 )
@@ -91,6 +93,8 @@ class PreparedCommit(Generic[CommitResponse]):
 
     response: CommitResponse
     _limits: CommitLimits
+    group_id: str
+    principal: str
     records: list[CoordinatorRecord] = field(default_factory=list)
     is_too_large: bool = False
     """Whether no batch can hold the records, which are dropped then."""
@@ -145,13 +149,13 @@ class PreparedCommit(Generic[CommitResponse]):
 
 
 def prepare_commit(
-    request: OffsetCommitRequest, limits: CommitLimits, now_ms: float
+    request: OffsetCommitRequest, limits: CommitLimits, now_ms: float, principal: str = ""
 ) -> Steps[PreparedCommit[OffsetCommitResponse]]:
     """Prepare an OffsetCommit whose topics have names and, if known, ids; a step per partition."""
     expire_timestamp_ms = NO_EXPIRY
     if request.retention_time_ms >= 0:
         expire_timestamp_ms = int(now_ms) + request.retention_time_ms
-    prepared = PreparedCommit(OffsetCommitResponse(), limits)
+    prepared = PreparedCommit(OffsetCommitResponse(), limits, request.group_id, principal)
     for topic in request.topics:
         answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
         prepared.response.topics.append(answered)
@@ -165,10 +169,10 @@ def prepare_commit(
 
 
 def prepare_transactional(
-    request: TxnOffsetCommitRequest, limits: CommitLimits, now_ms: float
+    request: TxnOffsetCommitRequest, limits: CommitLimits, now_ms: float, principal: str = ""
 ) -> Steps[PreparedCommit[TxnOffsetCommitResponse]]:
     """Prepare a TxnOffsetCommit; a step for each partition."""
-    prepared = PreparedCommit(TxnOffsetCommitResponse(), limits)
+    prepared = PreparedCommit(TxnOffsetCommitResponse(), limits, request.group_id, principal)
     for topic in request.topics:
         answered = TxnOffsetCommitResponseTopic(name=topic.name)
         prepared.response.topics.append(answered)
@@ -203,6 +207,7 @@ class OffsetRequests:
         self._groups = context.groups
         self._offsets = context.offsets
         self._max_metadata_length = context.settings.max_metadata_bytes
+        self._memory = context.memory
         self._count = context.count
         self._classic = classic
 
@@ -243,6 +248,8 @@ class OffsetRequests:
     ) -> CoordinatorResult:
         if error is ErrorCode.NONE and prepared.is_too_large:
             error = offset_write_error(ErrorCode.MESSAGE_TOO_LARGE)
+        if error is ErrorCode.NONE and not self._has_memory(prepared):
+            error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         if error is not ErrorCode.NONE:
             return CoordinatorResult(
                 replies=[refused(reply_to, error, prepared.refused, offset_write_error)]
@@ -255,6 +262,19 @@ class OffsetRequests:
             records=prepared.records,
             producer=producer,
         )
+
+    def _has_memory(self, prepared: PreparedCommit[CommitResponse]) -> bool:
+        """Whether the principal may have the coordinator keep these offsets. Those that replace
+        others with as much metadata are always taken.
+        """
+        growth_bytes = 0 if prepared.group_id in self._groups else GROUP_BYTES
+        if self._memory.limit.is_tight:
+            for record in prepared.records:
+                if record.content is not None:
+                    where, stored = record.content
+                    older = self._offsets.get(*where)
+                    growth_bytes += offset_bytes(stored) - (offset_bytes(older) if older else 0)
+        return self._memory.may_grow(prepared.group_id, prepared.principal, growth_bytes)
 
     def _commit_error(self, request: OffsetCommitRequest, api_version: int) -> ErrorCode:
         group = self._groups.get(request.group_id)

@@ -3,7 +3,7 @@
 Owns what the log says about offsets, found by group, and their records. Must not know requests, or
 groups beyond their ids. Invariants: only `put`, `remove` and `end_transaction`, which replay calls
 in log order, change the store; a transaction's offset never replaces a commit that lies behind it
-in the log.
+in the log; `changed` has every group that has another size since it was last taken.
 """
 
 from __future__ import annotations
@@ -32,6 +32,15 @@ class StoredOffset:
     """Its offset in the coordinator's log."""
 
 
+OFFSET_BYTES: Final = 400
+"""What an offset takes in memory, beside its metadata."""
+
+
+def offset_bytes(stored: StoredOffset) -> int:
+    metadata = stored.metadata
+    return OFFSET_BYTES + len(metadata) * (1 if metadata.isascii() else 4)
+
+
 class PartitionKey(NamedTuple):
     """A partition as a group sees it."""
 
@@ -50,7 +59,7 @@ class _Transaction(NamedTuple):
 class OffsetStore:
     """The offsets of all groups of one partition of `__consumer_offsets`."""
 
-    __slots__ = ("_committed", "_open", "_open_of_group", "_pending", "count")
+    __slots__ = ("_bytes", "_committed", "_open", "_open_of_group", "_pending", "changed", "count")
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[str, dict[int, StoredOffset]]] = {}
@@ -59,6 +68,20 @@ class OffsetStore:
         self._open: dict[PartitionKey, frozenset[int]] = {}
         """The producers that have an open transaction with an offset of that partition."""
         self._open_of_group: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
+        self.changed: set[str] = set()
+
+    def size_bytes(self, group_id: str) -> int:
+        """What the offsets of a group take in memory, those of open transactions included."""
+        return self._bytes.get(group_id, 0)
+
+    def _grow(self, group_id: str, change_bytes: int) -> None:
+        self.changed.add(group_id)
+        left_bytes = self._bytes.get(group_id, 0) + change_bytes
+        if left_bytes:
+            self._bytes[group_id] = left_bytes
+        else:
+            self._bytes.pop(group_id, None)
 
     def get(self, group_id: str, topic: str, partition: int) -> StoredOffset | None:
         topics = self._committed.get(group_id)
@@ -120,7 +143,9 @@ class OffsetStore:
         transaction = self._pending.get(producer_id)
         if transaction is None:
             transaction = self._pending[producer_id] = _Transaction(frozenset((producer_id,)), {})
+        older = transaction.offsets.get(key)
         transaction.offsets[key] = stored
+        self._grow(key.group_id, offset_bytes(stored) - (offset_bytes(older) if older else 0))
         producers = self._open.get(key)
         if producers is None:
             self._open[key] = transaction.producer
@@ -132,8 +157,10 @@ class OffsetStore:
         """The offset was removed, with those of open transactions."""
         topics = self._committed.get(key.group_id)
         partitions = None if topics is None else topics.get(key.topic)
-        if partitions is not None and partitions.pop(key.partition, None) is not None:
+        gone = None if partitions is None else partitions.pop(key.partition, None)
+        if partitions is not None and gone is not None:
             self.count -= 1
+            self._grow(key.group_id, -offset_bytes(gone))
             assert topics is not None
             if not partitions:
                 del topics[key.topic]
@@ -141,7 +168,7 @@ class OffsetStore:
                 del self._committed[key.group_id]
         for producer_id in self._open.get(key, ()):
             pending = self._pending[producer_id].offsets
-            del pending[key]
+            self._grow(key.group_id, -offset_bytes(pending.pop(key)))
             if not pending:
                 del self._pending[producer_id]
             self._close(key, producer_id)
@@ -153,6 +180,7 @@ class OffsetStore:
             return []
         for key, stored in transaction.offsets.items():
             self._close(key, producer_id)
+            self._grow(key.group_id, -offset_bytes(stored))
             if is_commit:
                 committed = self.get(*key)
                 if committed is None or committed.log_offset < stored.log_offset:
@@ -167,9 +195,13 @@ class OffsetStore:
         partitions = topics.get(topic)
         if partitions is None:
             partitions = topics[topic] = {}
-        if partition not in partitions:
-            self.count += 1
+        older = partitions.get(partition)
         partitions[partition] = stored
+        if older is None:
+            self.count += 1
+            self._grow(group_id, offset_bytes(stored))
+        elif older.metadata != stored.metadata:
+            self._grow(group_id, offset_bytes(stored) - offset_bytes(older))
 
     def _close(self, key: PartitionKey, producer_id: int) -> None:
         producers = self._open[key]

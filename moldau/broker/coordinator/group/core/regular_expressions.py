@@ -38,6 +38,8 @@ class ResolveRegularExpressions:
     member_id: str
     expressions: frozenset[str]
     authorize_topic: Callable[[str], bool] | None
+    principal: str = ""
+    """Whose look-up it is."""
 
 
 class Change(Enum):
@@ -116,7 +118,11 @@ class RegularExpressions:
         if not needs_look_up and wanted == set(group.resolved):
             return Plan(change, records, None)
         command = ResolveRegularExpressions(
-            group.group_id, new.member_id, frozenset(wanted), client.authorize_topic
+            group.group_id,
+            new.member_id,
+            frozenset(wanted),
+            client.authorize_topic,
+            client.principal,
         )
         return Plan(change, records, command)
 

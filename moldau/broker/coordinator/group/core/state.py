@@ -30,7 +30,12 @@ from moldau.broker.coordinator.group.core.consumer_group import (
     RecordKey,
 )
 from moldau.broker.coordinator.group.core.consumer_groups import ConsumerGroups
-from moldau.broker.coordinator.group.core.context import ConsumerTimer, group_write_error, refused
+from moldau.broker.coordinator.group.core.context import (
+    GROUP_BYTES,
+    ConsumerTimer,
+    group_write_error,
+    refused,
+)
 from moldau.broker.coordinator.group.core.joining import Joining
 from moldau.broker.coordinator.group.core.offset_removal import (
     MAX_RECORDS_AT_ONCE,
@@ -79,6 +84,7 @@ class GroupState:
         self._deleted_topics = deleted_topics
         self.groups = context.groups
         self.offsets = context.offsets
+        self._memory = context.memory
         self._replayed_count = 0
         self._end_offset = 0
         self._is_live = False
@@ -95,10 +101,14 @@ class GroupState:
         group = self.groups.get(joining.request.group_id)
         is_first = group is None or (isinstance(group, ConsumerGroup) and group.is_empty)
         error = self.classic.join_error(joining.request, is_first=is_first)
+        if error is ErrorCode.NONE and not self._has_memory(group, joining):
+            error = ErrorCode.GROUP_MAX_SIZE_REACHED
         if error is not ErrorCode.NONE:
             return joining.refused(error)
         if not isinstance(group, ConsumerGroup):
-            return self.classic.join_group(joining, now_ms)
+            result = self.classic.join_group(joining, now_ms)
+            self._weigh(joining.request.group_id)
+            return result
         if not is_first:
             return self.consumer_groups.classic_members.join_group(joining, now_ms)
 
@@ -109,6 +119,25 @@ class GroupState:
             return joining.refused(group_write_error(error))
 
         return CoordinatorResult(records=group.tombstones(), after=after)
+
+    def _has_memory(self, group: ClassicGroup | ConsumerGroup | None, joining: Joining) -> bool:
+        """Whether the principal may have the coordinator keep what the member brings."""
+        request = joining.request
+        growth_bytes = joining.size_bytes + (0 if group is not None else GROUP_BYTES)
+        if group is not None:
+            growth_bytes -= group.member_bytes(request.member_id, request.group_instance_id)
+        return self._memory.may_grow(request.group_id, joining.client.principal, growth_bytes)
+
+    def _weigh(self, group_id: str) -> None:
+        """Note what a group and its offsets take now."""
+        group = self.groups.get(group_id)
+        own_bytes = 0 if group is None else group.size_bytes
+        self._memory.keep(group_id, own_bytes + self.offsets.size_bytes(group_id))
+
+    def _weigh_offsets(self) -> None:
+        changed = self.offsets.changed
+        while changed:
+            self._weigh(changed.pop())
 
     def protocol_of(self, group_id: str) -> ClassicGroups | ClassicMembers:
         """What serves SyncGroup, Heartbeat and LeaveGroup of that group."""
@@ -203,6 +232,7 @@ class GroupState:
             where = PartitionKey(key.group, key.topic, key.partition)
             if value is None:
                 self.offsets.remove(where)
+                self._weigh_offsets()
             else:
                 self._put_offset(where, _stored(value), record_offset, producer)
         elif isinstance(key, GroupMetadataKey):
@@ -210,10 +240,12 @@ class GroupState:
             self.classic.replay(key.group, value, is_live=self._is_live)
             if value is None and self.offsets.has_any(key.group):
                 self._keep(key.group)
+            self._weigh(key.group)
         elif isinstance(key, RecordKey):
             self.consumer_groups.replay(key, record)
             if value is None and self.offsets.has_any(key.group_id):
                 self._keep(key.group_id)
+            self._weigh(key.group_id)
 
     def _put_offset(
         self,
@@ -225,6 +257,8 @@ class GroupState:
         stored.log_offset = record_offset
         self.offsets.put(where, stored, None if producer is None else producer.producer_id)
         self._keep(where.group_id)
+        if self.offsets.changed:
+            self._weigh_offsets()
         if not self._is_live and self._is_of_deleted_topic(where.topic, stored.topic_id):
             self._outlived.add(where)
 
@@ -243,6 +277,7 @@ class GroupState:
     def replay_end_marker(self, producer: Producer, *, is_commit: bool) -> None:
         self._replayed_count += 1
         self.offsets.end_transaction(producer.producer_id, is_commit=is_commit)
+        self._weigh_offsets()
 
     def keys(self) -> Iterable[str]:
         return self.groups
@@ -268,13 +303,16 @@ class GroupState:
 
     def on_timer(self, key: Hashable, now_ms: float) -> CoordinatorResult:
         if isinstance(key, ClassicTimer):
-            return self.classic.on_timer(key, now_ms)
+            result = self.classic.on_timer(key, now_ms)
+            self._weigh(key.group_id)
+            return result
         if isinstance(key, OffsetsTimer):
             return self.removal.on_timer(key, now_ms)
         assert isinstance(key, ConsumerTimer), f"unknown timer {key!r}"
         return self.consumer_groups.on_timer(key, now_ms)
 
     def unloaded(self) -> list[Reply]:
+        self._memory.forget_all()
         return self.classic.unloaded()
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> CoordinatorResult:

@@ -87,6 +87,7 @@ class InitProducerId(NamedTuple):
         expected: the pair of a producer that comes back (KIP-360).
         enable_two_phase: its transactions end only when told to (KIP-939).
         keep_prepared: an open transaction is not aborted but handed over (KIP-939).
+        principal: whose memory the transactional id takes.
     """
 
     transactional_id: str
@@ -94,6 +95,7 @@ class InitProducerId(NamedTuple):
     expected: ProducerIdAndEpoch | None = None
     enable_two_phase: bool = False
     keep_prepared: bool = False
+    principal: str = ""
 
 
 class Recovery(NamedTuple):

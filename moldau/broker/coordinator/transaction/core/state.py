@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from moldau.broker.coordinator.core.kept_memory import KeptMemory
 from moldau.broker.coordinator.core.result import (
     Answerable,
     CoordinatorRecord,
@@ -33,6 +34,8 @@ from moldau.broker.coordinator.transaction.core.rules import (
 from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
     NO_PRODUCER,
+    PARTITION_BYTES,
+    TRANSACTION_BYTES,
     ProducerIdAndEpoch,
     Transaction,
     TransactionStatus,
@@ -159,8 +162,10 @@ class TransactionState:
         settings: TransactionSettings,
         producer_ids: SpareProducerIds,
         transaction_version: Callable[[], int],
+        memory: KeptMemory | None = None,
     ) -> None:
         self._settings = settings
+        self._memory = memory or KeptMemory()
         self._producer_ids = producer_ids
         self._transaction_version = transaction_version
         self.transactions: dict[str, Transaction] = {}
@@ -190,9 +195,11 @@ class TransactionState:
             self.transactions.pop(transactional_id, None)
             self._recoveries.pop(transactional_id, None)
             self._stop_sending(transactional_id)
+            self._memory.keep(transactional_id, 0)
             return
         assert isinstance(value, TransactionLogValue)
         transaction = self.transactions[transactional_id] = from_record(key, value)
+        self._memory.keep(transactional_id, transaction.size_bytes)
         if transaction.status is TransactionStatus.ONGOING:
             self._open[transactional_id] = open_ms
         if not transaction.status.is_prepared:
@@ -223,6 +230,7 @@ class TransactionState:
         """No request waits in here: those without an answer wait for a commit, in the shard."""
         for transactional_id in list(self._sending):
             self._stop_sending(transactional_id)
+        self._memory.forget_all()
         return []
 
     # -- requests --------------------------------------------------------------------------------
@@ -233,11 +241,17 @@ class TransactionState:
         transactional_id = request.transactional_id
         server_version = self._transaction_version()
         error = rules.initialization_refusal(request, self._settings, server_version)
+        known = self.transactions.get(transactional_id)
+        growth_bytes = TRANSACTION_BYTES + len(transactional_id) if known is None else 0
+        if error is ErrorCode.NONE and not self._memory.may_grow(
+            transactional_id, request.principal, growth_bytes
+        ):
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is not ErrorCode.NONE:
             return CoordinatorResult.reply(reply_to, InitProducerIdAnswer(error))
         decision = rules.initialize(
             request,
-            self.transactions.get(transactional_id),
+            known,
             recovery=self._recoveries.get(transactional_id),
             spare_producer_id=self._producer_ids.spare,
             server_version=server_version,
@@ -286,6 +300,10 @@ class TransactionState:
             client_version=client_version,
             now_ms=now_ms,
         )
+        if not isinstance(decision, ErrorCode) and not self._memory.may_grow(
+            transactional_id, "", PARTITION_BYTES * len(added)
+        ):
+            decision = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if isinstance(decision, ErrorCode):
             return self._refuse(reply_to, decision, failed)
         return self._write(decision, reply_to, failed(ErrorCode.NONE), failed)

@@ -125,6 +125,11 @@ class ProducerIdAndEpoch(NamedTuple):
 NO_PRODUCER: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
+TRANSACTION_BYTES: Final = 800
+PARTITION_BYTES: Final = 120
+"""What a transaction and each of its partitions take in memory, about."""
+
+
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """A transactional id. Changes make a new object, along LEGAL_PREDECESSORS.
@@ -149,6 +154,12 @@ class Transaction:
     next_producer_id: int = NO_PRODUCER_ID
     next_producer_epoch: int = NO_PRODUCER_EPOCH
     client_version: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about."""
+        text_bytes = len(self.transactional_id)
+        return TRANSACTION_BYTES + text_bytes + PARTITION_BYTES * len(self.partitions)
 
     # -- its producers ---------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import re2
 
 from moldau.broker.coordinator.expression_matcher import REST_PER_COMPILATION
+from moldau.broker.coordinator.group.coordinator import MAX_LOOK_UP_TASKS
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
@@ -82,6 +84,52 @@ async def test_a_regular_expression_is_resolved(broker: DataPath) -> None:
     broker.clock.advance(1000)
     answer = await broker.ask(request, 1)
     assert [each.partitions for each in answer.assignment.topic_partitions] == [[0, 1]]
+
+
+async def test_look_ups_of_many_groups_have_few_tasks_and_take_turns(
+    broker: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each group's would hold all names of topics; one user's groups do not delay another's."""
+    coordinator = broker.services.group_coordinator
+    begun: list[str] = []
+    resolve, gate = coordinator._resolve, asyncio.Event()
+
+    async def resolve_later(partition_index: int, command: Any) -> None:
+        begun.append(command.group_id)
+        await gate.wait()
+        await resolve(partition_index, command)
+
+    monkeypatch.setattr(coordinator, "_resolve", resolve_later)
+    monkeypatch.setattr(coordinator._look_ups, "max_count", 6)
+
+    async def joins(group_id: str, member_epoch: int = 0) -> None:
+        request = heartbeat(
+            group_id=group_id,
+            member_epoch=member_epoch,
+            subscribed_topic_names=None,
+            subscribed_topic_regex="ev.*",
+        )
+        assert (await broker.ask(request, 1)).error_code == ErrorCode.NONE
+
+    broker.connection.principal = "User:greedy"
+    greedy = [f"greedy-{number}" for number in range(14)]
+    for group_id in greedy:
+        await joins(group_id)
+        if group_id == greedy[MAX_LOOK_UP_TASKS - 1]:
+            await until_async(lambda: len(begun) == MAX_LOOK_UP_TASKS)
+    broker.connection.principal = "User:good"
+    await joins("good")
+    assert len(broker.background) == MAX_LOOK_UP_TASKS
+    assert len(coordinator._look_ups) == 6
+    gate.set()
+    await until_async(lambda: "ev.*" in resolved(broker, "good"))
+    assert begun.index("good") <= MAX_LOOK_UP_TASKS + 1, "the second of those that waited"
+    # Those that found no place are looked up with their next heartbeat.
+    left_out = [group_id for group_id in greedy if group_id not in begun]
+    assert len(left_out) == 14 - 4 - 5
+    for group_id in left_out:
+        await joins(group_id, 1)
+    await until_async(lambda: all("ev.*" in resolved(broker, each) for each in greedy))
 
 
 async def test_who_has_a_costly_expression_compiled_is_throttled_before_the_answer(

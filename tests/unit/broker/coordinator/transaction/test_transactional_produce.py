@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.coordinator.transaction import verification
 from moldau.broker.replica import verification_guards
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
@@ -493,12 +492,16 @@ async def test_the_number_of_guards_is_limited(
 async def test_the_number_of_questions_is_limited(
     broker: DataPath, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verification, "MAX_WAITING", 1)
+    monkeypatch.setattr(broker.services.transaction_verifier._places, "capacity", 2)
     coordinator.reply = None
     waiting = send(broker, transactional())
     assert errors(send(broker, batch(), transactional(0))) == [
         ErrorCode.NONE,
         ErrorCode.NOT_ENOUGH_REPLICAS,
     ]
-    coordinator.open[0].answer()
-    assert errors(waiting) == [ErrorCode.NONE]
+    broker.connection.principal = "User:other"
+    other = send(broker, transactional(producer_id=77), transactional_id="other")
+    assert not other.is_answered, "there is a place left for others"
+    for asked in coordinator.open:
+        asked.answer()
+    assert errors(waiting) == errors(other) == [ErrorCode.NONE]

@@ -467,3 +467,34 @@ async def test_who_may_produce_in_a_transaction(path: DataPath, authorizer: Forb
     await client.init()
     authorizer.forbidden.add((Operation.WRITE, ResourceType.TRANSACTIONAL_ID, ID))
     assert await client.send(b"a value") is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+async def test_transactional_ids_of_one_principal_leave_room_for_others(tmp_path: Path) -> None:
+    """A new id is refused; one that exists goes on, and others have theirs."""
+    async with DataPath(tmp_path, moldau_transaction_coordinator_max_bytes=5_000) as path:
+        path.replay(FeatureLevelRecord(name="transaction.version", feature_level=2))
+        path.create_topic("__transaction_state", cleanup_policy="compact")
+
+        async def made(principal: str, transactional_id: str) -> ErrorCode:
+            path.connection.principal = principal
+            request = InitProducerIdRequest(
+                transactional_id=transactional_id, transaction_timeout_ms=60_000
+            )
+            loading = (
+                ErrorCode.NOT_COORDINATOR,
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            )
+
+            async def answered() -> list[ErrorCode]:
+                error = ErrorCode.of((await path.ask(request, 5)).error_code)
+                return [] if error in loading else [error]
+
+            return (await until_async(answered))[0]
+
+        unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        asked = [await made("User:greedy", f"greedy-{n}") for n in range(5)]
+        assert asked == [ErrorCode.NONE] * 3 + [unavailable] * 2
+        assert await made("User:good", "good") is ErrorCode.NONE
+        assert await made("User:greedy", "greedy-0") is ErrorCode.NONE
+        memory = path.services.transaction_coordinator.runtime
+        assert [len(state._memory._kept) for _, state in memory.states()] == [4]

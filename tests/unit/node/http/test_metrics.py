@@ -54,3 +54,39 @@ def test_what_prometheus_reads_is_what_was_counted() -> None:
         if sample.name.endswith("_bucket")
     }
     assert buckets == {"1.0": 1, "10.0": 2, "+Inf": 3}
+
+
+def test_a_family_has_all_labels_of_its_series_and_a_histogram_its_sum() -> None:
+    registry = Registry(lambda: 0.0)
+    name = "kafka.server:type=Test,name=Things"
+    for labels in ({"b": "1"}, {"a": "2", "b": "3"}):
+        registry.counter(name, **labels).add(1)
+    times = registry.histogram("kafka.server:type=Test,name=Times", bounds=(1.0,), topic="t")
+    for value in (0.5, 0.25, 7.0):
+        times.observe(value)
+    text = render(snapshot(registry)).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    things = families["kafka_server_test_things"]
+    assert (things.type, things.documentation) == ("counter", name)
+    assert [each.labels for each in things.samples if each.value] == [
+        {"a": "", "b": "1"},
+        {"a": "2", "b": "3"},
+    ]
+    found = {
+        (each.name.rpartition("_")[2], each.labels.get("le")): each.value
+        for each in families["kafka_server_test_times"].samples
+    }
+    assert found == {
+        ("bucket", "1.0"): 2,
+        ("bucket", "+Inf"): 3,
+        ("count", None): 3,
+        ("sum", None): 7.75,
+    }
+    labels = [each.labels["topic"] for each in families["kafka_server_test_times"].samples]
+    assert set(labels) == {"t"}
+
+
+def test_figures_of_the_process_are_among_them() -> None:
+    text = render([]).decode()
+    for name in ("process_resident_memory_bytes", "python_gc_collections_total"):
+        assert f"\n# TYPE {name.removesuffix('_total')}" in text or f"# TYPE {name}" in text

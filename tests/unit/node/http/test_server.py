@@ -10,13 +10,13 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from moldau.config import NodeConfig
-from moldau.node.http import server as http_server
+from moldau.metadata.image import MetadataImage
 from moldau.node.http.access import Authority, HttpAccess, HttpSecurity
+from moldau.node.http.connections import HttpLimits
 from moldau.node.http.server import HttpListener
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from tests.kit.manual_clock import ManualClock
-from tests.kit.waiting import until_async
 
 pytestmark = pytest.mark.real
 
@@ -32,7 +32,7 @@ def access() -> HttpAccess:
             "controller.quorum.voters": "1@localhost:9093",
         }
     )
-    authority = Authority(Authorizer, asyncio.get_running_loop, dict)
+    authority = Authority(Authorizer, asyncio.get_running_loop, MetadataImage)
     return HttpAccess(HttpSecurity.of(config), authority)
 
 
@@ -63,6 +63,7 @@ def made(is_ready: Callable[[], bool] = lambda: False) -> HttpListener:
         is_ready=is_ready,
         data_loop=asyncio.get_running_loop(),
         access=access(),
+        limits=HttpLimits(1_000, 100, 5, 75, 30, 1 << 26),
     )
 
 
@@ -84,45 +85,3 @@ async def test_a_node_that_recovers_is_alive_and_not_ready():
     await listener.close()
     with pytest.raises(OSError, match="refused"):
         await status(port, "/healthz")
-
-
-async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
-    listener = made()
-    await listener.start("127.0.0.1", 0)
-    try:
-        clients = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(3)]
-        for reader, writer in clients:  # the listener knows it when it has answered
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            await reader.readuntil(b"\r\n\r\n")
-        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-        async with asyncio.timeout(20):
-            assert await reader.read() == b""
-        for _, each in (*clients, (reader, writer)):
-            each.close()
-            await each.wait_closed()
-
-        async def is_served() -> bool:
-            try:
-                return await status(listener.port, "/healthz") == 200
-            except OSError:
-                return False  # those before have not quite gone
-
-        await until_async(is_served, what="room again")
-    finally:
-        await listener.close()
-
-
-@pytest.mark.parametrize("sent", [b"", b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"])
-async def test_a_client_that_ends_no_request_is_cut(monkeypatch: pytest.MonkeyPatch, sent: bytes):
-    monkeypatch.setattr(http_server, "SILENCE_S", 0.05)
-    listener = made()
-    await listener.start("127.0.0.1", 0)
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-        writer.write(sent)
-        async with asyncio.timeout(20):
-            assert await reader.read() == b""
-        writer.close()
-    finally:
-        await listener.close()

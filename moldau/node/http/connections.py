@@ -1,0 +1,300 @@
+"""Connections of HTTP clients: how many there are, how long each may take, and what it may hold.
+
+Owns the places of connections and their time limits, on the foundation of aiohttp's protocol, of
+which versions from 3.14.4 on, before 4, are served: earlier ones raise what is no HTTP error for
+some targets, and queue requests without a bound. Must not know pages, or who asks.
+
+Invariants: a new connection always finds a place, so that a probe does: where all are taken, the
+address that has most of them loses the one that has waited longest. A connection without a request
+under way is cut after `header_timeout_s` once the next has begun, else after `idle_timeout_s`; one
+whose answer is not taken after `response_timeout_s`. No body is decompressed. What a client causes
+is one line for each kind and address in ten seconds, and no traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from enum import Enum
+from typing import Any, Final, NamedTuple, cast
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from moldau.addresses import canonical_address
+from moldau.config import NodeConfig
+from moldau.node.http.places import Places
+from moldau.runtime.clock import Clock
+from moldau.runtime.telemetry.logs import Event
+from moldau.server.audit_log import Lines
+from moldau.text import quoted
+
+logger = logging.getLogger("moldau.node.http")
+
+SERVER: Final = "moldau"
+"""The header `Server`, on every answer: without a version of anything."""
+END_OF_HEADERS: Final = b"\r\n\r\n"
+MAX_AHEAD_BYTES: Final = 128 * 1024
+"""Of a header block, and of what a client sends behind a request that is under way."""
+NO_HTTP: Final = "what it sends is no HTTP"
+LINGER_S: Final = 1.0
+"""How long what a client still sends is thrown away before its connection is closed: else it could
+not read the answer to a request whose body was refused."""
+ENDING_S: Final = 5.0
+"""How long a connection that closes may take for the rest of its answer."""
+
+
+class HttpLimits(NamedTuple):
+    """What clients of the HTTP listener may take.
+
+    Attributes:
+        max_connections: of all addresses.
+        max_connections_per_ip: of one address.
+        header_timeout_s: from a connection's beginning, or the first byte of a further request, to
+            the end of the headers.
+        idle_timeout_s: without a request under way.
+        response_timeout_s: from the end of the headers until the client has taken the answer.
+        max_unsent_bytes: of answers that clients have not taken yet, all together.
+    """
+
+    max_connections: int
+    max_connections_per_ip: int
+    header_timeout_s: float
+    idle_timeout_s: float
+    response_timeout_s: float
+    max_unsent_bytes: int
+
+    @classmethod
+    def of(cls, config: NodeConfig) -> HttpLimits:
+        return cls(
+            config.get_int("moldau.http.max.connections"),
+            config.get_int("moldau.http.max.connections.per.ip"),
+            config.get_int("moldau.http.header.timeout.ms") / 1000,
+            config.get_int("moldau.http.idle.timeout.ms") / 1000,
+            config.get_int("moldau.http.response.timeout.ms") / 1000,
+            config.get_int("moldau.http.max.unsent.bytes"),
+        )
+
+
+class ClientLines:
+    """What clients get wrong, one line for each kind and address in ten seconds, then a count."""
+
+    def __init__(self, clock: Clock, max_lines: int) -> None:
+        self._lines = Lines(logger, logging.WARNING, clock, max_lines)
+
+    def tell(self, host: str, problem: str) -> None:
+        """`problem` is one of a bounded number, without anything that a client chose."""
+
+        def event() -> Event:
+            text = f"HTTP client at {quoted(host)}: {problem}"
+            fields: dict[str, object] = {"host": host, "problem": problem}
+            return Event("HTTP client", text, fields, is_counted=True)
+
+        self._lines.tell((host, problem), (host,), event)
+
+    def close(self) -> None:
+        """Write the counts that are due."""
+        self._lines.close()
+
+
+class HttpConnections:
+    """All connections of one listener, on its loop."""
+
+    def __init__(self, limits: HttpLimits, lines: ClientLines) -> None:
+        self.limits = limits
+        self.lines = lines
+        self.places: Places[HttpConnection] = Places(
+            limits.max_connections, limits.max_connections_per_ip
+        )
+
+    def make_room(self, size_bytes: int) -> None:
+        """Have so many bytes less than allowed wait for clients: the address that most of them
+        wait for loses the connection that has waited longest.
+        """
+        waiting = {each: each.unsent_bytes for each in self.places if each.unsent_bytes}
+        while waiting and sum(waiting.values()) + size_bytes > self.limits.max_unsent_bytes:
+            by_host: Counter[str] = Counter()
+            for each, unsent_bytes in waiting.items():
+                by_host[each.host] += unsent_bytes
+            [(host, _)] = by_host.most_common(1)
+            loser = min(
+                (each for each in waiting if each.host == host), key=lambda each: each.since_s
+            )
+            del waiting[loser]
+            loser.cut("cut, as its address leaves too many bytes of answers unread")
+
+
+class Phase(Enum):
+    """What a connection is doing; what follows is in `TRANSITIONS`."""
+
+    HEADER = "the end of a header block is due"
+    ANSWERING = "a request is under way"
+    IDLE = "all that was asked is answered"
+    ENDING = "the rest of the last answer leaves"
+    GONE = "gone"
+
+
+TRANSITIONS: Final = {
+    Phase.HEADER: (Phase.ANSWERING, Phase.GONE),
+    Phase.ANSWERING: (Phase.HEADER, Phase.IDLE, Phase.ENDING, Phase.GONE),
+    Phase.IDLE: (Phase.HEADER, Phase.ANSWERING, Phase.GONE),
+    Phase.ENDING: (Phase.GONE,),
+    Phase.GONE: (),
+}
+_LATE: Final = {
+    Phase.HEADER: "no whole header block in time",
+    Phase.ANSWERING: "the answer is not taken in time",
+    Phase.ENDING: "the answer is not taken in time",
+}
+"""What is logged when a phase takes too long."""
+
+
+class HttpConnection(web.RequestHandler):
+    """One client's connection: aiohttp's protocol, with limits."""
+
+    def __init__(self, connections: HttpConnections, server: web.Server) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=cast(logging.Logger, None),
+            logger=logging.getLogger("moldau.node.http.protocol"),
+            keepalive_timeout=connections.limits.idle_timeout_s,
+            lingering_time=LINGER_S,
+            auto_decompress=False,
+        )
+        self._connections = connections
+        self._phase = Phase.HEADER
+        self._below: asyncio.Transport | None = None  # aiohttp forgets its own when it closes
+        self._limit: asyncio.TimerHandle | None = None
+        self._end = b""
+        self._ahead_bytes = 0
+        self.host = ""
+        self.is_busy = False
+        self.since_s = 0.0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the client has not taken yet."""
+        return 0 if self._below is None else self._below.get_write_buffer_size()
+
+    # -- of the transport ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._below = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.host = canonical_address(str(peer[0])) if peer else ""
+        connections = self._connections
+        self.since_s = self._loop.time()
+        connections.places.take(self)
+        self._wait(connections.limits.header_timeout_s)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._forget()
+        self._below = None
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase is Phase.GONE:
+            return
+        if data and self._phase is not Phase.ENDING:
+            if self._ahead_bytes > MAX_AHEAD_BYTES:
+                self.cut("too many bytes of headers, or behind a request")
+                return
+            self._ahead_bytes += len(data)
+            self._end = (self._end + data[-len(END_OF_HEADERS) :])[-len(END_OF_HEADERS) :]
+            if self._phase is Phase.IDLE:
+                self._move(Phase.HEADER, self._connections.limits.header_timeout_s)
+        super().data_received(data)
+
+    # -- of requests -----------------------------------------------------------------------------
+
+    def begin_request(self) -> None:
+        """The header block of the next request is whole."""
+        self._ahead_bytes = 0
+        if self._phase in (Phase.HEADER, Phase.IDLE):
+            self._move(Phase.ANSWERING, self._connections.limits.response_timeout_s)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        self.begin_request()
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        self._tell(NO_HTTP)
+        answer = web.Response(status=400, text="400: Bad Request")
+        answer.force_close()
+        return answer
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        resp.headers.setdefault("Server", SERVER)
+        if request.body_exists:
+            resp.force_close()  # the body is not read
+        if isinstance(resp, web.Response) and isinstance(resp.body, bytes):
+            self._connections.make_room(len(resp.body))
+        finished = await super().finish_response(request, resp, start_time)
+        if self._phase is Phase.ANSWERING:
+            limits = self._connections.limits
+            if not resp.keep_alive:
+                self._move(Phase.ENDING, ENDING_S)
+            elif self._end == END_OF_HEADERS:
+                self._move(Phase.IDLE, limits.idle_timeout_s)
+            else:  # a part of the next header block has come already
+                self._move(Phase.HEADER, limits.header_timeout_s)
+        return finished
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """One line of what a client caused; the traceback of what it did not."""
+        error = kw.get("exc_info")
+        if isinstance(error, HttpProcessingError | web.RequestPayloadError | ConnectionError):
+            self._tell(NO_HTTP)
+        else:
+            super().log_exception(*args, **kw)
+
+    # -- limits ----------------------------------------------------------------------------------
+
+    def cut(self, problem: str = "") -> None:
+        """End the connection now, without another byte; with a line unless `problem` is empty."""
+        if problem:
+            self._tell(problem)
+        below = self._below
+        self._forget()
+        self.force_close()
+        if below is not None:
+            below.abort()
+
+    def give_up(self) -> None:
+        self.cut("cut, as its address takes too many connections")
+
+    def _tell(self, problem: str) -> None:
+        self._connections.lines.tell(self.host, problem)
+
+    def _move(self, phase: Phase, limit_s: float) -> None:
+        assert phase in TRANSITIONS[self._phase], f"{self._phase} → {phase}"
+        self._phase = phase
+        self.since_s = self._loop.time()
+        self.is_busy = phase is Phase.ANSWERING
+        self._wait(limit_s)
+
+    def _wait(self, limit_s: float) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+        self._limit = self._loop.call_later(limit_s, self._on_limit)
+
+    def _on_limit(self) -> None:
+        has_spoken = bool(self._end)
+        self.cut(_LATE.get(self._phase, "") if has_spoken else "")
+
+    def _forget(self) -> None:
+        self._phase = Phase.GONE
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+        self._connections.places.leave(self)

@@ -1,0 +1,445 @@
+"""Who holds how much of the memory of requests and of unread answers, and who waits for it.
+
+Owns: a budget for each kind of peer; in each budget what every principal and every address holds,
+and the line of those that wait. Must not: know sockets, frames or time. Invariants: what `allows`
+lets through takes no budget over its limit and the node not over its own, but for the one frame
+that is let through when nothing moves (`free_a_frame`), which takes only what others leave; what
+has been charged and given back is zero; a release looks at a few of those that wait, however many
+there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final, Protocol
+
+from moldau.protocol.framing import (
+    CHUNK_BYTES,
+    FIRST_LARGE_BUFFER_BYTES,
+    Account,
+    Use,
+    rounded_bytes,
+)
+
+DEFAULT_MEMORY_LIMIT_BYTES: Final = 1024 * 1024 * 1024
+"""What all budgets hold together (`queued.max.request.bytes`)."""
+
+DEFAULT_FAIR_SHARE: Final = 25
+"""`moldau.fair.share`, in per cent of a budget."""
+
+MIN_BUDGET_BYTES: Final = 8 * CHUNK_BYTES
+"""A budget has that much, however little the node may take."""
+
+SMALL_READS_PART: Final = 8
+"""One part in so many of a budget is for small frames: large ones never fill it."""
+
+TRIES: Final = 16
+"""How many of those that wait are looked at for a release."""
+
+
+class PeerKind(Enum):
+    """Peers with a budget of their own; the value is what documents and the log call them."""
+
+    CLIENTS = "clients"
+    NODES = "nodes"
+    CLIENT_LOGINS = "clients that have not authenticated"
+    NODE_LOGINS = "nodes that have not authenticated"
+
+
+WEIGHTS: Final = {
+    PeerKind.CLIENTS: 70,
+    PeerKind.NODES: 20,
+    PeerKind.CLIENT_LOGINS: 5,
+    PeerKind.NODE_LOGINS: 5,
+}
+"""The parts of the node's limit; those of kinds that no listener has go to the others."""
+
+
+class Waiter(Protocol):
+    """The connection that an account belongs to."""
+
+    listener_name: str
+
+    @property
+    def is_inside_large_frame(self) -> bool:
+        """Whether the peer owes us the rest of a large frame that has a buffer."""
+
+    def memory_available(self) -> bool:
+        """Try again; whether it went on."""
+
+    def close(self, reason: str) -> None:
+        """End the connection."""
+
+
+class Holder:
+    """A principal or an address in one budget.
+
+    Attributes:
+        held_bytes: what its connections are charged with.
+        waiting_count: its connections that wait.
+    """
+
+    __slots__ = ("held_bytes", "share_count", "waiting_count")
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self.waiting_count = 0
+        self.share_count = 0
+
+
+class _Source:
+    """Those of one principal and address that wait, in their order."""
+
+    __slots__ = ("key", "waiting")
+
+    def __init__(self, key: tuple[str, str]) -> None:
+        self.key = key
+        self.waiting: deque[Share] = deque()
+
+
+class Budget:
+    """What the peers of one kind may hold together.
+
+    Attributes:
+        limit_bytes: all of it.
+        large_limit_bytes: what is held above which no large frame begins or grows.
+        principal_cap_bytes: what one principal may have while nothing else waits: the rest is for
+            others, so that they find room at once.
+        address_cap_bytes: the same of one address: more, as others may come from there.
+        share_bytes: what one of them may have while others wait.
+        moved: whether memory was given back, or a connection that waited went on, since this was
+            set to False.
+    """
+
+    __slots__ = (
+        "address_cap_bytes",
+        "held_bytes",
+        "holders",
+        "kind",
+        "large_limit_bytes",
+        "limit_bytes",
+        "line",
+        "moved",
+        "principal_cap_bytes",
+        "share_bytes",
+        "sources",
+        "waiting_count",
+    )
+
+    def __init__(self, kind: PeerKind) -> None:
+        self.kind = kind
+        self.limit_bytes = self.large_limit_bytes = self.share_bytes = 0
+        self.principal_cap_bytes = self.address_cap_bytes = 0
+        self.held_bytes = 0
+        self.waiting_count = 0
+        self.moved = False
+        self.holders: dict[tuple[bool, str], Holder] = {}
+        self.sources: dict[tuple[str, str], _Source] = {}
+        self.line: deque[_Source] = deque()
+
+    def set_limits(self, limit_bytes: int, fair_share: int) -> None:
+        """Use other limits from now on; `fair_share` is in per cent."""
+        self.limit_bytes = max(limit_bytes, MIN_BUDGET_BYTES)
+        share = self.limit_bytes * fair_share // 100
+        self.share_bytes = max(share, 2 * CHUNK_BYTES)
+        self.principal_cap_bytes = max(self.limit_bytes - share, share)
+        self.address_cap_bytes = max(self.limit_bytes - share // 2, share)
+        self.large_limit_bytes = self.limit_bytes - self.limit_bytes // SMALL_READS_PART
+
+    def wanted_bytes(self) -> int:
+        """What those that wait need to go on."""
+        return sum(share.wanted_bytes for share in self.waiting())
+
+    def waiting(self) -> Iterator[Share]:
+        """All that wait."""
+        for source in self.line:
+            yield from (share for share in source.waiting if share.is_waiting)
+
+    def holder(self, name: str, *, is_principal: bool) -> Holder:
+        """The one of that name, shared by all of its connections."""
+        holder = self.holders.get((is_principal, name))
+        if holder is None:
+            holder = self.holders[is_principal, name] = Holder()
+        return holder
+
+
+class Share(Account):
+    """The account of one connection, charged to its principal, its address and their budget.
+
+    Attributes:
+        user: the principal; empty for a peer that has no name of its own.
+        held_bytes: what this connection holds.
+        barred: the holder whose share kept the last request from being allowed; None if it was the
+            budget.
+    """
+
+    __slots__ = (
+        "_shares",
+        "address",
+        "barred",
+        "budget",
+        "held_bytes",
+        "host",
+        "is_closed",
+        "is_waiting",
+        "owner",
+        "principal",
+        "user",
+        "wanted_bytes",
+    )
+
+    def __init__(
+        self, shares: MemoryShares, owner: Waiter, kind: PeerKind, user: str, host: str
+    ) -> None:
+        self._shares = shares
+        self.owner = owner
+        self.held_bytes = 0
+        self.wanted_bytes = 0
+        self.is_waiting = False
+        self.is_closed = False
+        self.barred: Holder | None = None
+        self.host = host
+        self._enter(kind, user)
+
+    def _enter(self, kind: PeerKind, user: str) -> None:
+        self.user = user
+        budget = self.budget = self._shares.budget(kind)
+        # Those without a name have nothing in common.
+        self.principal = budget.holder(user, is_principal=True) if user else Holder()
+        self.address = budget.holder(self.host, is_principal=False)
+        self.principal.share_count += 1
+        self.address.share_count += 1
+
+    def move(self, kind: PeerKind, user: str) -> None:
+        """The peer has said who it is: what it holds is charged to that principal from now on."""
+        is_waiting, held = self.is_waiting, self.held_bytes
+        if is_waiting:
+            self._shares.leave_line(self)
+        self.refund(held)
+        self._leave()
+        self._enter(kind, user)
+        self.charge(held)
+        if is_waiting:
+            self._shares.wait(self)
+
+    @property
+    def is_calm(self) -> bool:
+        budget = self.budget
+        return budget.held_bytes + FIRST_LARGE_BUFFER_BYTES <= budget.share_bytes
+
+    @property
+    def needs_to_be_free(self) -> bool:
+        """Whether the frame that may go beyond its budget is still under way."""
+        return self.is_waiting or self.owner.is_inside_large_frame
+
+    @property
+    def is_over_share(self) -> bool:
+        """Whether its principal or address holds more than it may while others wait."""
+        share_bytes = self.budget.share_bytes
+        return self.principal.held_bytes > share_bytes or self.address.held_bytes > share_bytes
+
+    def allows(self, size_bytes: int, use: Use) -> bool:
+        budget = self.budget
+        # While all together hold less than a share, none holds more.
+        if budget.held_bytes + size_bytes <= budget.share_bytes:
+            return True
+        return self._allows(size_bytes, use)
+
+    def _allows(self, size_bytes: int, use: Use) -> bool:
+        shares, budget = self._shares, self.budget
+        self.wanted_bytes = size_bytes
+        self.barred = None
+        if size_bytes > shares.room_beside(budget):
+            return False
+        if shares.freed is self:
+            return True
+        limit = budget.limit_bytes if use is Use.READ else budget.large_limit_bytes
+        if budget.held_bytes + size_bytes > limit:
+            return False
+        for holder, cap_bytes in (
+            (self.principal, budget.principal_cap_bytes),
+            (self.address, budget.address_cap_bytes),
+        ):
+            others_wait = budget.waiting_count > holder.waiting_count
+            # A frame that has begun may end: only its end gives back what it holds.
+            is_bound = others_wait and use is not Use.GROWTH
+            most = budget.share_bytes if is_bound else cap_bytes
+            if holder.held_bytes + size_bytes > most:
+                self.barred = holder
+                return False
+        return True
+
+    def charge(self, size_bytes: int) -> None:
+        self.held_bytes += size_bytes
+        self.principal.held_bytes += size_bytes
+        self.address.held_bytes += size_bytes
+        self.budget.held_bytes += size_bytes
+
+    def refund(self, size_bytes: int) -> None:
+        self.held_bytes -= size_bytes
+        self.principal.held_bytes -= size_bytes
+        self.address.held_bytes -= size_bytes
+        budget = self.budget
+        budget.held_bytes -= size_bytes
+        budget.moved = True
+        if self.is_closed and not self.held_bytes:
+            self._leave()
+
+    def close(self) -> None:
+        """The connection has ended; what is still in use is given back later."""
+        if self.is_waiting:
+            self._shares.leave_line(self)
+        if self._shares.freed is self:
+            self._shares.freed = None
+        self.is_closed = True
+        del self.owner  # no cycle is left
+        if not self.held_bytes:
+            self._leave()
+
+    def _leave(self) -> None:
+        holders = self.budget.holders
+        for is_principal, name, holder in (
+            (True, self.user, self.principal),
+            (False, self.host, self.address),
+        ):
+            holder.share_count -= 1
+            if not holder.share_count:
+                holders.pop((is_principal, name), None)
+
+
+class MemoryShares:
+    """The budgets of one server.
+
+    Attributes:
+        limit_bytes: of all budgets together.
+        waiting_count: connections that wait, of all budgets.
+        freed: the account whose frame may go beyond its budget, as nothing moves otherwise.
+    """
+
+    def __init__(self) -> None:
+        self.limit_bytes = 0
+        self.waiting_count = 0
+        self.freed: Share | None = None
+        self._fair_share = DEFAULT_FAIR_SHARE
+        self._budgets: dict[PeerKind, Budget] = {}
+
+    def __iter__(self) -> Iterator[Budget]:
+        return iter(self._budgets.values())
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(budget.held_bytes for budget in self)
+
+    def add_peers(self, *, is_between_nodes: bool, has_logins: bool) -> None:
+        """Give the peers of a listener their parts of the limit."""
+        self.budget(PeerKind.NODES if is_between_nodes else PeerKind.CLIENTS)
+        if has_logins:
+            self.budget(PeerKind.NODE_LOGINS if is_between_nodes else PeerKind.CLIENT_LOGINS)
+
+    def budget(self, kind: PeerKind) -> Budget:
+        """The budget of a kind; from its first use on it has its part of the limit."""
+        budget = self._budgets.get(kind)
+        if budget is None:
+            budget = self._budgets[kind] = Budget(kind)
+            self._divide()
+        return budget
+
+    def set_limits(self, limit_bytes: int, fair_share: int, largest_frame_bytes: int) -> None:
+        """Use other limits from now on; what is held stays.
+
+        Args:
+            limit_bytes: `queued.max.request.bytes`; it counts as twice the largest frame at least.
+            fair_share: `moldau.fair.share`, in per cent.
+            largest_frame_bytes: `socket.request.max.bytes`.
+        """
+        largest = rounded_bytes(largest_frame_bytes) + 2 * CHUNK_BYTES
+        self.limit_bytes = max(limit_bytes, 2 * largest)
+        self._fair_share = fair_share
+        self._divide()
+
+    def _divide(self) -> None:
+        total = sum(WEIGHTS[kind] for kind in self._budgets)
+        for kind, budget in self._budgets.items():
+            budget.set_limits(self.limit_bytes * WEIGHTS[kind] // total, self._fair_share)
+
+    def room_beside(self, budget: Budget) -> int:
+        """What is left for a frame that may go beyond its budget: the others keep a share each."""
+        kept = sum(
+            max(other.share_bytes - other.held_bytes, 0) for other in self if other is not budget
+        )
+        return self.limit_bytes - self.held_bytes - kept
+
+    # -- the line --------------------------------------------------------------------------------
+
+    def wait(self, share: Share, *, is_first: bool = False) -> None:
+        """Have the account's owner try again when there may be memory.
+
+        Args:
+            is_first: it has tried in vain, and keeps its place among those of its principal and
+                address.
+        """
+        budget = share.budget
+        key = (share.user, share.host)
+        source = budget.sources.get(key)
+        if source is None:
+            source = budget.sources[key] = _Source(key)
+            budget.line.append(source)
+        if is_first:
+            source.waiting.appendleft(share)
+        else:
+            source.waiting.append(share)
+        share.is_waiting = True
+        self._count(share, 1)
+
+    def leave_line(self, share: Share) -> None:
+        """The account's owner does not wait any more; its place is taken out in its turn."""
+        share.is_waiting = False
+        self._count(share, -1)
+        share.budget.moved = True
+
+    def _count(self, share: Share, step: int) -> None:
+        self.waiting_count += step
+        share.budget.waiting_count += step
+        share.principal.waiting_count += step
+        share.address.waiting_count += step
+
+    def serve_line(self, budget: Budget, most: int = TRIES) -> bool:
+        """Let the first in line try, those of one principal and address after those of another;
+        whether one of them went on, so that the next ones may, too.
+        """
+        went_on = False
+        for _ in range(min(most, len(budget.line))):
+            source = budget.line.popleft()
+            waiting = source.waiting
+            while waiting and not waiting[0].is_waiting:
+                waiting.popleft()
+            if not waiting:
+                del budget.sources[source.key]
+                continue
+            budget.line.append(source)
+            share = waiting.popleft()
+            share.is_waiting = False
+            self._count(share, -1)
+            if share.owner.memory_available():
+                # One that waits for more already is in the line again.
+                went_on = went_on or not share.is_waiting
+                budget.moved = budget.moved or went_on
+            elif not share.is_closed:
+                self.wait(share, is_first=True)
+        return went_on
+
+    def free_a_frame(self, budget: Budget) -> Share | None:
+        """Where those that wait hold what the others of them wait for, nothing ever moves. Let a
+        frame of the one that holds least go beyond its budget. If there is no room for that
+        either, returns the account that has to give up its frame, of the one that holds most.
+        """
+        holding = [share for share in budget.waiting() if share.held_bytes]
+        if not holding:
+            return None
+        holding.sort(key=lambda share: (share.principal.held_bytes, share.held_bytes))
+        if self.freed is None or not self.freed.is_waiting:
+            self.freed = holding[0]
+            return None
+        return next((share for share in reversed(holding) if share is not self.freed), None)

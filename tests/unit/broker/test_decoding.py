@@ -1,0 +1,217 @@
+"""Large requests: decoded in slices, within budgets, with less room for who lacks the right."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from moldau.protocol.access_control import Operation, ResourceType
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from moldau.protocol.messages.p10_find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from moldau.protocol.schema import Message
+from moldau.server import decoding
+from moldau.server.authorizer import Authorizer
+from moldau.server.decoding import Budget, Permission, needs, on_groups
+from moldau.server.request import AT_ONCE_BYTES
+from moldau.server.request_router import Handler, RequestRouter, Route
+from tests.kit.manual_clock import ManualClock
+from tests.kit.waiting import until_async
+from tests.system.security.greedy_requests import large_offset_fetch
+from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest
+
+KEYS = 3_000
+BODY = FindCoordinatorRequest(coordinator_keys=["a-coordinator"] * KEYS).to_bytes(4)
+HEADER_BYTES = 18
+
+
+class Rules(Authorizer):
+    """Allows what the test names."""
+
+    def __init__(self, *allowed: tuple[Operation, str]) -> None:
+        self.allowed = allowed
+        self.asked: list[str] = []
+
+    def authorize(self, principal: str, client_host: str, *question: Any) -> bool:
+        operation, _kind, name = question
+        self.asked.append(name)
+        return (operation, name) in self.allowed
+
+    def authorize_by_resource_type(
+        self, principal: str, client_host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        return any(operation == each for each, _ in self.allowed)
+
+
+class Bench:
+    def __init__(
+        self, budget: Budget | None = None, memory_bytes: int = 10**8, authorizer: Any = None
+    ) -> None:
+        self.faults: list[BaseException] = []
+        self.handled: list[Any] = []
+        self.clock = ManualClock()
+        self.router = RequestRouter(
+            {
+                ApiKey.FIND_COORDINATOR: Route(
+                    0, 6, lambda: Handler(handle=self.handle), budget=budget or Budget()
+                )
+            },
+            clock=self.clock,
+            authorizer=authorizer or Authorizer(),
+            on_fault=self.faults.append,
+            decoded_max_bytes=memory_bytes,
+        )
+        self.memory = self.router._decoding.memory
+
+    def handle(self, context: Any, message: Any) -> None:
+        self.handled.append((context, message))
+
+    def answer(self) -> None:
+        context, _ = self.handled.pop(0)
+        context.respond(FindCoordinatorResponse())
+
+    def ask(self, principal: str = "User:a", body: bytes = BODY) -> FakeRequest:
+        connection = FakeConnection()
+        connection.principal = principal
+        request = FakeRequest(connection, ApiKey.FIND_COORDINATOR, 4, body)
+        request.is_large = len(body) > AT_ONCE_BYTES
+        self.router(request)  # type: ignore[arg-type]
+        return request
+
+    async def handled_count(self, count: int) -> None:
+        await until_async(lambda: len(self.handled) == count, "they are handled")
+
+
+async def test_memory_is_held_until_the_answer() -> None:
+    bench = Bench()
+    request = bench.ask()
+    await bench.handled_count(1)
+    assert bench.handled[0][1].coordinator_keys == ["a-coordinator"] * KEYS
+    assert KEYS * 62 <= bench.memory.held <= KEYS * 80
+    bench.answer()
+    assert bench.memory.held == 0
+    assert request.connection.suspended_count == 0
+
+
+async def test_small_requests_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Message, "decode_in_steps", None)
+    bench = Bench()
+    bench.ask(body=FindCoordinatorRequest(coordinator_keys=["a"]).to_bytes(4))
+    assert len(bench.handled) == 1, "at once"
+    assert bench.memory.held == 0
+
+
+async def test_what_takes_more_than_its_budget_closes_its_connection() -> None:
+    bench = Bench(Budget(KEYS * 50))
+    request = bench.ask()
+    await until_async(lambda: request.is_answered, "it is refused")
+    assert request.connection.close_reason == (
+        "FindCoordinatorRequest v4 of User:a: it takes more than 150000 bytes decoded"
+    )
+    assert request.connection.suspended_count == 0
+    assert (bench.memory.held, bench.faults, bench.handled) == (0, [], [])
+    longer = bench.ask(body=BODY * 4)
+    await until_async(lambda: longer.is_answered, "it is refused before it is decoded")
+    assert "it takes more than 150000 bytes" in longer.connection.close_reason
+
+
+async def test_requests_wait_for_memory_and_principals_take_turns() -> None:
+    size = len(BODY) * decoding.MAX_GROWTH
+    bench = Bench(memory_bytes=2 * size)
+    first = [bench.ask("User:a") for _ in range(3)]
+    await bench.handled_count(3)
+    held = bench.memory.held
+    assert held < size / 4, "what is not used is given back"
+    for _ in first:
+        bench.answer()
+    bench.memory.take("User:x", size)
+    waiting = [bench.ask(name) for name in ("User:a", "User:a", "User:b")]
+    gone = bench.ask("User:c")
+    await bench.handled_count(1)
+    assert bench.handled[0][0].principal == "User:a", "the one that fits"
+    bench.memory.take("User:x", bench.memory.capacity - bench.memory.held - size // 2)
+    gone.connection.close("the client has gone")
+    await until_async(lambda: gone.is_answered, "its place has ended")
+    bench.memory.give_back("User:x", bench.memory.held_by("User:x"))
+    await until_async(lambda: len(bench.handled) == 3, "all others")
+    for _ in waiting:
+        bench.answer()
+    await until_async(lambda: bench.memory.held == 0, "nothing is held")
+    assert all(request.connection.suspended_count == 0 for request in (*waiting, gone))
+    await bench.router.close()
+    assert bench.faults == []
+
+
+async def test_who_lacks_the_right_has_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "REFUSED_BYTES", KEYS * 40)
+    budget = needs(on_groups(Operation.DESCRIBE))
+    for allowed in (Operation.DESCRIBE, Operation.READ, Operation.DELETE):
+        bench = Bench(budget, authorizer=Rules((allowed, "a group")))
+        bench.ask()
+        await bench.handled_count(1)
+    bench = Bench(budget, authorizer=Rules((Operation.CREATE, "a group")))
+    request = bench.ask()
+    await until_async(lambda: request.is_answered, "it is refused")
+    assert "it takes more than 120000 bytes decoded" in request.connection.close_reason
+    short = bench.ask(body=FindCoordinatorRequest(coordinator_keys=["a" * 30_000]).to_bytes(4))
+    await bench.handled_count(1)
+    assert not short.connection.is_closed, "few things are refused one by one"
+
+
+def test_a_right_on_what_the_message_names_is_asked_for_by_its_name() -> None:
+    rules = Rules((Operation.READ, "mine"))
+    sender: Any = type("Sender", (), {"authorizer": rules, "principal": "", "client_host": ""})
+    permission = Permission(Operation.READ, ResourceType.GROUP, "group_id")
+    assert permission.has(sender, OffsetFetchRequest(group_id="mine"))
+    assert not permission.has(sender, OffsetFetchRequest(group_id="another"))
+    assert permission.has(sender, OffsetFetchRequest()), "it names none: any"
+
+
+async def test_decoding_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    monkeypatch.setattr(
+        ManualClock, "monotonic_ms", lambda _: asyncio.get_running_loop().time() * 0 + next(ticks)
+    )
+    ticks = iter(range(10**9))  # every look at the clock is the end of a slice
+    bench.ask(body=BODY * 1)
+    turns = 0
+    while not bench.handled:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 3
+
+
+async def test_an_offset_fetch_of_megabytes_is_refused_without_taking_them(
+    broker: DataPath,
+) -> None:
+    """It names 200,000 topics of a group that its sender may not describe."""
+    data = large_offset_fetch(200_000)
+    request = FakeRequest(broker.connection, ApiKey.OFFSET_FETCH, 8, data[4 + HEADER_BYTES :])
+    request.is_large = True
+    broker.router._authorizer = Rules()
+    broker.router(request)  # type: ignore[arg-type]
+    await until_async(lambda: request.is_answered, "it is refused")
+    assert "it takes more than 1048576 bytes decoded" in broker.connection.close_reason
+    assert broker.router._decoding.memory.held == 0
+
+
+async def test_many_topics_are_answered_as_ever(broker: DataPath) -> None:
+    topics = [OffsetFetchRequestTopics(name=f"t{n}", partition_indexes=[0]) for n in range(5_000)]
+    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+    request = FakeRequest(broker.connection, ApiKey.OFFSET_FETCH, 8, asked.to_bytes(8))
+    request.is_large = True
+    broker.router(request)  # type: ignore[arg-type]
+    await until_async(lambda: request.is_answered, "it is answered")
+    (group,) = request.response.groups
+    assert group.error_code in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR)
+    assert broker.router._decoding.memory.held == 0

@@ -1,0 +1,193 @@
+"""What a node shows other nodes: by which keys, and what cannot work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trustme
+
+from moldau.config import ConfigError, NodeConfig
+from moldau.runtime.authentication.kerberos import RenewalRules
+from moldau.runtime.connector import PeerSecurity
+from moldau.server.authentication.peer_security import (
+    change_ticket_renewal,
+    check_own_certificate,
+    peer_security,
+)
+from moldau.server.authentication.tls_settings import peer_tls_settings
+from tests.kit.gssapi_double import installed
+from tests.kit.manual_clock import ManualClock
+
+MECHANISM_KEY = "sasl.mechanism.inter.broker.protocol"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+KRB5 = "com.sun.security.auth.module.Krb5LoginModule"
+
+
+def config(protocol: str, **keys: str) -> NodeConfig:
+    return NodeConfig(
+        {
+            "process.roles": "broker",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": "c:1",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": "NODES://:1",
+            "inter.broker.listener.name": "NODES",
+            "listener.security.protocol.map": f"NODES:{protocol},CONTROLLER:PLAINTEXT",
+            "ssl.keystore.type": "PEM",
+            "ssl.truststore.type": "PEM",
+            **keys,
+        }
+    )
+
+
+def peers(protocol: str, **keys: str) -> PeerSecurity | None:
+    return peer_security(config(protocol, **keys), "NODES", MECHANISM_KEY, clock=ManualClock())
+
+
+def jaas(mechanism: str, module: str, options: str) -> dict[str, str]:
+    key = f"listener.name.nodes.{mechanism.lower()}.sasl.jaas.config"
+    more = {MECHANISM_KEY: mechanism, "sasl.enabled.mechanisms": mechanism}
+    return {**more, key: f"{module} required {options};"}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A certificate, and its authority."""
+    authority, folder = trustme.CA(), tmp_path_factory.mktemp("stores")
+    leaf = authority.issue_cert("localhost")
+    leaf.private_key_and_cert_chain_pem.write_to_path(str(folder / "own.pem"))
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    return {
+        "ssl.keystore.location": str(folder / "own.pem"),
+        "ssl.truststore.location": str(folder / "ca.pem"),
+    }
+
+
+def test_plaintext_needs_nothing() -> None:
+    assert peers("PLAINTEXT") is None
+
+
+def test_tls_has_the_stores_of_the_listener(stores: dict[str, str]) -> None:
+    made = peers("SSL", **stores)
+    assert made is not None
+    assert (made.listener_name, made.credentials) == ("NODES", None)
+    assert made.contexts is not None
+    assert made.contexts.last.check_hostname
+    unchecked = peers("SSL", **{**stores, "ssl.endpoint.identification.algorithm": ""})
+    assert unchecked is not None
+    assert unchecked.contexts is not None
+    assert not unchecked.contexts.last.check_hostname
+    with pytest.raises(ConfigError, match=r"listener NODES: https, or nothing"):
+        peers("SSL", **{**stores, "ssl.endpoint.identification.algorithm": "ftp"})
+    peers("SSL", **{**stores, "ssl.endpoint.identification.algorithm": "HTTPS"})
+    with pytest.raises(ConfigError, match=r"listener NODES.*nowhere"):
+        peers("SSL", **{**stores, "ssl.truststore.location": "/nowhere"})
+
+
+def test_the_type_of_a_store_is_what_the_configuration_says_or_the_file_shows(
+    stores: dict[str, str],
+) -> None:
+    given = peer_tls_settings(config("SSL", **stores), "NODES", {})
+    assert (given.own.type, given.trust.type) == ("PEM", "PEM")
+    keys = {**stores, "listener.name.nodes.ssl.keystore.type": "pkcs12"}
+    assert peer_tls_settings(config("SSL", **keys), "NODES", {}).own.type == "PKCS12"
+
+
+def test_passwords_are_those_of_the_listener_s_login_module() -> None:
+    made = peers("SASL_PLAINTEXT", **jaas("PLAIN", PLAIN, 'username="n" password="p"'))
+    assert made is not None
+    assert made.contexts is None
+    assert made.credentials is not None
+    assert (made.credentials.mechanism, made.credentials.username) == ("PLAIN", "n")
+    assert made.credentials.password == "p"
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    made = peers("SASL_PLAINTEXT", **jaas("SCRAM-SHA-256", scram, 'username="n" password="p"'))
+    assert made is not None
+    assert made.credentials is not None
+    assert made.credentials.mechanism == "SCRAM-SHA-256"
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ('user_a="b"', "needs username and password"),
+        ('username="n"', "needs username and password"),
+        ('password="p"', "needs username and password"),
+    ],
+)
+def test_a_login_needs_its_name_and_its_password(options: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        peers("SASL_PLAINTEXT", **jaas("PLAIN", PLAIN, options))
+
+
+def test_kerberos_logs_in_by_the_listener_s_login_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch)
+    with pytest.raises(ConfigError, match="is needed, for this node to log in to the others"):
+        peers("SASL_PLAINTEXT", **{MECHANISM_KEY: "GSSAPI", "sasl.enabled.mechanisms": "GSSAPI"})
+    keyed = jaas("GSSAPI", KRB5, 'useKeyTab=true keyTab="/k" principal="kafka/h@R"')
+    with pytest.raises(ConfigError, match=r"needs sasl\.kerberos\.service\.name"):
+        peers("SASL_PLAINTEXT", **keyed)
+    settings = {
+        **keyed,
+        "sasl.kerberos.service.name": "kafka",
+        "sasl.kerberos.ticket.renew.window.factor": "0.5",
+        "sasl.kerberos.ticket.renew.jitter": "0.25",
+        "sasl.kerberos.min.time.before.relogin": "1000",
+    }
+    made = peers("SASL_PLAINTEXT", **settings)
+    assert made is not None
+    assert made.credentials is not None
+    login = made.credentials.kerberos
+    assert login is not None
+    assert (login.service_name, login.principal, login.keytab) == ("kafka", "kafka/h@R", "/k")
+    assert login.rules == RenewalRules(0.5, 0.25, 1_000.0)
+
+
+class Login:
+    """Remembers its rules."""
+
+    def __init__(self) -> None:
+        self.rules: list[RenewalRules] = []
+
+    def change_rules(self, rules: RenewalRules) -> None:
+        self.rules.append(rules)
+
+
+def test_tickets_are_renewed_by_the_rules_of_now() -> None:
+    node, login = config("PLAINTEXT"), Login()
+    now: Any = {
+        "sasl.kerberos.ticket.renew.window.factor": 0.5,
+        "sasl.kerberos.ticket.renew.jitter": 0.1,
+        "sasl.kerberos.min.time.before.relogin": 7,
+    }
+    with_login = PeerSecurity("NODES", None, SimpleNamespace(kerberos=login))  # type: ignore[arg-type]
+    change_ticket_renewal(node, with_login, now)
+    assert login.rules == [RenewalRules(0.5, 0.1, 7.0)]
+    for other in (None, SimpleNamespace(kerberos=None)):
+        change_ticket_renewal(node, PeerSecurity("NODES", None, other), now)  # type: ignore[arg-type]
+
+
+def test_a_node_accepts_one_like_itself(stores: dict[str, str], tmp_path: Path) -> None:
+    from moldau.server.authentication.listener_security import ListenerSecurity
+
+    def both(**keys: str) -> tuple[ListenerSecurity | None, PeerSecurity | None]:
+        node = config("SSL", **{**stores, **keys})
+        own = ListenerSecurity.of(node, node.listeners[0], lambda mechanism, user: None)
+        return own, peer_security(node, "NODES", MECHANISM_KEY)
+
+    own, other = both()
+    assert own is not None
+    assert other is not None
+    check_own_certificate(own, other)
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    _, strict = both(**{"ssl.truststore.location": str(tmp_path / "ca.pem")})
+    with pytest.raises(ConfigError, match=r"listener NODES.*refuse one another"):
+        check_own_certificate(own, strict)
+    # Where one side has no TLS nothing can be refused.
+    bare = PeerSecurity("NODES", None, None)
+    without = SimpleNamespace(contexts=None)
+    for pair in ((None, strict), (own, None), (own, bare), (without, strict), (None, None)):
+        check_own_certificate(*pair)  # type: ignore[arg-type]
