@@ -322,9 +322,9 @@ class FrameReader:
         return self._cut()
 
     def settle(self) -> None:
-        """Give back a chunk that was taken for bytes that did not come."""
+        """Give back a chunk for which no bytes have come for a while."""
         if self._chunk is not None and not self._chunk.outstanding_count:
-            self._leave_chunk(self._chunk)
+            self._leave_chunk(self._chunk, is_resting=True)
 
     def make_ready(self) -> bool:
         """Whether the next bytes may be read: they have where to go. Else `resume` comes first."""
@@ -407,7 +407,10 @@ class FrameReader:
 
     def _take_chunk(self) -> FrameBuffer:
         """A chunk that begins with what has arrived before."""
-        chunk = self._chunk = self._take(CHUNK_BYTES)
+        memory = self._memory
+        chunk = self._chunk = memory.take(CHUNK_BYTES)
+        memory.reserved_bytes += CHUNK_BYTES
+        self.account.charge(CHUNK_BYTES)
         rest = self._rest
         self._start, self._end = 0, len(rest)
         if rest:
@@ -415,16 +418,21 @@ class FrameReader:
             self._keep(b"")
         return chunk
 
-    def _leave_chunk(self, chunk: FrameBuffer) -> None:
-        """Hold no chunk for the sake of a frame that is not complete, or of none."""
-        if self.has_uncut:
-            return
+    def _leave_chunk(self, chunk: FrameBuffer, *, is_resting: bool = False) -> None:
+        """Hold no chunk without a frame in it: what has arrived of one is kept by itself, unless
+        there is memory enough, and the rest of it is likely to be on its way.
+        """
         start, end = self._start, self._end
+        if end > start:
+            if self.has_uncut or not (is_resting or self.is_frugal or not self.account.is_calm):
+                return
+            self._keep(chunk[start:end])
         self._chunk = None
         self._start = self._end = 0
-        if end > start:
-            self._keep(chunk[start:end])
-        self._give(chunk)
+        memory = self._memory
+        memory.reserved_bytes -= CHUNK_BYTES
+        self.account.refund(CHUNK_BYTES)
+        memory.give(chunk)
 
     @property
     def _lacks_room(self) -> bool:

@@ -234,6 +234,7 @@ class SharesLog:
                 "listener": listener,
                 "principal_bytes": share.principal.held_bytes,
                 "host_bytes": share.address.held_bytes,
+                "unread_bytes": share.unread_by_reader,
                 "share_bytes": budget.share_bytes,
                 "waiting": budget.waiting_count,
             }
@@ -241,8 +242,8 @@ class SharesLog:
                 f"Principal = {quoted(name)} holds {share.principal.held_bytes} bytes and "
                 f"host = {quoted(host)} holds {share.address.held_bytes} of the "
                 f"{budget.limit_bytes} bytes for requests of {budget.kind.value} on listener = "
-                f"{quoted(listener)}, where moldau.fair.share is {budget.share_bytes} bytes: "
-                f"{what_follows}"
+                f"{quoted(listener)}, and {share.unread_by_reader} bytes of unread answers, where "
+                f"moldau.fair.share is {budget.share_bytes} bytes: {what_follows}"
             )
             return Event("more memory than a fair share", text, fields, is_counted=True)
 

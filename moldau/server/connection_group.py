@@ -344,12 +344,12 @@ class ConnectionGroup:
         self._make_way()
 
     def _make_way(self) -> None:
-        """Where connections wait for memory, close those that keep others waiting."""
+        """Where connections wait for memory, or too many answers are not read, close the slow."""
         shares = self.shares
         if shares.freed is not None and not shares.freed.needs_to_be_free:
             shares.freed = None
         for budget in shares:
-            if not budget.waiting_count:
+            if not budget.waiting_count and not budget.is_flooded:
                 continue
             shares.serve_line(budget, len(budget.line))
             self._close_slow(budget)
@@ -376,12 +376,13 @@ class ConnectionGroup:
         for _, _, share in slow:
             if wanted_bytes <= 0:
                 break
-            wanted_bytes -= share.held_bytes
+            wanted_bytes -= share.held_bytes + share.unread_bytes
             self._close_for_others(share)
 
     def _close_for_others(self, share: Share) -> None:
         self._shares_log.took_too_much(share, "a connection that makes no progress is closed")
-        share.owner.close(f"it holds {share.held_bytes} bytes that others wait for")
+        held_bytes = share.held_bytes + share.unread_bytes
+        share.owner.close(f"it holds {held_bytes} bytes that others wait for")
 
     def _owes_authentication(self, connection: ServerConnection, now_ms: float) -> bool:
         """Whether the client has not authenticated in time, the first time or again."""

@@ -78,13 +78,15 @@ class Holder:
 
     Attributes:
         held_bytes: what its connections are charged with.
+        unread_bytes: answers in memory that it has not read.
         waiting_count: its connections that wait.
     """
 
-    __slots__ = ("held_bytes", "share_count", "waiting_count")
+    __slots__ = ("held_bytes", "share_count", "unread_bytes", "waiting_count")
 
     def __init__(self) -> None:
         self.held_bytes = 0
+        self.unread_bytes = 0
         self.waiting_count = 0
         self.share_count = 0
 
@@ -104,11 +106,15 @@ class Budget:
 
     Attributes:
         limit_bytes: all of it.
-        large_limit_bytes: what is held above which no large frame begins or grows.
+        small_reads_bytes: the part of it, and of the caps, that large frames leave to small ones.
         principal_cap_bytes: what one principal may have while nothing else waits: the rest is for
             others, so that they find room at once.
         address_cap_bytes: the same of one address: more, as others may come from there.
         share_bytes: what one of them may have while others wait.
+        unread_bytes: answers in memory that have not been read. They cannot be refused, and are no
+            part of `held_bytes`: they keep none but their own readers waiting.
+        is_flooded: whether these are more than half of the limit. Then those with more than a share
+            of them are not read from.
         moved: whether memory was given back, or a connection that waited went on, since this was
             set to False.
     """
@@ -117,22 +123,26 @@ class Budget:
         "address_cap_bytes",
         "held_bytes",
         "holders",
+        "is_flooded",
         "kind",
-        "large_limit_bytes",
         "limit_bytes",
         "line",
         "moved",
         "principal_cap_bytes",
         "share_bytes",
+        "small_reads_bytes",
         "sources",
+        "unread_bytes",
         "waiting_count",
     )
 
     def __init__(self, kind: PeerKind) -> None:
         self.kind = kind
-        self.limit_bytes = self.large_limit_bytes = self.share_bytes = 0
+        self.limit_bytes = self.small_reads_bytes = self.share_bytes = 0
         self.principal_cap_bytes = self.address_cap_bytes = 0
         self.held_bytes = 0
+        self.unread_bytes = 0
+        self.is_flooded = False
         self.waiting_count = 0
         self.moved = False
         self.holders: dict[tuple[bool, str], Holder] = {}
@@ -146,11 +156,12 @@ class Budget:
         self.share_bytes = max(share, 2 * CHUNK_BYTES)
         self.principal_cap_bytes = max(self.limit_bytes - share, share)
         self.address_cap_bytes = max(self.limit_bytes - share // 2, share)
-        self.large_limit_bytes = self.limit_bytes - self.limit_bytes // SMALL_READS_PART
+        self.small_reads_bytes = self.limit_bytes // SMALL_READS_PART
 
     def wanted_bytes(self) -> int:
-        """What those that wait need to go on."""
-        return sum(share.wanted_bytes for share in self.waiting())
+        """What those that wait need to go on, and what too many unread answers take."""
+        unread_bytes = self.unread_bytes - self.limit_bytes // 2
+        return max(unread_bytes, 0) + sum(share.wanted_bytes for share in self.waiting())
 
     def waiting(self) -> Iterator[Share]:
         """All that wait."""
@@ -171,6 +182,7 @@ class Share(Account):
     Attributes:
         user: the principal; empty for a peer that has no name of its own.
         held_bytes: what this connection holds.
+        unread_bytes: answers in memory that its peer has not read.
         barred: the holder whose share kept the last request from being allowed; None if it was the
             budget.
     """
@@ -186,6 +198,7 @@ class Share(Account):
         "is_waiting",
         "owner",
         "principal",
+        "unread_bytes",
         "user",
         "wanted_bytes",
     )
@@ -196,6 +209,7 @@ class Share(Account):
         self._shares = shares
         self.owner = owner
         self.held_bytes = 0
+        self.unread_bytes = 0
         self.wanted_bytes = 0
         self.is_waiting = False
         self.is_closed = False
@@ -214,13 +228,15 @@ class Share(Account):
 
     def move(self, kind: PeerKind, user: str) -> None:
         """The peer has said who it is: what it holds is charged to that principal from now on."""
-        is_waiting, held = self.is_waiting, self.held_bytes
+        is_waiting, held, unread = self.is_waiting, self.held_bytes, self.unread_bytes
         if is_waiting:
             self._shares.leave_line(self)
         self.refund(held)
+        self.count_unread(0)
         self._leave()
         self._enter(kind, user)
         self.charge(held)
+        self.count_unread(unread)
         if is_waiting:
             self._shares.wait(self)
 
@@ -238,12 +254,26 @@ class Share(Account):
     def is_over_share(self) -> bool:
         """Whether its principal or address holds more than it may while others wait."""
         share_bytes = self.budget.share_bytes
-        return self.principal.held_bytes > share_bytes or self.address.held_bytes > share_bytes
+        return (
+            self.principal.held_bytes > share_bytes
+            or self.address.held_bytes > share_bytes
+            or self._reader.unread_bytes > share_bytes
+        )
+
+    @property
+    def unread_by_reader(self) -> int:
+        """Bytes of answers that the principal has not read, or the address where it has no name."""
+        return self._reader.unread_bytes
+
+    @property
+    def _reader(self) -> Holder:
+        """Who answers for what is not read: where there is a name, the address may be others'."""
+        return self.principal if self.user else self.address
 
     def allows(self, size_bytes: int, use: Use) -> bool:
         budget = self.budget
         # While all together hold less than a share, none holds more.
-        if budget.held_bytes + size_bytes <= budget.share_bytes:
+        if budget.held_bytes + size_bytes <= budget.share_bytes and not budget.is_flooded:
             return True
         return self._allows(size_bytes, use)
 
@@ -255,8 +285,12 @@ class Share(Account):
             return False
         if shares.freed is self:
             return True
-        limit = budget.limit_bytes if use is Use.READ else budget.large_limit_bytes
-        if budget.held_bytes + size_bytes > limit:
+        # Large frames leave room for small ones, those of the same principal and address, too.
+        kept = 0 if use is Use.READ else budget.small_reads_bytes
+        if budget.held_bytes + size_bytes > budget.limit_bytes - kept:
+            return False
+        if budget.is_flooded and self._reader.unread_bytes > budget.share_bytes:
+            self.barred = self._reader
             return False
         for holder, cap_bytes in (
             (self.principal, budget.principal_cap_bytes),
@@ -265,7 +299,7 @@ class Share(Account):
             others_wait = budget.waiting_count > holder.waiting_count
             # A frame that has begun may end: only its end gives back what it holds.
             is_bound = others_wait and use is not Use.GROWTH
-            most = budget.share_bytes if is_bound else cap_bytes
+            most = budget.share_bytes if is_bound else cap_bytes - kept
             if holder.held_bytes + size_bytes > most:
                 self.barred = holder
                 return False
@@ -287,12 +321,22 @@ class Share(Account):
         if self.is_closed and not self.held_bytes:
             self._leave()
 
+    def count_unread(self, unread_bytes: int) -> None:
+        """So much of the answers is in memory, and has not been read."""
+        more = unread_bytes - self.unread_bytes
+        self.unread_bytes = unread_bytes
+        self._reader.unread_bytes += more
+        budget = self.budget
+        budget.unread_bytes += more
+        budget.is_flooded = 2 * budget.unread_bytes > budget.limit_bytes
+
     def close(self) -> None:
         """The connection has ended; what is still in use is given back later."""
         if self.is_waiting:
             self._shares.leave_line(self)
         if self._shares.freed is self:
             self._shares.freed = None
+        self.count_unread(0)
         self.is_closed = True
         del self.owner  # no cycle is left
         if not self.held_bytes:

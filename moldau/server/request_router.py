@@ -181,9 +181,13 @@ class RequestRouter:
         if route.answer is not None and route.opened is None:
             self._enter(_Call(route, request, None, self._party(route, request, None)))
             return
-        message = self._decoded(route, message_class, request)
-        if message is None:
+        try:
+            message: object = message_class.decode(request.body, api_version)[0]
+        except RemoteProtocolError as error:
+            self._refuse_body(request, message_class, error)
             return
+        if route.opened is not None:
+            message = at_once(route.opened(message))
         work = self._handle(route, request, message)
         if work is not None:
             party = party_of(request.connection.principal, request.connection.client_host)
@@ -220,7 +224,10 @@ class RequestRouter:
 
     def _handle(self, route: Route, request: Request, message: object) -> Work | None:
         if route.handle is not None:
-            context = self._context(request)
+            quotas = self._quotas
+            context = RequestContext(request, self._authorizer, quotas)
+            if quotas is not None and quotas.limits_requests:
+                context.stopwatch = Stopwatch(self._clock)
             steps = self._first_step(route.handle, context, message)
             return None if steps is None else in_slices(self._clock, steps)
         self._enter(_Call(route, request, message, self._party(route, request, message)))
@@ -240,16 +247,16 @@ class RequestRouter:
             stopwatch.stop()
         return None if steps is None else timed_steps(stopwatch, steps)
 
-    def _decoded(
-        self, route: Route, message_class: type[Message], request: Request
-    ) -> object | None:
-        """The message of a small request; None when it is none, and the connection is closed."""
+    def _decoded(self, message_class: type[Message], request: Request) -> object | None:
+        """The message of a small request whose turn has come; None when it is malformed: then the
+        connection is closed.
+        """
         try:
             message: object = message_class.decode(request.body, request.api_version)[0]
         except RemoteProtocolError as error:
             self._refuse_body(request, message_class, error)
             return None
-        return message if route.opened is None else at_once(route.opened(message))
+        return message
 
     # -- requests that take several turns ----------------------------------------------------------
 
@@ -426,7 +433,7 @@ class RequestRouter:
         message = call.message
         if message is None:
             assert route.message_class is not None, "loaded"
-            message = self._decoded(route, route.message_class, request)
+            message = self._decoded(route.message_class, request)
             if message is None:
                 self._places_of(lane).give_back(call.party)
                 return

@@ -123,17 +123,14 @@ class Unread:
             return 1.0
         return 1.0 - max(self.held_bytes - self._newer_bytes, 0) / self._due_bytes
 
-    def update(self, held_bytes: int) -> int:
-        """So much is unread now; returns how much more that is than before.
-
-        What comes in between is newer than what was there: the oldest are due first.
+    def update(self, held_bytes: int) -> None:
+        """So much is unread now. What has come is newer than what was there: the oldest are due
+        first.
         """
-        more = held_bytes - self.held_bytes
+        self._newer_bytes += max(held_bytes - self.held_bytes, 0)
         self.held_bytes = held_bytes
-        self._newer_bytes += max(more, 0)
         if held_bytes <= self._newer_bytes:
             self._due_bytes, self._newer_bytes, self.slow_ms = held_bytes, 0, 0.0
-        return more
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -509,10 +506,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         self._dispatching = True
         backlog, requests, group = self._backlog, self._requests, self._group
+        reader = self._reader
         begun_ms = now
         try:
             while not self._pause_reasons & _STOPS_DISPATCH and not self.is_closed:
-                if not backlog and not self._cut_more():
+                if not backlog and not (reader.has_uncut and self._cut_more()):
                     break
                 frame = backlog.popleft()
                 gate = self.gate
@@ -550,7 +548,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                     break
         finally:
             self._dispatching = False
-        if self._has_more:
+        if backlog or reader.has_uncut:
             self._pause(PauseReason.BACKLOG)
             self._join_line()
         elif self._pause_reasons & PauseReason.BACKLOG:
@@ -565,9 +563,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return bool(self._backlog) or self._reader.has_uncut
 
     def _cut_more(self) -> bool:
-        """Bring more of what has been read into the backlog, if there is more."""
-        if not self._reader.has_uncut:
-            return False
+        """Bring more of what has been read into the backlog; whether there is anything now."""
         try:
             self._backlog.extend(self._reader.cut_more())
         except RemoteProtocolError as error:
@@ -644,13 +640,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         return Share(shares, self, kind, "", self.client_host)
 
     def _count_unread(self) -> None:
-        """Charge the peer with the answers that it has not read, as far as they are in memory."""
+        """Count the answers that the peer has not read, as far as they are in memory."""
         stream = self._stream
-        more = self._unread.update(0 if stream.is_empty else stream.unsent_memory_bytes())
-        if more > 0:
-            self.share.charge(more)
-        else:
-            self.share.refund(-more)
+        unread_bytes = 0 if stream.is_empty else stream.unsent_memory_bytes()
+        self._unread.update(unread_bytes)
+        self.share.count_unread(unread_bytes)
 
     def _end_throttle(self) -> None:
         self._throttle_timer = None
@@ -676,7 +670,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._throttle_timer.cancel()
             self._throttle_timer = None
         self._stream.detach()
-        self.share.refund(self._unread.held_bytes)
         self._reader.close()
         self._drop_backlog()
         self.share.close()

@@ -106,6 +106,7 @@ def _ask(
         collector.part().respond(refused_fetch(group, ErrorCode.GROUP_AUTHORIZATION_FAILED))
         yield
         return
+    asked = group
     if group.topics is None:
         part = collector.part(partial(_visible, services, context))
     else:
@@ -118,7 +119,13 @@ def _ask(
             else:
                 refused.append((yield from _refused_topic(topic, error)))
             yield
-        group.topics = valid
+        # What is not asked for stays in the request: to free it at once would take long.
+        asked = OffsetFetchRequestGroup(
+            group_id=group.group_id,
+            member_id=group.member_id,
+            member_epoch=group.member_epoch,
+            topics=valid,
+        )
         part = collector.part(partial(_with_refused, refused))
 
     def answered(answer: OffsetFetchResponseGroup | Steps[OffsetFetchResponseGroup]) -> None:
@@ -133,9 +140,9 @@ def _ask(
         group.group_id,
         reply_to,
         lambda state, _now_ms: state.offset_requests.fetch(
-            group, reply_to, require_stable=require_stable, is_confirmed=is_confirmed
+            asked, reply_to, require_stable=require_stable, is_confirmed=is_confirmed
         ),
-        partial(refused_fetch, group),
+        partial(refused_fetch, asked),
     )
     yield
 

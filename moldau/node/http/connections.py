@@ -192,12 +192,9 @@ class HttpConnection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget()
-        self._below = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._phase is Phase.GONE:
-            return
         if data and self._phase is not Phase.ENDING:
             if self._ahead_bytes > MAX_AHEAD_BYTES:
                 self.cut("too many bytes of headers, or behind a request")
@@ -227,9 +224,7 @@ class HttpConnection(web.RequestHandler):
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
         self._tell(NO_HTTP)
-        answer = web.Response(status=400, text="400: Bad Request")
-        answer.force_close()
-        return answer
+        return web.Response(status=400, text="400: Bad Request")  # the last one, as it is HTTP/1.0
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -296,5 +291,4 @@ class HttpConnection(web.RequestHandler):
         self._phase = Phase.GONE
         if self._limit is not None:
             self._limit.cancel()
-            self._limit = None
         self._connections.places.leave(self)

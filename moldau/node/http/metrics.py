@@ -74,7 +74,7 @@ def render(samples: Iterable[Sample]) -> bytes:
         def collect(self) -> Iterator[PrometheusMetric]:
             return _families(collected)
 
-    registry = CollectorRegistry(auto_describe=False)
+    registry = CollectorRegistry()
     registry.register(_Copied())
     # Memory, processor time, open files and collections, under Prometheus' own names.
     ProcessCollector(registry=registry)

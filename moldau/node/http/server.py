@@ -47,8 +47,7 @@ logger = logging.getLogger("moldau.node.http")
 START_TIMEOUT_S: Final = 60.0
 DATA_LOOP_TIMEOUT_S: Final = 5.0
 SHUTDOWN_TIMEOUT_S: Final = 2.0
-MAX_REQUEST_BODY_BYTES: Final = 65_536
-MAX_PAGES, MAX_PROBES = 4, 4
+MAX_PAGES, MAX_PROBES = 4, 16
 """Pages that are made at a time, and probes that are answered beside them."""
 BACKLOG: Final = 256
 
@@ -201,9 +200,7 @@ class HttpListener:
             self._connections.lines.close()
 
     def _application(self) -> web.Application:
-        application = web.Application(
-            client_max_size=MAX_REQUEST_BODY_BYTES, middlewares=[self._admit]
-        )
+        application = web.Application(middlewares=[self._admit])
         handlers = {
             "/metrics": self._metrics,
             "/healthz": self._healthz,

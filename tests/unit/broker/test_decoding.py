@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ from moldau.protocol.messages.p10_find_coordinator import (
     FindCoordinatorResponse,
 )
 from moldau.protocol.schema import Message
+from moldau.runtime.slices import SLICE_MS
 from moldau.server import decoding
 from moldau.server.authorizer import Authorizer
-from moldau.server.decoding import Budget, Permission, needs, on_groups
+from moldau.server.decoding import MAX_IN_SLICES, Budget, Permission, needs, on_groups
 from moldau.server.request import AT_ONCE_BYTES
 from moldau.server.request_router import Handler, RequestRouter, Route
 from tests.kit.manual_clock import ManualClock
@@ -223,6 +225,35 @@ async def test_decoding_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> 
         await asyncio.sleep(0)
         turns += 1
     assert turns > 3
+
+
+async def test_work_in_slices_takes_turns_by_principal() -> None:
+    """Each piece of it holds the loop once between two looks at the sockets."""
+    bench = Bench()
+    begun: list[str] = []
+    ends = asyncio.Event()
+
+    def steps(context: Any, message: Any) -> Iterator[None]:
+        bench.clock.stand_still(SLICE_MS)
+        yield
+        begun.append(context.principal)
+        while not ends.is_set():
+            bench.clock.stand_still(SLICE_MS)
+            yield
+        context.respond(FindCoordinatorResponse())
+
+    bench.handle = steps  # type: ignore[assignment,method-assign]
+    body = FindCoordinatorRequest(coordinator_keys=["a"]).to_bytes(4)
+    requests = [bench.ask("User:a", body) for _ in range(20)]
+    requests.append(bench.ask("User:b", body))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert begun == ["User:a"] * (MAX_IN_SLICES // 2) + ["User:b"]
+    assert all(request.connection.suspended_count == 1 for request in requests)
+    ends.set()
+    await until_async(lambda: all(request.is_answered for request in requests), "all are answered")
+    await bench.router.close()
+    assert bench.router._decoding.turns.held == 0
 
 
 async def test_an_offset_fetch_of_megabytes_is_refused_without_taking_them(

@@ -176,16 +176,16 @@ async def test_a_peer_that_does_not_read_holds_bounded_memory(harness: Harness) 
     count = 3000
     peer.send(*(peer.request(number) for number in range(count)))
     (connection,) = server.connections
-    await until_async(lambda: connection.share.held_bytes > MAX_PENDING_RESPONSE_BYTES)
+    await until_async(lambda: connection.share.unread_bytes > MAX_PENDING_RESPONSE_BYTES)
     stuck_at = handled
     assert stuck_at < count
-    assert connection.share.held_bytes < (MAX_IN_FLIGHT_REQUESTS + 12) * len(piece)
+    assert connection.share.unread_bytes < (MAX_IN_FLIGHT_REQUESTS + 12) * len(piece)
     other = await harness.peer(server)
     other.send(other.request(1))
     assert (await other.receive())[0] == 1
     for number in range(count):
         assert (await peer.receive())[0] == number
-    await until_async(lambda: connection.share.held_bytes == 0)
+    await until_async(lambda: connection.share.unread_bytes == 0)
 
 
 async def test_released_frames_are_poisoned_after_the_answer(harness: Harness) -> None:

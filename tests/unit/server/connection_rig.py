@@ -42,6 +42,9 @@ class Loop:
     def create_task(self, coroutine: Any) -> Any:
         return asyncio.get_running_loop().create_task(coroutine)
 
+    def create_future(self) -> Any:
+        return asyncio.get_running_loop().create_future()
+
     def call_exception_handler(self, context: Any) -> None:
         self.failures.append(context)
 

@@ -202,20 +202,20 @@ def test_time_in_which_nothing_was_read_is_not_the_peer_s() -> None:
 def test_how_far_unread_answers_are_behind_their_time() -> None:
     unread = Unread()
     assert (unread.held_bytes, unread.read_part, unread.slow_ms) == (0, 1.0, 0.0)
-    assert unread.update(1) == 1
+    unread.update(1)
     assert unread.read_part == 0.0
-    assert unread.update(0) == -1
-    assert unread.update(0) == 0
-    assert unread.update(100) == 100
+    unread.update(0)
+    unread.update(0)
+    unread.update(100)
     assert unread.read_part == 0.0
     unread.slow_ms = 5.0
-    assert unread.update(60) == -40
+    unread.update(60)
     assert unread.read_part == pytest.approx(0.4)
-    assert unread.update(110) == 50
+    unread.update(110)
     assert (unread.read_part, unread.slow_ms) == (pytest.approx(0.4), 5.0)
-    assert unread.update(50) == -60
+    unread.update(50)
     assert (unread.read_part, unread.slow_ms) == (0.0, 0.0), "now the newer ones are due"
-    assert unread.update(0) == -50
+    unread.update(0)
     assert unread.read_part == 1.0
 
 
@@ -462,3 +462,29 @@ def test_a_handshake_that_fails_is_told_of(caplog: pytest.LogCaptureFixture) -> 
         rig.group.end_handshake("L", "h", problem)
     assert len(caplog.records) == 1
     assert "from host = h on listener = L: no TLS" in caplog.text
+
+
+async def test_a_handshake_above_the_rate_has_its_turn_or_its_end_later() -> None:
+    rig = Rig(ServerLimits(max_connection_creation_rate=1, listen_backlog=1))
+    turns = [rig.group.begin_handshake("L", "h") for _ in range(12)]
+    assert turns[:10] == [True] * 10
+    waits, refused = turns[10:]
+    assert isinstance(waits, asyncio.Future)
+    assert rig.group.rejected_count == 1
+    rig.clock.advance(1_010)
+    assert waits.result() is True
+    if isinstance(refused, asyncio.Future):
+        rig.clock.advance(2_000)
+        assert refused.result() is False
+    else:
+        assert refused is False
+    rates = ConnectionRates()
+    rates.change({(("ip", "10.0.0.9"),): {"connection_creation_rate": 1.0}})
+    other = Rig(rates=rates)
+    for _ in range(10):
+        assert other.group.begin_handshake("L", "10.0.0.9") is True
+    ends = other.group.begin_handshake("L", "10.0.0.9")
+    assert isinstance(ends, asyncio.Future)
+    assert not ends.done()
+    other.clock.advance(1_010)
+    assert ends.result() is False

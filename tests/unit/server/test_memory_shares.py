@@ -115,7 +115,7 @@ def sizes(limit: int, fair_share: int) -> tuple[int, int, int, int, int]:
         budget.share_bytes,
         budget.principal_cap_bytes,
         budget.address_cap_bytes,
-        budget.large_limit_bytes,
+        budget.limit_bytes - budget.small_reads_bytes,
     )
 
 
@@ -204,9 +204,12 @@ def test_below_a_share_all_together_may_take_whatever_they_like() -> None:
 def test_a_lone_principal_leaves_room_for_others_and_an_address_less() -> None:
     rig = Rig()
     share = rig.share()
-    share.charge(rig.budget.principal_cap_bytes - 10)
+    share.charge(rig.budget.principal_cap_bytes - rig.budget.small_reads_bytes - 10)
     assert share.allows(10, Use.LARGE)
     assert not share.allows(11, Use.LARGE)
+    share.charge(rig.budget.small_reads_bytes)
+    assert share.allows(10, Use.READ), "large frames leave room for small ones"
+    assert not share.allows(11, Use.READ)
     assert share.barred is share.principal
     assert share.wanted_bytes == 11
     nameless = rig.share("", "x")
@@ -220,10 +223,11 @@ def test_a_lone_principal_leaves_room_for_others_and_an_address_less() -> None:
 
 def test_large_frames_leave_room_for_small_ones() -> None:
     rig = Rig(fair_share=25)
+    large_bytes = rig.budget.limit_bytes - rig.budget.small_reads_bytes
     for number in range(10):
-        rig.share(str(number), str(number)).charge(rig.budget.large_limit_bytes // 10)
+        rig.share(str(number), str(number)).charge(large_bytes // 10)
     share = rig.share()
-    left = rig.budget.large_limit_bytes - rig.budget.held_bytes
+    left = large_bytes - rig.budget.held_bytes
     assert share.allows(left, Use.LARGE)
     assert not share.allows(left + 1, Use.LARGE)
     assert share.barred is None, "the budget is full"
@@ -270,6 +274,29 @@ def test_no_budget_takes_the_shares_of_the_others() -> None:
     rig.shares.freed = share
     assert share.allows(room, Use.LARGE)
     assert not share.allows(room + 1, Use.LARGE)
+
+
+def test_too_many_unread_answers_keep_their_own_reader_waiting() -> None:
+    rig = Rig()
+    limit, share_bytes = rig.budget.limit_bytes, rig.budget.share_bytes
+    greedy, other, nameless = rig.share("greedy", "g"), rig.share("other", "g"), rig.share("", "g")
+    greedy.count_unread(limit // 2)
+    assert greedy.is_over_share
+    assert not rig.budget.is_flooded
+    assert greedy.allows(1, Use.READ)
+    other.count_unread(1)
+    assert rig.budget.is_flooded
+    assert not greedy.allows(1, Use.READ)
+    assert greedy.barred is greedy.principal
+    assert other.allows(1, Use.READ), "a name answers for itself, and not for its address"
+    assert nameless.allows(1, Use.READ)
+    assert rig.budget.wanted_bytes() == 1
+    nameless.count_unread(share_bytes + 1)
+    assert not rig.share("", "g").allows(1, Use.READ), "its address has too many"
+    nameless.move(NODES, "node")
+    assert rig.shares.budget(NODES).unread_bytes == share_bytes + 1
+    greedy.close()
+    assert (rig.budget.unread_bytes, rig.budget.is_flooded) == (1, False)
 
 
 # -- the line -------------------------------------------------------------------------------------

@@ -458,7 +458,7 @@ def test_unread_answers_stop_further_requests_until_they_are_read() -> None:
     answer(rig.handled[0], bytes(MAX_PENDING_RESPONSE_BYTES - 2))
     rig.loop.run()
     assert transport.is_reading
-    assert connection.share.held_bytes >= MAX_PENDING_RESPONSE_BYTES
+    assert connection.share.unread_bytes >= MAX_PENDING_RESPONSE_BYTES
     answer(rig.handled[1])
     rig.loop.run()
     assert not transport.is_reading
@@ -468,7 +468,7 @@ def test_unread_answers_stop_further_requests_until_they_are_read() -> None:
     assert transport.written
     answer(rig.handled[2])
     rig.loop.run()
-    assert connection.share.held_bytes == 0
+    assert connection.share.unread_bytes == connection.share.held_bytes == 0
 
 
 # -- the end --------------------------------------------------------------------------------------
@@ -597,10 +597,14 @@ def test_what_a_closed_connection_held_is_for_others_at_once() -> None:
     receive(greedy, frame(1))
     answer(rig.handled[0], bytes(greedy.share.budget.limit_bytes))
     rig.loop.run()
+    assert greedy.share.budget.is_flooded
+    greedy.share.charge(greedy.share.budget.limit_bytes)
     receive(other, frame(2, bytes(size - 100))[:100])
     assert other.share.is_waiting
+    greedy.share.refund(greedy.share.budget.limit_bytes)
     greedy.close("the test ends it")
     rig.loop.run()
+    assert not greedy.share.budget.is_flooded
     assert not other.share.is_waiting
     assert greedy.share.budget.holders.keys() == {(False, "10.0.0.8")}
     other.close("the test ends it")
@@ -615,11 +619,11 @@ def test_answers_that_are_read_are_paid_for_no_more() -> None:
     receive(connection, frame(1))
     answer(rig.handled[0], bytes(200_000))
     rig.loop.run()
-    assert connection.share.held_bytes == 200_002
+    assert connection.share.unread_bytes == 200_002
     assert connection.is_idle, "the next move is the peer's"
     rig.clock.advance(5)
     connection.resume_writing()
-    assert connection.share.held_bytes == 0
+    assert connection.share.unread_bytes == 0
     assert connection.last_active_ms == rig.clock.monotonic_ms()
     assert b"".join(transport_of(connection).written) == b"1;" + bytes(200_000)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.node.http import collect
 from moldau.node.http.collect import LogTotals, LoopLoad
 from moldau.node.http.metrics import Sample
@@ -122,6 +123,12 @@ async def test_the_cluster(broker: DataPath):
         ("last-applied-record-lag-ms",): 1_500,
         ("CurrentMetadataVersion",): 25,
     }
+    later = MetadataDelta(image).apply(Provenance(offset, 1, 400))
+    samples = values(collect.image_samples(later, 1_500.0))
+    assert samples["last-applied-record-timestamp",] == 400
+    assert samples["last-applied-record-lag-ms",] == 1_100
+    none = values(collect.image_samples(MetadataImage.EMPTY, 0.0))
+    assert none["CurrentMetadataVersion",] == none["GlobalPartitionCount",] == 0
     lag = values(collect.image_samples(image, -5.0))["last-applied-record-lag-ms",]
     assert lag == 0, "a wall clock may go back"
 

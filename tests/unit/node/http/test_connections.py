@@ -15,6 +15,7 @@ from moldau.node.http.connections import (
     HttpConnection,
     HttpConnections,
     HttpLimits,
+    Phase,
 )
 from tests.kit.manual_clock import ManualClock
 from tests.unit.node.http.site import Client, Site, config, served
@@ -155,7 +156,7 @@ async def test_an_answer_that_is_not_read_is_cut(
         assert [each.host for each in open_ones(site)] == ["10.0.0.1", OTHER]
         await pass_time(2_000)
         assert [each.host for each in open_ones(site)] == [OTHER]
-        client.close()
+        assert (client.is_closed, reader.is_closed) == (True, False)
         reader.close()
     assert problems(caplog) == [("10.0.0.1", UNREAD)]
 
@@ -191,6 +192,28 @@ async def test_room_for_an_answer_is_made_where_an_answer_waits_unread(
         for each in (client, idle):
             each.close()
     assert problems(caplog) == [("10.0.0.1", CROWDED_BYTES)]
+
+
+def test_limits_are_those_of_the_configuration():
+    assert HttpLimits.of(config()) == HttpLimits(1_000, 100, 5.0, 75.0, 30.0, 67_108_864)
+    changed = config(
+        max_connections="7",
+        max_connections_per_ip="6",
+        header_timeout_ms="5100",
+        idle_timeout_ms="4100",
+        response_timeout_ms="3100",
+        max_unsent_bytes="2",
+    )
+    assert HttpLimits.of(changed) == HttpLimits(7, 6, 5.1, 4.1, 3.1, 2)
+    assert MAX_AHEAD_BYTES == 131_072
+
+
+async def test_a_body_that_does_not_come_is_waited_for_one_second(monkeypatch: pytest.MonkeyPatch):
+    async with served(monkeypatch, settings=LIMITS) as site:
+        client = await site.client()
+        client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+        assert (await client.answer()).status == 413
+        assert await lives_ms(client) == pytest.approx(1_000, abs=5)
 
 
 class Reader:
@@ -287,6 +310,7 @@ async def test_requests_under_way_keep_their_places_longest(
         assert len((await busy.answer()).body) > 250_000
         for each in open_ones(site):
             each.cut()
+            assert each._phase is Phase.GONE
         await pass_time(10)
 
 
@@ -321,6 +345,29 @@ async def test_bytes_without_a_request_are_bounded(
         assert MAX_AHEAD_BYTES < sent < 2 * MAX_AHEAD_BYTES
         release.set()
     assert problems(caplog) == [("10.0.0.1", "too many bytes of headers, or behind a request")]
+
+
+async def test_bytes_of_requests_that_are_answered_do_not_add_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async with served(monkeypatch, settings=LIMITS) as site:
+        client = await site.client()
+        for _ in range(3 * MAX_AHEAD_BYTES // 8_000):
+            client.get("/healthz", "X: " + "y" * 8_000)
+            assert (await client.answer()).status == 200
+        client.close()
+    assert problems(caplog) == []
+
+
+async def test_what_was_counted_is_written_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async with served(monkeypatch, settings=LIMITS) as site:
+        for _ in range(3):
+            client = await site.client()
+            client.send(b"BREW\r\n\r\n")
+            await client.closed()
+    assert caplog.records[-1].getMessage().endswith("no HTTP: 2 more times within 10 s")
 
 
 async def test_what_clients_get_wrong_is_counted(

@@ -128,7 +128,9 @@ async def test_a_fault_of_our_own_names_no_version_either(
     assert record.name == "moldau.node.http.protocol"
 
 
-async def test_refused_bodies_are_thrown_away_for_a_moment(monkeypatch: pytest.MonkeyPatch):
+async def test_refused_bodies_are_thrown_away_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     """Long enough that the client reads why."""
     async with served(monkeypatch) as site:
         client = await site.client()
@@ -140,3 +142,4 @@ async def test_refused_bodies_are_thrown_away_for_a_moment(monkeypatch: pytest.M
         assert (answer.status, answer.headers["connection"]) == (413, "close")
         assert answer.document == {"error": "no page takes a body"}
         assert await client.closed() == b""
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]

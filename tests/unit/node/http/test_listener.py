@@ -20,6 +20,7 @@ from moldau.server.authorizer import Authorizer
 from tests.unit.broker.harness import DataPath
 from tests.unit.node.http.site import HereThread, Site, config, served
 from tests.virtual.machine import HOST, pass_time
+from tests.virtual.network import SimulatedNetwork
 
 UNAVAILABLE = b"the broker is starting or stopping\n"
 
@@ -55,6 +56,7 @@ class Server:
 async def test_the_metrics_of_a_broker(monkeypatch: pytest.MonkeyPatch, broker: DataPath):
     broker.create_topic("a", 3)
     monkeypatch.setattr(collect, "LOGS_PER_VISIT", 2)
+    monkeypatch.setattr(http_server.time, "time", lambda: 1_000.0)
     monkeypatch.setattr(collect, "MAX_LOGS_SHOWN", 2)
     connections = collect._gauge("kafka.server:type=Test,name=Connections", 7)
     monkeypatch.setattr(collect, "server_samples", lambda _: [connections])
@@ -64,6 +66,8 @@ async def test_the_metrics_of_a_broker(monkeypatch: pytest.MonkeyPatch, broker: 
     assert found["kafka_server_test_connections"] == "7.0"
     assert found["kafka_controller_kafkacontroller_globalpartitioncount"] == "3.0"
     assert found["kafka_log_logmanager_totallogsize"] == "0.0"
+    lag_ms = float(found["kafka_server_broker_metadata_metrics_last_applied_record_lag_ms"])
+    assert lag_ms == 1_000_000
     assert "kafka_log_logcleaner_deadthreadcount" in found
     assert f'kafka_log_logmanager_logdirectoryoffline{{logDirectory="{broker.directory}"}}' in found
     shown = [name for name in found if name.startswith("kafka_log_log_size{")]
@@ -149,7 +153,7 @@ class Handed:
             await pass_time(1)
 
 
-@pytest.mark.parametrize(("path", "most"), [("/metrics", 4), ("/healthz", 4)])
+@pytest.mark.parametrize(("path", "most"), [("/metrics", 4), ("/healthz", 16)])
 async def test_addresses_take_turns(monkeypatch: pytest.MonkeyPatch, path: str, most: int):
     handed = Handed(monkeypatch)
     async with served(monkeypatch) as site:
@@ -158,7 +162,7 @@ async def test_addresses_take_turns(monkeypatch: pytest.MonkeyPatch, path: str, 
             each.get(path)
         await pass_time(10)
         assert len(handed.waiting) == 1, "one of each address"
-        others = [await site.client(f"10.0.1.{number}") for number in range(6)]
+        others = [await site.client(f"10.0.1.{number}") for number in range(18)]
         for each in others:
             each.get(path)
             await pass_time(1)
@@ -236,8 +240,9 @@ async def test_it_ends_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     caplog.set_level("INFO")
     monkeypatch.setattr(http_server, "LoopThread", HereThread)
     made = listener()
+    assert made.port == 0
     await made.start(HOST, 0)
-    assert made.port > 0
+    assert made.port > 1
     assert [each.getMessage() for each in caplog.records if each.name == "moldau.node.http"] == [
         f"HTTP listener on {HOST}:{made.port}"
     ]
@@ -247,6 +252,35 @@ async def test_it_ends_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     await made.close()
     with pytest.raises(ConnectionRefusedError):
         await Site(made).client()
+
+
+async def test_its_end_waits_for_pages_and_then_for_their_ends(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    handed = Handed(monkeypatch)
+    async with served(monkeypatch) as site:
+        client = await site.client()
+        client.get("/healthz")
+        await pass_time(10)
+        begun_s = asyncio.get_running_loop().time()
+        await site.listener.close()
+        assert asyncio.get_running_loop().time() - begun_s == pytest.approx(4, abs=0.1)
+        await client.closed()
+    await pass_time(10)
+    assert not handed.waiting
+
+
+async def test_many_may_wait_to_be_accepted(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    async def listen(*_: object, **options: Any) -> Any:
+        asked.append(options)
+        raise OSError("not here")
+
+    monkeypatch.setattr(SimulatedNetwork, "listen", listen)
+    with pytest.raises(OSError, match="not here"):
+        await listener()._serve(HOST, 0)
+    assert asked == [{"backlog": 256, "handshakes": None}]
 
 
 async def test_a_listener_that_is_not_up_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch):

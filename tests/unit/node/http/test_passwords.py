@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -242,3 +243,36 @@ async def test_of_two_mechanisms_the_stronger_one_counts(
     assert await cluster.checks.is_right("alice", "new", "h")
     assert not await cluster.checks.is_right("alice", "old", "h")
     assert [mechanism for mechanism, _ in costs] == [1, 2, 2]
+
+
+def test_what_waits_at_the_end_is_not_worked_out() -> None:
+    cluster = Cluster()
+    ended = []
+
+    class Worker:
+        def shutdown(self, *, wait: bool, cancel_futures: bool) -> None:
+            ended.append((wait, cancel_futures))
+
+    cluster.checks._worker.shutdown()
+    cluster.checks._worker = Worker()  # type: ignore[assignment]
+    cluster.checks.close()
+    assert ended == [(False, True)]
+
+
+async def test_how_dear_names_are_is_counted_once_for_the_users_there_are(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    real = passwords._find
+
+    def counted(credentials: passwords.Credentials, user: str) -> Any:
+        asked.append(user)
+        return real(credentials, user)
+
+    monkeypatch.setattr(passwords, "_find", counted)
+    for name in "abc":
+        cluster.add(name, name)
+    for name in ("x", "y", "z"):
+        assert not await cluster.checks.is_right(name, "wrong", name)
+    assert sorted(asked) == sorted("abcxyz")
+    assert cluster.checks._worker._max_workers == 1, "one check at a time, of all clients"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from moldau.config.definition import ConfigError
+from moldau.config.principals import reserved
 from moldau.metadata.image import MetadataImage
 from moldau.node.http import access as http_access
 from moldau.node.http.access import Authority, HttpAccess, HttpHandshakes, HttpRefused, HttpSecurity
@@ -237,14 +238,22 @@ async def test_without_tokens_there_are_no_keys_to_wait_for():
     await asked.close()
 
 
+async def test_what_was_counted_is_written_at_the_end(caplog: pytest.LogCaptureFixture):
+    asked = access(security("BASIC", delay_s=0))
+    for _ in range(3):
+        await refusal(asked, basic("alice", "wrong"))
+    assert len(lines(caplog)) == 1
+    await asked.close()
+    assert lines(caplog)[1].endswith("its password is wrong: 2 more times within 10 s")
+
+
 async def test_names_of_nodes_are_no_client_s(caplog: pytest.LogCaptureFixture):
     asked = access(security("BASIC"), image=users("nodes"))
     begun_s = asyncio.get_running_loop().time()
     refused = await refusal(asked, basic("nodes"))
     assert asyncio.get_running_loop().time() - begun_s == pytest.approx(0.5)
-    reason = "'nodes' is a reserved name, which no client may have"
-    assert (refused.status, str(refused)) == (403, reason)
-    assert len(lines(caplog)) == 1
+    assert (refused.status, str(refused)) == (403, reserved("nodes"))
+    assert lines(caplog) == [reserved("nodes")]
 
 
 @pytest.fixture

@@ -9,7 +9,11 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeResponse
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateResponse
-from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
+from moldau.runtime.authentication import (
+    AuthenticationError,
+    SecuritySettingError,
+    is_lasting_status,
+)
 from moldau.runtime.authentication.sasl import (
     MOST_STEPS,
     PlainExchange,
@@ -238,3 +242,57 @@ async def test_which_exchange_a_mechanism_has():
 def test_plain_has_a_name_and_a_password_without_zeroes(name: str, password: str):
     with pytest.raises(SecuritySettingError):
         PlainExchange(name, password)
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+async def test_a_slow_step_is_taken_beside_the_loop(monkeypatch: pytest.MonkeyPatch, is_slow: bool):
+    beside: list[str] = []
+
+    async def aside(function: Any, *args: Any) -> Any:
+        beside.append(function.__name__)
+        return function(*args)
+
+    async def exchange(self: SaslCredentials, host: str) -> Chatty:
+        made = Chatty(2)
+        made.is_slow = is_slow
+        return made
+
+    monkeypatch.setattr("moldau.runtime.authentication.kerberos.aside", lambda: aside)
+    monkeypatch.setattr(SaslCredentials, "exchange", exchange)
+    await authenticate(Broker(chosen(), said(), said()), PLAIN, "h:1")
+    assert beside == (["first", "answer", "answer"] if is_slow else [])
+
+
+async def test_a_slow_step_without_an_end_says_so(monkeypatch: pytest.MonkeyPatch):
+    async def aside(function: Any, *args: Any) -> Any:
+        raise TimeoutError
+
+    async def exchange(self: SaslCredentials, host: str) -> Chatty:
+        made = Chatty(2)
+        made.is_slow = True
+        return made
+
+    monkeypatch.setattr("moldau.runtime.authentication.kerberos.aside", lambda: aside)
+    monkeypatch.setattr(SaslCredentials, "exchange", exchange)
+    with pytest.raises(AuthenticationError, match="h:1: Kerberos does not come to an end"):
+        await authenticate(Broker(chosen()), PLAIN, "h:1")
+
+
+@pytest.mark.parametrize(
+    ("status", "is_lasting"),
+    [
+        (299, False),
+        (300, True),
+        (301, True),
+        (400, True),
+        (401, True),
+        (408, False),
+        (429, False),
+        (499, True),
+        (500, False),
+        (501, True),
+        (503, False),
+    ],
+)
+def test_which_status_would_come_again(status: int, is_lasting: bool):
+    assert is_lasting_status(status) is is_lasting

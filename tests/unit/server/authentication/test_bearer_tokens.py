@@ -17,6 +17,7 @@ from moldau.runtime.authentication.sasl import OAuthBearerExchange
 from moldau.runtime.authentication.tokens import OAuthBearerToken
 from moldau.runtime.clock import SystemClock
 from moldau.server.authentication.bearer_tokens import (
+    MAX_HEADER_BYTES,
     MAX_TOKEN_LENGTH,
     SignedTokens,
     UnsecuredTokens,
@@ -561,3 +562,13 @@ def test_an_extension_may_hold_a_sign_of_equality() -> None:
     accepted = OAuthBearer(check).step(message)
     assert isinstance(accepted, Accepted)
     assert accepted.user == "erin"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_token_s_header_has_so_many_bytes_and_no_more(more: int) -> None:
+    header = json.dumps({"alg": "RS256", "kid": "x"}).encode()
+    header += b" " * (MAX_HEADER_BYTES + more - len(header))
+    token = f"{encoded(header)}.{encoded(claims_of())}.{encoded(b'x')}"
+    reason = str(refusal(checker(), token))
+    assert ("header has more than" in reason) is bool(more)
+    assert ("no known key" in reason) is not bool(more)

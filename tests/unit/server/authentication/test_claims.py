@@ -150,6 +150,7 @@ def test_an_unsecured_token_has_the_scopes_that_are_asked_for() -> None:
         with pytest.raises(TokenRefused, match="lacks a scope") as refused:
             unsecured(rules, scope=lacking)
         assert (refused.value.status, refused.value.scope) == (INSUFFICIENT_SCOPE, "a b")
+        assert str(refused.value) == "the token lacks a scope"
 
 
 @pytest.mark.parametrize(

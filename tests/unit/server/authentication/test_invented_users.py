@@ -141,3 +141,14 @@ def test_shapes_follow_changes_and_snapshots() -> None:
     empty = delta.apply(Provenance())
     assert (empty.scram.credentials, empty.scram.shapes) == ({}, {})
     assert set(again.scram.credentials) == {ScramKey("a", 2), ScramKey("c", 2)}
+
+
+def test_without_the_cluster_s_secret_each_process_has_one_of_its_own() -> None:
+    """A constant one would let a client tell an invented salt from a real one."""
+    first, second = InventedUsers(), InventedUsers()
+    for mechanism in (SHA_256, SHA_512):
+        assert first.keys(mechanism, "alice") == first.keys(mechanism, "alice")
+        assert first.keys(mechanism, "alice").salt != second.keys(mechanism, "alice").salt
+        tokens = [each.token_keys(mechanism, "t").salt for each in (first, first, second)]
+        assert tokens[0] == tokens[1] != tokens[2]
+        assert len(tokens[0]) >= 16

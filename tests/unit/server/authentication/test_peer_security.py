@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 import trustme
 
 from moldau.config import ConfigError, NodeConfig
+from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.kerberos import RenewalRules
+from moldau.runtime.authentication.tls import check_handshake
 from moldau.runtime.connector import PeerSecurity
 from moldau.server.authentication.peer_security import (
     change_ticket_renewal,
@@ -191,3 +194,36 @@ def test_a_node_accepts_one_like_itself(stores: dict[str, str], tmp_path: Path) 
     without = SimpleNamespace(contexts=None)
     for pair in ((None, strict), (own, None), (own, bare), (without, strict), (None, None)):
         check_own_certificate(*pair)  # type: ignore[arg-type]
+
+
+def test_stores_may_be_texts(stores: dict[str, str]) -> None:
+    whole = Path(stores["ssl.keystore.location"]).read_text()
+    at = whole.index("-----BEGIN CERTIFICATE")
+    keys = {
+        "ssl.keystore.certificate.chain": whole[at:],
+        "ssl.keystore.key": whole[:at],
+        "ssl.truststore.certificates": Path(stores["ssl.truststore.location"]).read_text(),
+        "ssl.key.password": "open",
+    }
+    settings = peer_tls_settings(config("SSL", **keys), "NODES", {})
+    assert (settings.own.location, settings.own.certificates) == (None, whole[at:].strip())
+    assert settings.own.key == whole[:at].strip()
+    assert settings.trust.certificates == keys["ssl.truststore.certificates"].strip()
+    assert settings.trust.key is None
+    assert settings.key_password == "open"
+
+
+def test_a_trial_of_certificates_leaves_the_names_to_be_checked(stores: dict[str, str]) -> None:
+    made = peers("SSL", **stores)
+    assert made is not None
+    assert made.contexts is not None
+    client = made.contexts.last
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(stores["ssl.keystore.location"])
+    check_handshake(server, client)
+    assert client.check_hostname
+    stranger = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("localhost").configure_cert(stranger)
+    with pytest.raises(SecuritySettingError, match="refuse one another"):
+        check_handshake(stranger, client)
+    assert client.check_hostname

@@ -130,3 +130,13 @@ def test_the_average_pause_is_that_of_the_last_minute(quota: ClientQuota) -> Non
     quota.throttled("alice", "app", 300, 0.0)
     assert sensor.average_throttle_ms(59_000.0) == 200.0
     assert sensor.average_throttle_ms(60_000.0) == 0.0
+
+
+def test_a_client_that_never_paused_has_no_average_pause(quota: ClientQuota) -> None:
+    quota.record("alice", "one", 1, 0.0)
+    sensor = quota.sensors.get(next(iter(quota.sensors.take_news())))
+    assert sensor is not None
+    assert sensor.average_throttle_ms(0.0) == 0
+    sensor.throttled(500, 0.0)
+    sensor.throttled(100, 0.0)
+    assert sensor.average_throttle_ms(0.0) == 300
