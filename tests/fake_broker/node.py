@@ -150,7 +150,7 @@ class _Handshakes:
     async def context(self) -> ssl.SSLContext:
         return self._context
 
-    def begin(self, host: str) -> bool:
+    def begin(self, host: str, handshake: asyncio.Task[None]) -> bool:
         return True
 
     def end(self, host: str, error: OSError | None, *, is_late: bool) -> None:
