@@ -81,8 +81,7 @@ class GuardedNode(MoldauNode):
                 "inter.broker.listener.name": "PLAINTEXT",
                 "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
                 "listener.name.sasl.plain.sasl.jaas.config": jaas,
-                "authorizer.class.name": "org.apache.kafka.metadata.authorizer"
-                ".StandardAuthorizer",
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                 "super.users": f"User:ANONYMOUS;User:{GOOD}",
                 "moldau.http.listener": f"{HOST}:{self.http_port}",
                 "offsets.topic.num.partitions": "3",
@@ -128,7 +127,9 @@ def run(effort: Effort) -> Report:
         for name in (ALONE, *ATTACKS):
             beside, alone, control = ([each[n] for each in found] for n in (name, ALONE, HARMLESS))
             per_alone, per_control = (ratio_of_all(beside, to, 0.99) for to in (alone, control))
-            cells = [Spread.of([percentile(each, share) for each in beside]) for share in (0.5, 0.99)]
+            cells = [
+                Spread.of([percentile(each, share) for each in beside]) for share in (0.5, 0.99)
+            ]
             longest = Spread.of([max(each) for each in beside])
             texts = (each.text() for each in (*cells, longest, per_alone, per_control))
             table.add(name, kind, *texts)

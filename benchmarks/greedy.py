@@ -94,9 +94,7 @@ class Peer:
 
 def frame(message: Any, version: int) -> bytes:
     """A request as clients send it."""
-    return joined(
-        encode_request(message, api_version=version, correlation_id=1, client_id=GREEDY)
-    )
+    return joined(encode_request(message, api_version=version, correlation_id=1, client_id=GREEDY))
 
 
 async def harmless(target: Target) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from moldau.addresses import network_of
 from moldau.metadata.steps import at_once
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
@@ -96,7 +97,7 @@ class Route:
 
 def party_of(principal: str, client_host: str) -> str:
     """Who shares with others: a principal, or the address of clients that have none."""
-    return client_host if principal == ANONYMOUS else principal
+    return network_of(client_host) if principal == ANONYMOUS else principal
 
 
 class _Call:
