@@ -218,6 +218,17 @@ async def test_a_connection_whose_principal_has_too_many_waiting_is_not_read(
     await bench.router.close(cancels=True)
 
 
+async def test_each_client_that_fills_a_lane_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "moldau.server")
+    bench = Bench()
+    for name in ("User:a", "User:b"):
+        client = client_of(name)
+        for number in range(5 + MAX_WAITING_REQUESTS):
+            bench.ask(str(number), client)
+    assert [each.getMessage().split()[2] for each in caplog.records] == ["User:a", "User:b"]
+    await bench.router.close(cancels=True)
+
+
 async def test_a_suspended_connection_that_ends_leaves_nothing() -> None:
     bench = Bench()
     first, second = client_of("User:a"), client_of("User:a")
