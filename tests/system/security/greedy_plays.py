@@ -171,9 +171,9 @@ class Plays:
         """Large frames that are sent, with or without their end."""
         dice = self._dice
         greed = Greed(
-            dice.choice(("huge", "whole")),
-            self._up_to(40),
-            frame_bytes=dice.choice((8 * MIB, self._up_to(8 * MIB) + 2048)),
+            dice.choice(("huge", "huge", "whole")),
+            dice.randint(8, 40),
+            frame_bytes=dice.choice((8 * MIB, 8 * MIB, 8 * MIB, self._up_to(8 * MIB) + 2048)),
             pause_s=dice.uniform(0.05, 2.0),
             stage=dice.choice(("tls", "all", "all")),
         )
