@@ -44,6 +44,7 @@ BENCHMARKS: Final = {
     "request-costs": "bench_request_costs",
     "neighbours": "bench_neighbours",
     "security": "bench_security",
+    "greedy": "bench_greedy",
 }
 #: Run only when it is named: it needs Java, and starts a Spark.
 ON_DEMAND: Final = {"spark": "bench_spark"}

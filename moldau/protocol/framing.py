@@ -448,13 +448,18 @@ class FrameReader:
         (length,) = _LENGTH.unpack_from(self._chunk, start)
         return bool(start + 4 + length > CHUNK_BYTES and length <= SMALL_FRAME_LIMIT_BYTES)
 
-    def _make_room(self, chunk: FrameBuffer) -> FrameBuffer:
-        """Move the partial frame to the chunk's front, or to a new chunk when frames lie in it. The
-        chunk itself, as it is, when there is no memory for another one.
+    def _make_room(self, chunk: FrameBuffer) -> FrameBuffer | None:
+        """Move the partial frame to the chunk's front, or to a new chunk when frames lie in it;
+        None if there is no partial frame then. The chunk itself, as it is, when there is no memory
+        for another one.
         """
         start, end = self._start, self._end
         target = chunk
         if chunk.outstanding_count:
+            if start == end:
+                self._chunk = None  # its frames give it back
+                self._start = self._end = 0
+                return None
             if not self.account.allows(CHUNK_BYTES, Use.READ):
                 return chunk
             target = self._chunk = self._take(CHUNK_BYTES)

@@ -10,7 +10,7 @@ there are.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from enum import Enum
 from typing import Final, Protocol
@@ -91,16 +91,6 @@ class Holder:
         self.share_count = 0
 
 
-class _Source:
-    """Those of one principal and address that wait, in their order."""
-
-    __slots__ = ("key", "waiting")
-
-    def __init__(self, key: tuple[str, str]) -> None:
-        self.key = key
-        self.waiting: deque[Share] = deque()
-
-
 class Budget:
     """What the peers of one kind may hold together.
 
@@ -131,7 +121,6 @@ class Budget:
         "principal_cap_bytes",
         "share_bytes",
         "small_reads_bytes",
-        "sources",
         "unread_bytes",
         "waiting_count",
     )
@@ -146,8 +135,7 @@ class Budget:
         self.waiting_count = 0
         self.moved = False
         self.holders: dict[tuple[bool, str], Holder] = {}
-        self.sources: dict[tuple[str, str], _Source] = {}
-        self.line: deque[_Source] = deque()
+        self.line: OrderedDict[tuple[str, str], OrderedDict[Share, None]] = OrderedDict()
 
     def set_limits(self, limit_bytes: int, fair_share: int) -> None:
         """Use other limits from now on; `fair_share` is in per cent."""
@@ -165,8 +153,8 @@ class Budget:
 
     def waiting(self) -> Iterator[Share]:
         """All that wait."""
-        for source in self.line:
-            yield from (share for share in source.waiting if share.is_waiting)
+        for shares in self.line.values():
+            yield from shares
 
     def holder(self, name: str, *, is_principal: bool) -> Holder:
         """The one of that name, shared by all of its connections."""
@@ -424,24 +412,26 @@ class MemoryShares:
             is_first: it has tried in vain, and keeps its place among those of its principal and
                 address.
         """
-        budget = share.budget
-        key = (share.user, share.host)
-        source = budget.sources.get(key)
-        if source is None:
-            source = budget.sources[key] = _Source(key)
-            budget.line.append(source)
+        shares = share.budget.line.setdefault((share.user, share.host), OrderedDict())
+        shares[share] = None
         if is_first:
-            source.waiting.appendleft(share)
-        else:
-            source.waiting.append(share)
+            shares.move_to_end(share, last=False)
         share.is_waiting = True
         self._count(share, 1)
 
     def leave_line(self, share: Share) -> None:
-        """The account's owner does not wait any more; its place is taken out in its turn."""
+        """The account's owner does not wait any more."""
+        self._take_out(share)
+        share.budget.moved = True
+
+    def _take_out(self, share: Share) -> None:
+        line, key = share.budget.line, (share.user, share.host)
+        shares = line[key]
+        del shares[share]
+        if not shares:
+            del line[key]
         share.is_waiting = False
         self._count(share, -1)
-        share.budget.moved = True
 
     def _count(self, share: Share, step: int) -> None:
         self.waiting_count += step
@@ -453,19 +443,14 @@ class MemoryShares:
         """Let the first in line try, those of one principal and address after those of another;
         whether one of them went on, so that the next ones may, too.
         """
-        went_on = False
-        for _ in range(min(most, len(budget.line))):
-            source = budget.line.popleft()
-            waiting = source.waiting
-            while waiting and not waiting[0].is_waiting:
-                waiting.popleft()
-            if not waiting:
-                del budget.sources[source.key]
-                continue
-            budget.line.append(source)
-            share = waiting.popleft()
-            share.is_waiting = False
-            self._count(share, -1)
+        went_on, line = False, budget.line
+        for _ in range(min(most, len(line))):
+            if not line:
+                break
+            key, shares = next(iter(line.items()))
+            line.move_to_end(key)
+            share = next(iter(shares))
+            self._take_out(share)
             if share.owner.memory_available():
                 # One that waits for more already is in the line again.
                 went_on = went_on or not share.is_waiting

@@ -15,20 +15,22 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from moldau.addresses import network_of
 from moldau.metadata.steps import at_once
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.registry import request_class
 from moldau.runtime.slices import Work, in_slices
+from moldau.runtime.telemetry.logs import Event
+from moldau.server.audit_log import DEFAULT_MAX_LINES, Lines
 from moldau.server.decoding import DEFAULT_MEMORY_BYTES, SCALARS, Budget, Decoding, Steps, TooLarge
 from moldau.server.fair_shares import FairShares, Lane, Waiting
 from moldau.server.quotas.request_time import Stopwatch, TimedWork, timed_steps
 from moldau.server.request import RequestContext
 from moldau.server.server_connection import ANONYMOUS
-from moldau.text import short_name
+from moldau.text import quoted, short_name
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Message
@@ -45,9 +47,6 @@ _LOG: Final = logging.getLogger("moldau.server")
 MAX_WAITING_REQUESTS: Final = 128
 """How many requests of a principal wait in a lane before the connections of further ones are not
 read: each of those adds one request at most."""
-
-TOLD_INTERVAL_MS: Final = 60_000.0
-"""How often the log says that a lane is full of one principal's requests."""
 
 Handle = Callable[[RequestContext, Any], Iterator[None] | None]
 """Answers through its context, at once or later; a generator, for requests with many parts, yields
@@ -98,7 +97,7 @@ class Route:
 
 def party_of(principal: str, client_host: str) -> str:
     """Who shares with others: a principal, or the address of clients that have none."""
-    return client_host if principal == ANONYMOUS else principal
+    return network_of(client_host) if principal == ANONYMOUS else principal
 
 
 class _Call:
@@ -159,7 +158,7 @@ class RequestRouter:
         self._places: dict[Lane, FairShares] = {}
         self._waiting: dict[_Call, None] = {}
         self._running: dict[asyncio.Task[None], None] = {}  # in the order they began
-        self._told_ms: dict[Lane, float] = {}
+        self._lines = Lines(_LOG, logging.WARNING, clock, DEFAULT_MAX_LINES)
 
     def __call__(self, request: Request) -> None:
         route = self._routes.get(request.api_key)
@@ -213,6 +212,7 @@ class RequestRouter:
                 task.cancel()
         if (log := self._authorizer.log) is not None:
             log.close()
+        self._lines.close()
         while running := {*self._suspended, *self._running}:
             await asyncio.wait(running)
 
@@ -371,19 +371,26 @@ class RequestRouter:
             self._tell(lane, call, places)
 
     def _tell(self, lane: Lane, call: _Call, places: FairShares) -> None:
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._told_ms.get(lane, -inf) < TOLD_INTERVAL_MS:
-            return
-        self._told_ms[lane] = now_ms
-        _LOG.warning(
-            "%s at %s has %d requests under way in the lane of %s, and %d wait:"
-            " its connections are not read until they have had their turns",
-            short_name(call.request.connection.principal),
-            call.request.connection.client_host,
-            places.held_by(call.party),
-            lane.name,
-            places.waiting_count(call.party),
-        )
+        connection = call.request.connection
+        principal, host = connection.principal, connection.client_host
+
+        def event() -> Event:
+            fields: dict[str, object] = {
+                "principal": short_name(principal),
+                "host": host,
+                "lane": lane.name,
+                "running": places.held_by(call.party),
+                "waiting": places.waiting_count(call.party),
+            }
+            text = (
+                f"Principal = {quoted(short_name(principal))} from host = {quoted(host)} has "
+                f"{fields['running']} requests under way in the lane of {lane.name}, and "
+                f"{fields['waiting']} wait: its connections are not read until they have had "
+                "their turns"
+            )
+            return Event("a lane full of one client's requests", text, fields, is_counted=True)
+
+        self._lines.tell((lane, principal, host), (principal, host), event)
 
     def _waited(self, call: _Call) -> None:
         """It waits no more."""

@@ -7,7 +7,6 @@ mean, or make the handler wait.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -19,10 +18,12 @@ from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.network import AsyncioNetwork, Listener, Network
 from moldau.server.connection_group import ConnectionGroup
 from moldau.server.connection_limits import ServerLimits
+from moldau.server.fair_line import FairLine
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
 from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import Request, RequestMetrics
+from moldau.server.request_router import party_of
 from moldau.server.server_connection import ServerConnection
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Server:
             watchdog=watchdog,
             rates=rates,
         )
-        self._early: deque[Request] = deque()
+        self._early: FairLine[Request] = FairLine(MAX_EARLY_REQUESTS)
         self._network = network or AsyncioNetwork()
         self._listeners: dict[str, Listener] = {}
         self._securities: list[ListenerSecurity] = []
@@ -152,18 +153,19 @@ class Server:
     # -- requests that come before the node is ready ---------------------------------------------
 
     def open(self, handler: Callable[[Request], None]) -> None:
-        """Give `handler` the requests held back, each in a turn of its own and in the order they
-        came, and then all later ones. One that fails costs its own connection, not the start.
+        """Give `handler` the requests held back, each in a turn of its own, in the order they came
+        of each party, and then all later ones. One that fails costs its own connection, not the
+        start.
         """
-        while self._early:
-            self.connections.loop.call_soon(self._hand_on, handler, self._early.popleft())
+        while (request := self._early.take()) is not None:
+            self.connections.loop.call_soon(self._hand_on, handler, request)
         self.connections.loop.call_soon(self._handed_on, handler)
 
     def _hold_back(self, request: Request) -> None:
-        if len(self._early) < MAX_EARLY_REQUESTS:
-            self._early.append(request)
-        else:
-            request.close("the node is starting, and too many requests wait already")
+        connection = request.connection
+        party = party_of(connection.principal, connection.client_host)
+        if (left_out := self._early.put(request, party)) is not None:
+            left_out[0].close("the node is starting, and too many requests wait already")
 
     def _handed_on(self, handler: Callable[[Request], None]) -> None:
         if self._early:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from moldau.addresses import canonical_address
+from moldau.addresses import canonical_address, network_of
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import FrameReader
 from moldau.protocol.headers import decode_request_header
@@ -637,7 +637,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if security is not None and security.sasl is not None:
             kind = PeerKind.NODE_LOGINS if self._is_between_nodes else PeerKind.CLIENT_LOGINS
             self._reader.is_frugal = True
-        return Share(shares, self, kind, "", self.client_host)
+        return Share(shares, self, kind, "", network_of(self.client_host))
 
     def _count_unread(self) -> None:
         """Count the answers that the peer has not read, as far as they are in memory."""

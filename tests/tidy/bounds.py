@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -45,6 +46,8 @@ EMPTY: Final = frozenset(
 
 LOOKED_FOR: Final = (ast.Assert, ast.Raise, ast.Call, ast.ClassDef, ast.AsyncFunctionDef)
 
+_LIMITS: Final = re.compile(r"[A-Z][A-Z_]{5,}|moldau\.[a-z.]+|[a-z]+(?:\.[a-z]+){2,}")
+
 Found = dict[str, Counter[str]]
 """By file of the product and by name within it, how often."""
 
@@ -52,6 +55,12 @@ Found = dict[str, Counter[str]]
 @functools.cache
 def reviewed() -> dict[str, Any]:
     return tomllib.loads((ROOT / "tests/tidy/bounds.toml").read_text())
+
+
+def limits_of(row: str) -> list[str]:
+    """Constants and keys that a container's row of the kind `limit` names."""
+    kind, _, rest = row.partition(":")
+    return _LIMITS.findall(rest) if kind == "limit" else []
 
 
 def files(rooms: tuple[str, ...]) -> Iterator[tuple[str, ast.Module]]:

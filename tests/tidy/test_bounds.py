@@ -61,7 +61,7 @@ def test_every_container_says_by_what_it_is_bounded() -> None:
     """A limit of its own names the constant or key, and the test that fills it."""
     for file, names in reviewed()["containers"].items():
         for name, row in names.items():
-            kind, _, rest = row.partition(":")
+            kind, _, _ = row.partition(":")
             assert kind in KINDS, f"{file} {name}: {kind}"
             if kind != "limit":
                 continue
@@ -69,8 +69,7 @@ def test_every_container_says_by_what_it_is_bounded() -> None:
             assert test is not None, f"{file} {name}: which test fills it?"
             source = (ROOT / test[1]).read_text()
             assert re.search(rf"def {test[2]}\b", source), f"{file} {name}: {test[0]}"
-            limits = re.findall(r"[A-Z][A-Z_]{5,}|moldau\.[a-z.]+|[a-z]+(?:\.[a-z]+){2,}", rest)
-            assert limits, f"{file} {name}: which limit?"
+            assert bounds.limits_of(row), f"{file} {name}: which limit?"
 
 
 def test_the_finders_find() -> None:

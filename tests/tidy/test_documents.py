@@ -7,6 +7,7 @@ import re
 from types import ModuleType
 
 from moldau.config import BROKER_KEYS, TOPIC_KEYS
+from tests.tidy.bounds import limits_of, reviewed
 from tests.tidy.sources import ROOT, name_of, repository_files
 
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
@@ -26,6 +27,27 @@ def _generator() -> ModuleType:
 def test_compatibility_tables_are_current():
     text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     assert text == _generator().current_text(text), "run `make docs`"
+
+
+def test_the_table_of_shares_is_current():
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    assert text == _generator().current_security(text), "run `make docs`"
+
+
+def test_every_limit_of_a_container_is_in_the_table_of_shares():
+    """`bounds.toml` has the limits of what requests can fill; the table says who has how much."""
+    rows = (ROOT / "docs" / "resource_shares.toml").read_text(encoding="utf-8")
+    named = {
+        each for found in re.findall(r"\{([^{}]+)\}", rows) for each in re.split("[:.]", found)
+    }
+    named |= set(re.findall(r"\{([a-z.]+)\}", rows))
+    missing = {
+        f"{name} of {file}: {', '.join(limits)}"
+        for file, containers in reviewed()["containers"].items()
+        for name, row in containers.items()
+        if (limits := limits_of(row)) and not named.intersection(limits)
+    }
+    assert missing == set(), "without a row in docs/resource_shares.toml"
 
 
 def test_the_command_reference_is_current():

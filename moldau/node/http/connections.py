@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from moldau.addresses import canonical_address
+from moldau.addresses import canonical_address, network_of
 from moldau.config import NodeConfig
 from moldau.node.http.places import Places
 from moldau.runtime.clock import Clock
@@ -116,10 +116,11 @@ class HttpConnections:
         while waiting and sum(waiting.values()) + size_bytes > self.limits.max_unsent_bytes:
             by_host: Counter[str] = Counter()
             for each, unsent_bytes in waiting.items():
-                by_host[each.host] += unsent_bytes
+                by_host[network_of(each.host)] += unsent_bytes
             [(host, _)] = by_host.most_common(1)
             loser = min(
-                (each for each in waiting if each.host == host), key=lambda each: each.since_s
+                (each for each in waiting if network_of(each.host) == host),
+                key=lambda each: each.since_s,
             )
             del waiting[loser]
             loser.cut("cut, as its address leaves too many bytes of answers unread")

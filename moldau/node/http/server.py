@@ -23,7 +23,7 @@ from typing import Final, TypeVar, TypeVarTuple
 import orjson
 from aiohttp import web
 
-from moldau.addresses import canonical_address
+from moldau.addresses import canonical_address, network_of
 from moldau.broker.api.services import BrokerServices
 from moldau.node.http import collect, metrics, views
 from moldau.node.http.access import HttpAccess, HttpRefused
@@ -232,7 +232,7 @@ class HttpListener:
             if request.body_exists:
                 raise HttpRefused(413, "no page takes a body")
             turns = self._probes if page in PROBES else self._pages
-            async with turns.of(canonical_address(request.remote or "")):
+            async with turns.of(network_of(canonical_address(request.remote or ""))):
                 return await handler(request)
         except HttpRefused as refused:
             answer = _json({"error": str(refused)}, refused.status)

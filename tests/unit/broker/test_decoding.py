@@ -154,6 +154,40 @@ async def test_requests_wait_for_memory_and_principals_take_turns() -> None:
     assert bench.faults == []
 
 
+async def test_memory_is_shared_by_principals() -> None:
+    size = len(BODY) * decoding.MAX_GROWTH
+    bench = Bench(memory_bytes=4 * size)
+    turns = bench.router._decoding.turns
+    turns.take("User:x", decoding.MAX_IN_SLICES)  # all wait with what is reserved for them
+    for name in ("User:a", "User:b", "User:c"):
+        for _ in range(5):
+            bench.ask(name)
+        await asyncio.sleep(0)
+    held = [bench.memory.held_by(name) // size for name in ("User:a", "User:b", "User:c")]
+    assert (held, bench.memory.held) == ([2, 1, 1], 4 * size)
+    turns.give_back("User:x", decoding.MAX_IN_SLICES)
+    for _ in range(15):
+        await until_async(lambda: bool(bench.handled), "it is handled")
+        bench.answer()
+    await until_async(lambda: bench.memory.held == 0, "nothing is held")
+    assert bench.faults == []
+
+
+async def test_slices_are_shared_by_principals(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    ticks = iter(range(10**9))  # every look at the clock is the end of a slice
+    monkeypatch.setattr(ManualClock, "monotonic_ms", lambda _: next(ticks))
+    for name in ("User:a", "User:b", "User:c"):
+        for _ in range(5):
+            bench.ask(name)
+    turns, held = bench.router._decoding.turns, set()
+    while len(bench.handled) < 15:
+        await asyncio.sleep(0)
+        held.add((turns.held, max(turns.held_by(f"User:{name}") for name in "abc")))
+    assert max(held) == (decoding.MAX_IN_SLICES, decoding.MAX_IN_SLICES // 2)
+    assert max(most for _, most in held) == decoding.MAX_IN_SLICES // 2
+
+
 async def test_who_lacks_the_right_has_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "REFUSED_BYTES", KEYS * 40)
     budget = needs(on_groups(Operation.DESCRIBE))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from moldau.broker.api import BROKER_APIS, lanes
 from moldau.broker.api.forwarding import MAX_FORWARD_MS
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
+from moldau.controller import apis
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
@@ -38,7 +40,7 @@ GIVEN_UP = Lane("given up", 4, ends_with_connection=True)
 class Bench:
     """A router with a lane of each kind, whose answers come when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, lane: Lane = LANE) -> None:
         self.started: list[str] = []
         self.release: dict[str, asyncio.Event] = {}
         self.error: BaseException | None = None
@@ -47,7 +49,7 @@ class Bench:
         self.clock = ManualClock()
         self.router = RequestRouter(
             {
-                ApiKey.DESCRIBE_CLUSTER: Route(0, 2, lambda: Handler(answer=self.answer), LANE),
+                ApiKey.DESCRIBE_CLUSTER: Route(0, 2, lambda: Handler(answer=self.answer), lane),
                 ApiKey.LIST_TRANSACTIONS: Route(0, 2, lambda: Handler(answer=self.other), OTHER),
                 ApiKey.CREATE_TOPICS: Route(2, 7, lambda: Handler(answer=self.answer), GIVEN_UP),
             },
@@ -201,8 +203,8 @@ async def test_a_connection_whose_principal_has_too_many_waiting_is_not_read(
     assert (first.suspended_count, second.suspended_count) == (0, 1)
     (line,) = caplog.records
     assert line.getMessage() == (
-        "User:a at 127.0.0.1 has 2 requests under way in the lane of tests, and 129 wait:"
-        " its connections are not read until they have had their turns"
+        "Principal = User:a from host = 127.0.0.1 has 2 requests under way in the lane of tests,"
+        " and 129 wait: its connections are not read until they have had their turns"
     )
     other = client_of("User:b")
     bench.ask("other", other)
@@ -291,6 +293,30 @@ def test_each_row_has_a_lane_if_a_coroutine_answers() -> None:
         lanes.FORWARDING,
         lanes.SEARCHES,
     }
+
+
+@pytest.mark.parametrize(
+    "lane",
+    [
+        pytest.param(each, id=f"{module.__name__.split('.')[1]} {each.name}")
+        for module in (lanes, apis)
+        for each in vars(module).values()
+        if isinstance(each, Lane)
+    ],
+)
+async def test_each_lane_has_places_left_by_one_party(lane: Lane) -> None:
+    lane = lane._replace(max_running=min(lane.max_running, 200))  # that of nodes has thousands
+    bench = Bench(lane)
+    greedy, other = client_of("User:greedy"), client_of("User:other")
+    half = lane.max_running // 2
+    for number in range(half + MAX_WAITING_REQUESTS // 2):
+        bench.ask(f"g{number}", greedy)
+    for number in range(half + 2):
+        bench.ask(f"o{number}", other)
+    await bench.settle()
+    begun = Counter(each[0] for each in bench.started)
+    assert begun == {"g": half, "o": half // 2}
+    await bench.router.close(cancels=True)
 
 
 def create_topics(timeout_ms: int = 2**31 - 1) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ class Early:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.connection = SimpleNamespace(principal="User:a", client_host="h")
         self.is_connection_lost = False
         self.endings: list[str] = []
 

@@ -318,7 +318,20 @@ def test_those_of_one_principal_and_address_come_after_those_of_another() -> Non
     assert rig.shares.serve_line(rig.budget)
     assert rig.served() == [many[2]]
     assert not rig.shares.serve_line(rig.budget)
-    assert (rig.budget.sources, list(rig.budget.line), rig.shares.waiting_count) == ({}, [], 0)
+    assert (len(rig.budget.line), rig.shares.waiting_count) == (0, 0)
+
+
+def test_what_waits_no_more_takes_no_place_in_the_line() -> None:
+    rig = Rig()
+    first = rig.share("one")
+    rig.shares.wait(first)
+    for number in range(3):
+        for who in ("one", f"other {number}"):
+            gone = rig.share(who)
+            rig.shares.wait(gone)
+            gone.close()
+    assert list(rig.budget.waiting()) == [first]
+    assert len(rig.budget.line) == 1
 
 
 def test_one_that_tries_in_vain_keeps_its_place_among_its_own() -> None:

@@ -136,9 +136,9 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def connected(network: Network) -> Any:
+def connected(network: Network, host: str = "10.0.0.7") -> Any:
     connection = network.listeners[0].factory()
-    connection.connection_made(Transport())
+    connection.connection_made(Transport(peer=(host, 40000)))
     return connection
 
 
@@ -179,6 +179,23 @@ async def test_only_so_many_requests_may_come_early(monkeypatch: pytest.MonkeyPa
     assert handled == [1, 2]
 
 
+async def test_early_requests_of_one_address_leave_places_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_EARLY_REQUESTS", 4)
+    server, network = await started()
+    greedy = [connected(network, "10.0.0.1") for _ in range(5)]
+    for number, connection in enumerate(greedy):
+        receive(connection, frame(number))
+    good = connected(network, "10.0.0.2")
+    receive(good, frame(10), frame(11))
+    assert [each.is_closed for each in (*greedy, good)] == [0, 0, 1, 1, 1, 0]
+    handled: list[int] = []
+    server.open(lambda request: handled.append(request.correlation_id))
+    await settled()
+    assert sorted(handled) == [0, 1, 10, 11]
+
+
 @pytest.mark.parametrize("fault", [RemoteProtocolError("nonsense"), KeyError("ours")])
 async def test_an_early_request_that_fails_costs_its_own_connection_alone(
     fault: Exception, caplog: pytest.LogCaptureFixture
@@ -195,7 +212,7 @@ async def test_an_early_request_that_fails_costs_its_own_connection_alone(
 
     if isinstance(fault, KeyError):
         with pytest.raises(KeyError):
-            server._hand_on(handle, server._early.popleft())
+            server._hand_on(handle, server._early.take())
     server.open(handle)
     await settled()
     assert (bad.is_closed, good.is_closed) == (True, False)

@@ -102,7 +102,7 @@ def test_the_server():
 
 
 async def test_the_cluster(broker: DataPath):
-    broker.create_topic("a", 2, replicas=(BROKER_ID, OTHER_BROKER_ID))
+    broker.create_topic("a", 4, replicas=(BROKER_ID, OTHER_BROKER_ID))
     broker.create_topic("b", leader=OTHER_BROKER_ID, replicas=(BROKER_ID, OTHER_BROKER_ID))
     broker.create_topic("c", leader=-1, isr=())
     broker.replay(
@@ -115,7 +115,7 @@ async def test_the_cluster(broker: DataPath):
         ("ActiveBrokerCount",): 2,
         ("FencedBrokerCount",): 1,
         ("GlobalTopicCount",): 3,
-        ("GlobalPartitionCount",): 4,
+        ("GlobalPartitionCount",): 6,
         ("OfflinePartitionsCount",): 1,
         ("PreferredReplicaImbalanceCount",): 2,
         ("last-applied-record-offset",): offset,

@@ -321,6 +321,9 @@ async def test_places_come_back(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
             assert (await site.ask("/healthz")).status == 200
             await pass_time(10)
         assert not open_ones(site)
+        connections = site.listener._connections
+        assert connections is not None
+        assert not connections.places._by_host, "nothing is kept of addresses that have gone"
     assert problems(caplog) == []
 
 

@@ -247,9 +247,17 @@ async def test_it_ends_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
         f"HTTP listener on {HOST}:{made.port}"
     ]
     client = await Site(made).client()
+    ended = []
+
+    async def close() -> None:
+        ended.append("access")
+
+    monkeypatch.setattr(made._access, "close", close)
     await made.close()
     await client.closed()
+    made._thread.is_running = True  # type: ignore[misc]
     await made.close()
+    assert ended == ["access"]
     with pytest.raises(ConnectionRefusedError):
         await Site(made).client()
 
