@@ -469,9 +469,10 @@ async def _storm(
                 await asyncio.wait_for(never.wait(), CHECK_S)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(watch())
-        for _ in range(AT_ONCE):
-            group.create_task(one_after_the_other())
+        cases = [group.create_task(one_after_the_other()) for _ in range(AT_ONCE)]
+        await watch()
+        for case in cases:  # a node that is stuck would keep them
+            case.cancel()
     nonsense.close()
 
 
