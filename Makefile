@@ -63,8 +63,8 @@ soak: setup ## Real brokers under load and random faults, as root: MINUTES=m, SE
 soak-transactions: setup ## Transactions and groups on real brokers under random faults: MINUTES=m, SEED=n, EVERYTHING=1 with reassignments, SECURE=1 with TLS and SASL (as root)
 	@$(BIN)/python -m tests.system.transactions.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(EVERYTHING),--everything) $(if $(SECURE),--secure)
 
-fuzz-listeners: setup ## Nonsense at a node's TLS and SASL listeners, while good clients are served: MINUTES=m, SEED=n
-	@$(BIN)/python -m tests.system.security.front_ends $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+fuzz-listeners: setup ## Nonsense and greedy clients at every listener, while good clients are served: MINUTES=m, SEED=n, ONLY=play,…
+	@$(BIN)/python -m tests.system.security.front_ends $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only "$(ONLY)")
 
 soak-client: setup ## A million records through consume-transform-produce with our client, with kills, exactly once: RECORDS=n, KILLS=n, SEED=n, PROTOCOL=consumer
 	@$(BIN)/python -m tests.system.client.exactly_once $(if $(RECORDS),--records $(RECORDS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(PROTOCOL),--protocol $(PROTOCOL))

@@ -1,29 +1,33 @@
-"""`python -m tests.system.security.front_ends --minutes N --seed S`: nonsense at secured listeners.
+"""`python -m tests.system.security.front_ends --minutes N --seed S`: nonsense and greed.
 
-One real node with a listener of each protocol. Many connections at once send what no client would:
-noise, frames of every length, conversations with changed tokens, pieces of TLS, TLS where there is
-none and the other way round, and some that say nothing and stay. Meanwhile a good client of each
-listener is served all the time. In the end the node has to run, its memory is what it was but for
-a bounded rest, and its log has neither an exception nor a secret. Ends with status 1 otherwise.
+Two real nodes with a listener of each kind (`storm_nodes.py`). Many connections at once send what
+no client would: noise, frames of every length, conversations with changed tokens, pieces of TLS,
+TLS where there is none and the other way round, and some that say nothing and stay. Beside them
+processes of greedy clients take what they can get at every listener (`greedy_plays.py`): slow,
+huge, many, silent, nested, pipelined. All the time a good client of each kind is served:
+a refusal, or a request that takes longer than its usual timeout, is a complaint. In the end the
+nodes have to run, with no broker fenced; memory has never been above what budgets allow; logs have
+neither an exception nor a secret, nor a line again and again. Ends with status 1 otherwise.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import random
 import ssl
 import struct
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from moldau.client import KafkaError
-from moldau.client.sync import Admin
 from moldau.protocol.headers import encode_request
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
@@ -31,23 +35,45 @@ from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateReque
 from moldau.protocol.schema import Message
 from tests.kit.repeated_lines import repeated_lines
 from tests.kit.soaks import Say, fault_run, soak_parser
-from tests.kit.waiting import until
+from tests.kit.waiting import patience, until
 from tests.system.replication.chaos_cluster import UNEXPECTED
 from tests.system.security.nodes import HOST, PASSWORD, SecuredNode
+from tests.system.security.storm_nodes import (
+    FENCED,
+    LARGE_TOPIC,
+    PEAK_BYTES,
+    USERS,
+    GoodClient,
+    StormNodes,
+    good_clients,
+    resident_bytes,
+)
 
-LISTENERS: Final = ("PLAINTEXT", "SSL", "MTLS", "SASL_PLAINTEXT", "SASL_SSL")
-TLS_LISTENERS: Final = ("SSL", "MTLS", "SASL_SSL")
+LISTENERS: Final = (
+    *("PLAINTEXT", "SSL", "MTLS", "SASL_PLAINTEXT", "SASL_SSL"),
+    *("INTERNAL", "CONTROLLER", "HTTP"),
+)
+TLS_LISTENERS: Final = ("SSL", "MTLS", "SASL_SSL", "INTERNAL", "CONTROLLER")
 SASL_LISTENERS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "žluť", "")
 AT_ONCE: Final = 24
 MOST_SILENT: Final = 150
 MOST_BYTES: Final = 70_000
 ANSWER_S: Final = 0.15
-SECRETS: Final = (PASSWORD, "b-secret")
-#: What a node may hold more in the end than at the beginning.
-GROWTH_BYTES: Final = 96 * 2**20
+SECRETS: Final = (PASSWORD, "b-secret", "t-secret")
+#: What a node may hold more in the end than at the beginning: groups, ids and tokens stay.
+GROWTH_BYTES: Final = 192 * 2**20
 SETTLED_S: Final = 60.0
-CHECK_S: Final = 1.0
+CHECK_S: Final = 0.5
+ATTACKERS: Final = 3
+REQUEST_TIMEOUT_MS: Final = 30_000
+"""What clients have by themselves."""
+
+PAUSE_S: Final = 0.3
+"""Between two rounds of a good client."""
+
+MOST_PLAY_S: Final = 12.0
+ROOT: Final = Path(__file__).parents[3]
 _TOKENS: Final = (
     b"\0alice\0guessed",
     b"alice\0alice\0guessed",
@@ -63,30 +89,48 @@ _TOKENS: Final = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What one run came to."""
+    """What one run came to.
+
+    Attributes:
+        counts, plays: cases of nonsense, and plays of greed, by kind.
+        served: rounds of good clients, and the longest in seconds, by name.
+        before_bytes, peak_bytes, after_bytes: memory of the node that takes most.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
-    served_count: int = 0
+    plays: Counter[str] = field(default_factory=Counter)
+    served: dict[str, tuple[int, float]] = field(default_factory=dict)
     before_bytes: int = 0
     peak_bytes: int = 0
     after_bytes: int = 0
     complaints: list[str] = field(default_factory=list)
 
+    def complain(self, found: list[str]) -> None:
+        """Add them, but for those that are known."""
+        self.complaints += [each for each in found if each not in self.complaints]
+
     def line(self) -> str:
         """The result in one line."""
-        counts = ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.counts.items()))
+        cases, plays = (
+            ", ".join(f"{kind} {count:,}" for kind, count in sorted(each.items()))
+            for each in (self.counts, self.plays)
+        )
+        rounds = ", ".join(
+            f"{name} {count:,} (longest {longest_s:.2f} s)"
+            for name, (count, longest_s) in self.served.items()
+        )
         sizes = (self.before_bytes, self.peak_bytes, self.after_bytes)
         before, peak, after = (f"{size / 2**20:.0f}" for size in sizes)
         return (
-            f"{self.counts.total():,} cases ({counts}); good clients served {self.served_count:,} "
-            f"times; memory {before} MiB before, {peak} at most, {after} in the end"
+            f"{self.counts.total():,} cases ({cases}); greed: {plays}; rounds of good clients: "
+            f"{rounds}; memory {before} MiB before, {peak} at most, {after} in the end"
         )
 
 
 class Nonsense:
     """Connections of every kind, each from the dice alone."""
 
-    def __init__(self, node: SecuredNode, dice: random.Random) -> None:
+    def __init__(self, node: StormNodes, dice: random.Random) -> None:
         self._node = node
         self._dice = dice
         self._silent: list[asyncio.StreamWriter] = []
@@ -224,92 +268,190 @@ def framed(message: Message, version: int, number: int) -> bytes:
     return b"".join(map(bytes, parts))
 
 
-def fuzz(directory: Path, *, seed: int, seconds: float, say: Say) -> Outcome:
-    """Run it."""
+class Attackers:
+    """Processes of greedy clients, each with dice of its own. Use as a context: starts them, and
+    `go` lets them begin.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._said = [directory / f"attacker-{number}.out" for number in range(ATTACKERS)]
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Self:
+        for path in self._said:
+            with path.open("wb") as out:
+                self._processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "tests.system.security.greedy_plays"],
+                        cwd=ROOT,
+                        env={**os.environ, "PYTHONPATH": str(ROOT)},
+                        stdin=subprocess.PIPE,
+                        stdout=out,
+                        stderr=out,
+                        text=True,
+                    )
+                )
+        return self
+
+    def go(self, nodes: StormNodes, dice: random.Random, most_s: float, only: list[str]) -> None:
+        """Attack these nodes; a play takes so many seconds at most, and is one of those, or any."""
+        for process in self._processes:
+            order = {
+                "seed": dice.getrandbits(32),
+                "listeners": nodes.ports(),
+                "certificates": {each: str(nodes.certificate(each)) for each in USERS},
+                "password": PASSWORD,
+                "most_s": most_s,
+                "large_topic": LARGE_TOPIC,
+                "topic_id": nodes.large_topic_id,
+                "only": only,
+            }
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Their connections end with them."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.kill()
+            process.wait()
+
+    def complaints(self) -> list[str]:
+        """What has ended by itself: a fault of the attacker."""
+        return [
+            f"an attacker has ended: {path.read_text()[-2_000:]}"
+            for path, process in zip(self._said, self._processes, strict=True)
+            if process.poll() is not None
+        ]
+
+    def counts(self) -> Counter[str]:
+        """Their plays, by kind, and their connections."""
+        total: Counter[str] = Counter()
+        for path in self._said:
+            lines = path.read_text().splitlines()
+            total.update(json.loads(lines[-1]) if lines else {})
+        return total
+
+
+def fuzz(
+    directory: Path,
+    *,
+    seed: int,
+    seconds: float,
+    say: Say,
+    timeout_ms: int = REQUEST_TIMEOUT_MS,
+    most_play_s: float = MOST_PLAY_S,
+    only: Collection[str] = (),
+) -> Outcome:
+    """Run it.
+
+    Args:
+        timeout_ms: good clients' request timeout.
+        most_play_s: how long a play of the greedy lasts at most.
+        only: plays of the greedy, by name; empty for all.
+    """
     outcome = Outcome()
     dice = random.Random(seed)
-    with SecuredNode(directory) as node:
-        good = good_clients(node)
-        outcome.complaints += refused(good, outcome)
-        outcome.before_bytes = memory_bytes(node)
-        asyncio.run(_storm(node, dice, seconds, outcome, good))
+    with Attackers(directory) as attackers, StormNodes(directory) as nodes:
+        good = good_clients(nodes, timeout_ms, PAUSE_S)
+        for each in good:
+            each.start()
+        until(lambda: _have_begun(good, outcome), what="good clients are served before the storm")
+        outcome.before_bytes = outcome.peak_bytes = max(nodes.memory_bytes())
+        limit_s = timeout_ms / 1000 * patience()
+        attackers.go(nodes, dice, most_play_s, [*only])
+        asyncio.run(_storm(nodes, dice, seconds, outcome, good, attackers, limit_s))
+        outcome.plays = attackers.counts()
+        attackers.end()
         say("the storm is over")
-        # Silent connections are cut by the node itself, or end with the storm.
-        with contextlib.suppress(TimeoutError):
-            until(
-                lambda: memory_bytes(node) < outcome.before_bytes + GROWTH_BYTES,
-                what="memory is given back",
-                deadline_s=SETTLED_S,
-            )
-        outcome.after_bytes = memory_bytes(node)
-        outcome.complaints += refused(good, outcome)
-        if outcome.after_bytes >= outcome.before_bytes + GROWTH_BYTES:
-            outcome.complaints.append(f"memory has grown by more than {GROWTH_BYTES} bytes")
-        if not node.process.running:
-            outcome.complaints.append(f"the node has ended: {node.process.log_tail()}")
-        outcome.complaints += complaints_in(node.log())
-        outcome.complaints += repeated_lines(node.log(), with_left_out=False)
+        _judge_end(nodes, outcome, good, limit_s)
+        if outcome.complaints:
+            nodes.kill()
+    outcome.complain(complaints_in(nodes.log()))
+    for node in nodes.nodes.values():
+        log = node.log_path.read_text(encoding="utf-8")
+        outcome.complain(repeated_lines(log, with_left_out=False))
     return outcome
 
 
-def complaints_in(log: str) -> list[str]:
-    """What a node may never log: an exception that it did not expect, and a secret."""
-    lines = log.splitlines()
-    found = [line for line in lines if UNEXPECTED.search(line)]
-    return found + [f"a secret: {line}" for line in lines if any(each in line for each in SECRETS)]
+def _have_begun(good: list[GoodClient], outcome: Outcome) -> bool:
+    outcome.complain([each.failure for each in good if each.failure])
+    return bool(outcome.complaints) or all(each.rounds for each in good)
 
 
-def good_clients(node: SecuredNode) -> list[dict[str, Any]]:
-    """Settings of clients that are to be served whatever happens."""
-    login = {"sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": PASSWORD}
-    return [
-        {"bootstrap_servers": node.address("SSL"), "security_protocol": "SSL", **node.trust},
-        {
-            "bootstrap_servers": node.address("SASL_PLAINTEXT"),
-            "security_protocol": "SASL_PLAINTEXT",
-            **login,
-        },
-        {
-            "bootstrap_servers": node.address("SASL_SSL"),
-            "security_protocol": "SASL_SSL",
-            **login,
-            **node.trust,
-        },
+def _judge_end(nodes: StormNodes, outcome: Outcome, good: list[GoodClient], limit_s: float) -> None:
+    """What good clients, memory and processes are like when the storm is over."""
+    for each in good:
+        each.begin_to_end()
+    end_s = time.monotonic() + limit_s
+    for each in good:
+        outcome.complain(each.end(max(0.0, end_s - time.monotonic())))
+        outcome.served[each.name] = (each.rounds, each.longest_s)
+    most_bytes = outcome.before_bytes + GROWTH_BYTES
+    if not outcome.complaints:
+        # Silent connections are cut by the node itself, or end with the storm.
+        with contextlib.suppress(TimeoutError):
+            until(
+                lambda: max(nodes.memory_bytes()) < most_bytes,
+                what="memory is given back",
+                deadline_s=SETTLED_S,
+            )
+    outcome.complain(complaints_about_nodes(nodes, outcome))
+    outcome.after_bytes = max(nodes.memory_bytes(), default=0)
+    if outcome.after_bytes >= most_bytes:
+        outcome.complain([f"memory has grown by more than {GROWTH_BYTES} bytes"])
+
+
+def complaints_about_nodes(nodes: StormNodes, outcome: Outcome) -> list[str]:
+    """What may never be, at any moment."""
+    found = [
+        f"node {node_id} has ended: {node.log_tail()}"
+        for node_id, node in nodes.nodes.items()
+        if not node.running
     ]
+    now_bytes = max(nodes.memory_bytes(), default=0)
+    outcome.peak_bytes = max(outcome.peak_bytes, now_bytes)
+    if outcome.peak_bytes > outcome.before_bytes + PEAK_BYTES:
+        found.append(f"memory was at more than {PEAK_BYTES} bytes above what it was before")
+    return found
 
 
-def refused(clients: list[dict[str, Any]], outcome: Outcome) -> list[str]:
-    """What good clients complain about."""
-    complaints = []
-    for settings in clients:
-        try:
-            with Admin(**settings) as admin:
-                admin.list_topics()
-        except KafkaError as error:
-            complaints.append(f"{settings['security_protocol']}: {error}")
-        outcome.served_count += 1
-    return complaints
+def complaints_in(log: str) -> list[str]:
+    """What a node may never log: an exception that it did not expect, a secret, and that its broker
+    is fenced.
+    """
+    lines = log.splitlines()
+    found = [line for line in lines if UNEXPECTED.search(line) or FENCED in line]
+    return found + [f"a secret: {line}" for line in lines if any(each in line for each in SECRETS)]
 
 
 def memory_bytes(node: SecuredNode) -> int:
     """The node's resident memory."""
-    status = Path(f"/proc/{node.process.pid}/status").read_text()
-    [line] = (line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return int(line.split()[1]) * 1024
+    return resident_bytes(node.process.pid)
 
 
 async def _storm(
-    node: SecuredNode,
+    nodes: StormNodes,
     dice: random.Random,
     seconds: float,
     outcome: Outcome,
-    good: list[dict[str, Any]],
+    good: list[GoodClient],
+    attackers: Attackers,
+    limit_s: float,
 ) -> None:
-    nonsense = Nonsense(node, dice)
+    nonsense = Nonsense(nodes, dice)
     end = time.monotonic() + seconds
 
+    def goes_on() -> bool:
+        return time.monotonic() < end and not outcome.complaints
+
     async def one_after_the_other() -> None:
-        while time.monotonic() < end and not outcome.complaints:
+        while goes_on():
             kind = dice.choice(list(nonsense.kinds))
             outcome.counts[kind] += 1
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -318,28 +460,38 @@ async def _storm(
     never = asyncio.Event()
 
     async def watch() -> None:
-        while time.monotonic() < end and not outcome.complaints:
-            outcome.complaints += await asyncio.to_thread(refused, good, outcome)
-            outcome.peak_bytes = max(outcome.peak_bytes, memory_bytes(node))
+        while goes_on():
+            for each in good:
+                outcome.complain(each.complaint(limit_s))
+            outcome.complain(attackers.complaints())
+            outcome.complain(complaints_about_nodes(nodes, outcome))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(never.wait(), CHECK_S)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(watch())
-        for _ in range(AT_ONCE):
-            group.create_task(one_after_the_other())
+        cases = [group.create_task(one_after_the_other()) for _ in range(AT_ONCE)]
+        await watch()
+        for case in cases:  # a node that is stuck would keep them
+            case.cancel()
     nonsense.close()
 
 
 def main() -> int:
     """The command; returns its exit status."""
-    parser = soak_parser("make fuzz-listeners", "Nonsense at TLS and SASL listeners.")
+    parser = soak_parser("make fuzz-listeners", "Nonsense and greedy clients at every listener.")
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--keep", type=Path, help="leave the node's directory there")
+    parser.add_argument("--only", default="", metavar="PLAY,…", help="of the greedy: these alone")
+    parser.add_argument("--keep", type=Path, help="leave the nodes' directories there")
     options = parser.parse_args()
     with fault_run(options) as (directory, seed, say):
         directory.mkdir(parents=True, exist_ok=True)
-        outcome = fuzz(directory, seed=seed, seconds=options.minutes * 60, say=say)
+        outcome = fuzz(
+            directory,
+            seed=seed,
+            seconds=options.minutes * 60,
+            say=say,
+            only=[each for each in options.only.split(",") if each],
+        )
     print(*outcome.complaints, outcome.line(), sep="\n")
     return 1 if outcome.complaints else 0
 

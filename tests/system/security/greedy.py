@@ -4,10 +4,12 @@
 it has so many connections. It goes on, and opens new connections in the place of those that the
 node has ended, until the block is left. What each connection does is its `Greed.kind`:
 
-| kind | after the login, if the target has one |
+| kind | after the login, if the target has one and the stage is `all` |
 |---|---|
-| slow | announces a frame of `frame_bytes`, and sends a byte of it every `pause_s` |
-| huge | sends a frame of `frame_bytes` but for its end, then a byte every `pause_s` |
+| slow | announces a frame of `frame_bytes`, and sends `step_bytes` of it every `pause_s` |
+| drip | sends `request` once, then `step_bytes` of more every `pause_s` |
+| huge | sends a frame of `frame_bytes` but for its end, then `step_bytes` every `pause_s` |
+| whole | sends a frame of `frame_bytes` to its end, which is no request |
 | silent | sends nothing |
 | pipelined | sends `request`, again and again, and reads the answers |
 | unread | sends `request`, again and again, and reads nothing |
@@ -31,7 +33,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -43,10 +45,15 @@ from moldau.protocol.schema import Message
 from moldau.runtime.authentication.sasl import ScramClient
 from tests.kit.waiting import until
 
-KINDS: Final = ("slow", "huge", "silent", "pipelined", "unread")
+KINDS: Final = ("slow", "drip", "huge", "whole", "silent", "pipelined", "unread")
+STAGES: Final = ("connected", "hello", "tls", "mechanism", "token", "all")
+"""How far a connection comes: none of TLS, half of its first words, all of TLS, the name of a
+mechanism of SASL, the first of its two messages, all of it."""
+
 ROOT: Final = Path(__file__).parents[3]
 STEP_BYTES: Final = 256 * 1024
 LOGIN_S: Final = 30.0
+MAX_OPENING_S: Final = 1.0
 _ZEROS: Final = bytes(STEP_BYTES)
 _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -77,6 +84,8 @@ class Greed:
 
     Attributes:
         request: a whole frame, for `pipelined` and `unread`; hexadecimal. ApiVersions without it.
+        stage: of STAGES.
+        life_s: after which a connection ends by itself, and a new one comes; 0 for never.
     """
 
     kind: str
@@ -84,6 +93,9 @@ class Greed:
     frame_bytes: int = 100 * 1024 * 1024
     pause_s: float = 1.0
     request: str = ""
+    step_bytes: int = 1
+    stage: str = "all"
+    life_s: float = 0.0
 
 
 class GreedyClients:
@@ -147,21 +159,34 @@ class GreedyClients:
 # -- in the process ----------------------------------------------------------------------------
 
 
-def logged_in(target: Target) -> socket.socket:
-    """A new connection that has shown who it is, not blocking. Raises: OSError, EOFError."""
+def opened_to(target: Target, stage: str = "all", limit_s: float = LOGIN_S) -> socket.socket:
+    """A new connection that has come to that stage, not blocking. Raises: OSError, EOFError."""
     source = (target.source, 0) if target.source else None
-    opened = socket.create_connection((target.host, target.port), LOGIN_S, source)
+    opened = socket.create_connection((target.host, target.port), limit_s, source)
+    reached = STAGES.index(stage)
     try:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if target.is_tls:
+        if target.is_tls and stage == "hello":
+            hello = client_hello(target.certificate)
+            opened.sendall(hello[: len(hello) // 2])
+        if target.is_tls and reached >= STAGES.index("tls"):
             opened = _tls(target.certificate).wrap_socket(opened, server_hostname=target.host)
-        if target.user:
-            _log_in(opened, target.user, target.password)
+        if target.user and reached >= STAGES.index("mechanism"):
+            _log_in(opened, target.user, target.password, stage)
         opened.setblocking(False)
     except BaseException:
         opened.close()
         raise
     return opened
+
+
+def client_hello(certificate: str = "") -> bytes:
+    """What a client of TLS says first."""
+    outgoing = ssl.MemoryBIO()
+    client = _tls(certificate).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
 
 
 def _tls(certificate: str) -> ssl.SSLContext:
@@ -173,14 +198,18 @@ def _tls(certificate: str) -> ssl.SSLContext:
     return context
 
 
-def _log_in(opened: socket.socket, user: str, password: str) -> None:
+def _log_in(opened: socket.socket, user: str, password: str, stage: str) -> None:
     _ask(opened, SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 1)
+    if stage == "mechanism":
+        return
     client = ScramClient("sha512", user, password, uuid.uuid4().hex)
     token: bytes | None = client.first()
     while token is not None:
         answer = _ask(opened, SaslAuthenticateRequest(auth_bytes=token), 2)
         if answer.error_code:
             raise ConnectionRefusedError(errno.EACCES, str(answer.error_message))
+        if stage == "token":
+            return
         token = client.answer(bytes(answer.auth_bytes))
 
 
@@ -207,24 +236,30 @@ def _read(opened: socket.socket, size: int) -> bytes:
 
 
 class _Client:
-    """One connection. `go` does the next step, and raises OSError when the node has ended it."""
+    """One connection. `go` does the next step, and raises OSError when it has ended."""
 
-    def __init__(self, target: Target, greed: Greed) -> None:
-        self._socket = logged_in(target)
+    def __init__(self, target: Target, greed: Greed, limit_s: float) -> None:
+        self._socket = opened_to(target, greed.stage, limit_s)
         self._greed = greed
         self._due_s = 0.0
+        self._end_s = time.monotonic() + greed.life_s if greed.life_s else float("inf")
         kind, size = greed.kind, greed.frame_bytes
-        self._head = struct.pack(">i", size) if kind in ("slow", "huge") else b""
-        #: Of the frame, what is sent at full speed, and what drips.
-        self._fast_bytes = {"slow": 8, "huge": size - 1024}.get(kind, 0)
-        self._slow_bytes = size - self._fast_bytes
         self._request = bytes.fromhex(greed.request) or framed(ApiVersionsRequest(), 0)
+        self._head = struct.pack(">i", size) if kind in ("slow", "huge", "whole") else b""
+        if kind == "drip":
+            self._head = self._request
+        #: Of the frame, what is sent at full speed, and what drips.
+        fast_bytes = {"slow": 8, "huge": size - 1024, "whole": size}.get(kind, 0)
+        self._fast_bytes = max(0, min(size, fast_bytes))
+        self._slow_bytes = size - self._fast_bytes
         self._unsent = b""
 
     def close(self) -> None:
         self._socket.close()
 
     def go(self, now_s: float) -> None:
+        if now_s > self._end_s:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "its life is over")
         if now_s < self._due_s:
             return
         with contextlib.suppress(*_NOT_NOW):
@@ -245,23 +280,32 @@ class _Client:
             self._fast_bytes -= self._socket.send(_ZEROS[: self._fast_bytes])
         else:
             self._due_s = now_s + self._greed.pause_s
-            if self._slow_bytes > 1 and self._greed.kind != "silent":
-                self._slow_bytes -= self._socket.send(b"\0")
+            step = min(self._greed.step_bytes, self._slow_bytes - 1, STEP_BYTES)
+            if step > 0 and self._greed.kind != "silent":
+                self._slow_bytes -= self._socket.send(_ZEROS[:step])
 
 
-def _run(target: Target, greed: Greed) -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+def play(
+    target: Target,
+    greed: Greed,
+    is_over: Callable[[], bool],
+    say: Callable[[dict[str, int]], None] = lambda _: None,
+    limit_s: float = LOGIN_S,
+) -> dict[str, int]:
+    """Be greedy until `is_over`. Returns the counts (see `GreedyClients`), which `say` hears all
+    the time.
+    """
     clients: list[_Client] = []
-    ended = failed = 0
-    said_s = 0.0
-    while not select.select([sys.stdin], [], [], 0.005)[0]:
+    counts = {"open": 0, "ended": 0, "failed": 0}
+    while not is_over():
         now_s = time.monotonic()
         for _ in range(min(200, greed.count - len(clients))):
+            if time.monotonic() > now_s + MAX_OPENING_S:
+                break
             try:
-                clients.append(_Client(target, greed))
+                clients.append(_Client(target, greed, limit_s))
             except (OSError, EOFError):
-                failed += 1
+                counts["failed"] += 1
                 break
         for client in list(clients):
             try:
@@ -269,12 +313,31 @@ def _run(target: Target, greed: Greed) -> None:
             except OSError:
                 client.close()
                 clients.remove(client)
-                ended += 1
-        if now_s >= said_s + 0.2:
-            said_s = now_s
-            print(json.dumps({"open": len(clients), "ended": ended, "failed": failed}), flush=True)
+                counts["ended"] += 1
+        counts["open"] = len(clients)
+        say(counts)
     for client in clients:
         client.close()
+    return counts
+
+
+def permit_many_files() -> None:
+    """As many connections as the machine permits this process."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _run(target: Target, greed: Greed) -> None:
+    permit_many_files()
+    said_s = 0.0
+
+    def say(counts: dict[str, int]) -> None:
+        nonlocal said_s
+        if time.monotonic() >= said_s + 0.2:
+            said_s = time.monotonic()
+            print(json.dumps(counts), flush=True)
+
+    play(target, greed, lambda: bool(select.select([sys.stdin], [], [], 0.005)[0]), say)
 
 
 def ports_of(properties: Path) -> dict[str, int]:
