@@ -35,6 +35,12 @@ MIN_BUDGET_BYTES: Final = 8 * CHUNK_BYTES
 SMALL_READS_PART: Final = 8
 """One part in so many of a budget is for small frames: large ones never fill it."""
 
+NEWCOMERS_PART: Final = 16
+"""One part in so many of a budget is for peers that hold next to nothing."""
+
+NEWCOMER_BYTES: Final = 2 * CHUNK_BYTES
+"""What such a peer holds at most: the first requests of two connections."""
+
 TRIES: Final = 16
 """How many of those that wait are looked at for a release."""
 
@@ -97,6 +103,7 @@ class Budget:
     Attributes:
         limit_bytes: all of it.
         small_reads_bytes: the part of it, and of the caps, that large frames leave to small ones.
+        newcomers_bytes: the part of it that is left to those who hold next to nothing.
         principal_cap_bytes: what one principal may have while nothing else waits: the rest is for
             others, so that they find room at once.
         address_cap_bytes: the same of one address: more, as others may come from there.
@@ -118,6 +125,7 @@ class Budget:
         "limit_bytes",
         "line",
         "moved",
+        "newcomers_bytes",
         "principal_cap_bytes",
         "share_bytes",
         "small_reads_bytes",
@@ -127,7 +135,8 @@ class Budget:
 
     def __init__(self, kind: PeerKind) -> None:
         self.kind = kind
-        self.limit_bytes = self.small_reads_bytes = self.share_bytes = 0
+        self.limit_bytes = self.share_bytes = 0
+        self.small_reads_bytes = self.newcomers_bytes = 0
         self.principal_cap_bytes = self.address_cap_bytes = 0
         self.held_bytes = 0
         self.unread_bytes = 0
@@ -145,6 +154,7 @@ class Budget:
         self.principal_cap_bytes = max(self.limit_bytes - share, share)
         self.address_cap_bytes = max(self.limit_bytes - share // 2, share)
         self.small_reads_bytes = self.limit_bytes // SMALL_READS_PART
+        self.newcomers_bytes = self.limit_bytes // NEWCOMERS_PART
 
     def wanted_bytes(self) -> int:
         """What those that wait need to go on, and what too many unread answers take."""
@@ -273,13 +283,18 @@ class Share(Account):
             return False
         if shares.freed is self:
             return True
+        is_read = use is Use.READ
+        is_newcomer = is_read and self._reader.held_bytes + size_bytes <= NEWCOMER_BYTES
         # Large frames leave room for small ones, those of the same principal and address, too.
-        kept = 0 if use is Use.READ else budget.small_reads_bytes
-        if budget.held_bytes + size_bytes > budget.limit_bytes - kept:
+        kept = 0 if is_read else budget.small_reads_bytes
+        kept_of_all = budget.newcomers_bytes if is_read and not is_newcomer else kept
+        if budget.held_bytes + size_bytes > budget.limit_bytes - kept_of_all:
             return False
         if budget.is_flooded and self._reader.unread_bytes > budget.share_bytes:
             self.barred = self._reader
             return False
+        if is_newcomer:
+            return True  # whatever others at its address hold
         for holder, cap_bytes in (
             (self.principal, budget.principal_cap_bytes),
             (self.address, budget.address_cap_bytes),

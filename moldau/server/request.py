@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 AT_ONCE_BYTES: Final = 16 * 1024
 """A body above it is decoded in slices: it may hold so many elements that this takes 3 ms."""
 
+COPIED_BODY_BYTES: Final = 1024
+"""A body up to this size is copied where its request waits for a place."""
+
 LARGE_BODY_BYTES: Final = 64 * 1024
 """The answer to a longer request is encoded off the loop."""
 
@@ -263,6 +266,15 @@ class Request:
             self._frame = None
             self.body.release()
             self.connection.release_frame(frame)
+
+    def copy_small_body(self) -> None:
+        """Give the frame back and keep a copy of a small body: a request that waits before it is
+        decoded would keep the whole buffer that its connection reads into.
+        """
+        if len(self.body) <= COPIED_BODY_BYTES:
+            body = memoryview(bytes(self.body))
+            self.release_body()
+            self.body = body
 
     def take_parts(self) -> Sequence[Part]:
         """For the connection: the response's parts, once."""

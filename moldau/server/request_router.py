@@ -363,6 +363,8 @@ class RequestRouter:
         call.waiting = places.wait(call.party, 1, lambda: self._start(lane, call))
         self._waiting[call] = None
         self._ending(request).add(call)
+        if call.message is None:
+            request.copy_small_body()
         # Through another node's connection come the requests of many: it is read on.
         is_own = call.route.asked_for_by is None
         if is_own and places.waiting_count(call.party) > MAX_WAITING_REQUESTS:

@@ -160,6 +160,11 @@ class FakeRequest:
             self.is_body_released = True
             self.frame[:] = b"\xee" * len(self.frame)
 
+    def copy_small_body(self) -> None:
+        body = memoryview(bytes(self.body))
+        self.release_body()
+        self.body = body
+
     def _answer(self, response: Any) -> None:
         assert self.response is NOT_ANSWERED, "a request is answered once"
         self.response = response

@@ -142,6 +142,18 @@ async def test_principals_take_turns_and_each_keeps_its_order() -> None:
     assert bench.faults == []
 
 
+async def test_what_waits_for_a_place_keeps_nothing_of_what_its_connection_reads_into() -> None:
+    bench = Bench()
+    client = client_of("User:greedy")
+    requests = [bench.ask(f"g{number}", client) for number in range(4)]
+    assert [each.is_body_released for each in requests] == [False, False, True, True]
+    for number in range(4):
+        await bench.finish(f"g{number}")
+    assert bench.started == ["g0", "g1", "g2", "g3"]
+    assert all(each.is_answered for each in requests)
+    assert bench.faults == []
+
+
 async def test_a_full_lane_does_not_delay_another() -> None:
     bench = Bench()
     connection = client_of("User:a")
@@ -160,9 +172,9 @@ async def test_a_waiting_place_ends_with_its_connection() -> None:
         bench.ask(f"running{number}", stays)
     waiting = [bench.ask(f"gone{number}", gone) for number in range(50)]
     bench.ask("next", stays)
-    assert not any(request.is_body_released for request in waiting)
+    assert not any(request.is_answered for request in waiting)
     gone.close("the client has gone")
-    assert all(request.is_body_released for request in waiting)
+    assert all(request.is_answered for request in waiting)
     assert bench.router.request_count == 3
     await bench.finish("running0")
     assert bench.started == ["running0", "running1", "next"]

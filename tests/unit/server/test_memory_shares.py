@@ -7,6 +7,8 @@ import pytest
 from moldau.protocol.framing import CHUNK_BYTES, FIRST_LARGE_BUFFER_BYTES, Use, rounded_bytes
 from moldau.server.memory_shares import (
     MIN_BUDGET_BYTES,
+    NEWCOMER_BYTES,
+    NEWCOMERS_PART,
     SMALL_READS_PART,
     TRIES,
     WEIGHTS,
@@ -233,7 +235,7 @@ def test_large_frames_leave_room_for_small_ones() -> None:
     assert share.barred is None, "the budget is full"
     assert not share.allows(left + 1, Use.GROWTH)
     assert share.allows(left + 1, Use.READ)
-    whole = rig.budget.limit_bytes - rig.budget.held_bytes
+    whole = rig.budget.limit_bytes - rig.budget.held_bytes - rig.budget.newcomers_bytes
     assert share.allows(whole, Use.READ)
     assert not share.allows(whole + 1, Use.READ)
 
@@ -297,6 +299,26 @@ def test_too_many_unread_answers_keep_their_own_reader_waiting() -> None:
     assert rig.shares.budget(NODES).unread_bytes == share_bytes + 1
     greedy.close()
     assert (rig.budget.unread_bytes, rig.budget.is_flooded) == (1, False)
+
+
+def test_a_newcomer_finds_room_however_much_the_others_may_have() -> None:
+    rig = Rig()
+    for number in range(4):
+        greedy = rig.share(f"greedy {number}", f"g{number}")
+        while greedy.allows(CHUNK_BYTES, Use.READ):
+            greedy.charge(CHUNK_BYTES)
+        rig.shares.wait(greedy)
+    full = LIMIT - LIMIT // NEWCOMERS_PART
+    assert full - CHUNK_BYTES < rig.budget.held_bytes <= full + 4 * NEWCOMER_BYTES
+    newcomer = rig.share("new", "g0")  # behind the address of a greedy one
+    assert newcomer.allows(NEWCOMER_BYTES, Use.READ)
+    assert not newcomer.allows(NEWCOMER_BYTES + 1, Use.READ)
+    assert not newcomer.allows(1, Use.LARGE)
+    newcomer.charge(NEWCOMER_BYTES)
+    assert not newcomer.allows(1, Use.READ)
+    nameless = rig.share("", "new")
+    assert nameless.allows(NEWCOMER_BYTES, Use.READ)
+    assert not rig.share("", "g0").allows(1, Use.READ)
 
 
 # -- the line -------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from moldau.server.authorizer import Authorizer
 from moldau.server.quotas.request_time import Stopwatch, TimedWork, timed_steps
 from moldau.server.request import (
     AT_ONCE_BYTES,
+    COPIED_BODY_BYTES,
     FREED_AT_ONCE,
     LARGE_BODY_BYTES,
     LARGE_ELEMENT_COUNT,
@@ -145,6 +146,17 @@ def test_an_answer_is_given_once_and_its_parts_are_taken_once() -> None:
     assert list(request.take_parts()) == []
     connection.is_closed = True
     request.respond_parts([b"nothing reads it"])
+
+
+@pytest.mark.parametrize(("size", "released"), [(COPIED_BODY_BYTES, 1), (COPIED_BODY_BYTES + 1, 0)])
+def test_a_small_body_is_copied_and_its_frame_given_back(size: int, released: int) -> None:
+    connection = Connection()
+    request = request_of(connection, body=b"b" * size)
+    request.copy_small_body()
+    request.copy_small_body()
+    assert (bytes(request.body), connection.released) == (b"b" * size, released)
+    request.discard()
+    assert connection.released == 1
 
 
 def test_a_frame_is_given_back_once() -> None:
