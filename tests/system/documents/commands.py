@@ -210,6 +210,7 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     "docs/testing.md": dict.fromkeys(
         (
             "make mutants",
+            "make mutants AREAS=server COUNT=200",
             "make mutants COUNT=600 SEED=7 WORKERS=2",
             'make mutants AREAS="producer consumer blocking connector sink" COUNT=100',
             'make mutants MUTANTS_ARGS="--areas storage --only log_recovery --results '
