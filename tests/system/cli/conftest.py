@@ -84,7 +84,7 @@ def heard(
         ends: makes both; a terminal's, if it is `pty.openpty`.
     """
     reader, writer = ends()
-    with ThreadPoolExecutor(1) as threads, open(reader, newline="") as opened:
+    with open(reader, newline="") as opened, ThreadPoolExecutor(1) as threads:
         future = threads.submit(listen, opened)
         try:
             yield writer, future
