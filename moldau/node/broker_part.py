@@ -157,7 +157,7 @@ class BrokerPart:
             cleaner_settings=CleanerSettings.from_values(self._config),
             make_cleaner_worker=worker if self._has_child_processes else None,
         )
-        log_manager.on_flushed = self._registry.histogram(
+        log_manager.jobs.on_flushed = self._registry.histogram(
             "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs"
         ).observe
         self._log_manager = log_manager

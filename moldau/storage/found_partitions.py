@@ -9,11 +9,11 @@ of starts, until it is put aside or the metadata does not know it (docs/adr/0016
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_to_base64
+from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     UNKNOWN_BROKER_EPOCH,
@@ -21,10 +21,8 @@ from moldau.storage.checkpoints import (
 )
 from moldau.storage.faults import CorruptFile, LogOffline, describe
 from moldau.storage.log_directory import STRAY_SUFFIX, DirectoryContents, LogDirectory
-from moldau.storage.log_table import OfflinePartition
-
-if TYPE_CHECKING:
-    from moldau.storage.log_manager import LogManager
+from moldau.storage.log_table import LogTable, OfflinePartition
+from moldau.storage.served_directories import ServedDirectories
 
 logger = logging.getLogger("moldau.storage")
 
@@ -32,10 +30,29 @@ logger = logging.getLogger("moldau.storage")
 class FoundPartitions:
     """Belongs to one log manager. `look_for_missing` and `without_twins` while it starts, `settle`
     when the metadata is known, the others while it runs.
+
+    Args:
+        write_soon: has the checkpoint files written that name the partitions.
+        mark_stray: puts an online or offline partition aside. Raises: LogOffline.
+        load: opens a partition that a directory has.
     """
 
-    def __init__(self, manager: LogManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        table: LogTable,
+        directories: ServedDirectories,
+        *,
+        write_soon: Callable[[], None],
+        mark_stray: Callable[[TopicPartition], bool],
+        load: Callable[[DirectoryContents, TopicPartition], Awaitable[None]],
+    ) -> None:
+        self._filesystem = filesystem
+        self._table = table
+        self._directories = directories
+        self._write_soon = write_soon
+        self._mark_stray = mark_stray
+        self._load = load
         self.twins: set[TopicPartition] = set()
         """Partitions that two directories have, until metadata or an operator decide."""
         self.missing: set[TopicPartition] = set()
@@ -69,12 +86,7 @@ class FoundPartitions:
         """
         stops = [contents.clean_shutdown for contents in found]
         epochs = {UNKNOWN_BROKER_EPOCH if each is None else each.broker_epoch for each in stops}
-        if (
-            len(epochs) != 1
-            or self._manager.has_failed_directories
-            or self.unread
-            or self._manager.table.offline
-        ):
+        if len(epochs) != 1 or self._directories.has_failed or self.unread or self._table.offline:
             return UNKNOWN_BROKER_EPOCH
         return epochs.pop()
 
@@ -105,7 +117,7 @@ class FoundPartitions:
         does not name.
         """
         self._note_unread(directory_ids)
-        return not (self.unread or self._manager.has_failed_directories)
+        return not (self.unread or self._directories.has_failed)
 
     def _note_unread(self, directory_ids: Iterable[UUID]) -> None:
         known = self._read.union(self.unread)
@@ -140,12 +152,12 @@ class FoundPartitions:
         """Put aside logs that are no replica of this broker, and decide between twins. `place_of`
         gives topic id and log directory of this broker's replica, None when it has none.
         """
-        for log in list(self._manager.logs()):
+        for log in list(self._table.logs.values()):
             place = place_of(log.topic_partition)
             if place is None or log.topic_id not in (place[0], ZERO_UUID):
                 logger.warning("%s is not a replica of this broker: put aside", log.topic_partition)
                 try:
-                    self._manager.mark_stray(log.topic_partition)
+                    self._mark_stray(log.topic_partition)
                 except LogOffline as problem:
                     logger.error("%s cannot be put aside: %s", log.topic_partition, problem)
         for topic_partition in [each for each in self.missing if place_of(each) is None]:
@@ -170,7 +182,7 @@ class FoundPartitions:
         for contents in self._twin_places[topic_partition]:
             path = contents.directory.join(str(topic_partition))
             try:
-                found.append(read_partition_metadata(self._manager.filesystem, path) or ZERO_UUID)
+                found.append(read_partition_metadata(self._filesystem, path) or ZERO_UUID)
             except CorruptFile:
                 found.append(ZERO_UUID)
             except OSError:
@@ -191,12 +203,12 @@ class FoundPartitions:
     def _put_copy_aside(self, directory: LogDirectory, topic_partition: TopicPartition) -> bool:
         """Returns whether the copy was renamed; otherwise the directory has failed."""
         try:
-            self._manager.rename_aside(directory, topic_partition, STRAY_SUFFIX)
+            self._directories.rename_aside(directory, topic_partition, STRAY_SUFFIX)
         except FileNotFoundError:
             return True
         except OSError as error:
             path = directory.join(str(topic_partition))
-            self._manager.fail_directory(directory, f"{path} cannot be renamed: {describe(error)}")
+            self._directories.fail(directory, f"{path} cannot be renamed: {describe(error)}")
             return False
         return True
 
@@ -242,17 +254,17 @@ class FoundPartitions:
             if not self._put_copy_aside(directory, topic_partition):
                 return
         self._forget(topic_partition)
-        await self._manager.load(right, topic_partition)
+        await self._load(right, topic_partition)
 
     def _forget(self, topic_partition: TopicPartition) -> None:
-        self._manager.table.remove(topic_partition)
+        self._table.remove(topic_partition)
         self._drop(topic_partition)
-        self._manager.jobs.recovery_points.soon()
+        self._write_soon()
 
     def replicas_known(self) -> None:
         """All replicas of this broker are known: write checkpoints that name each directory's."""
         if self._nameless:
-            self._manager.jobs.recovery_points.soon()
+            self._write_soon()
 
     def may_have_had(self, directory: LogDirectory | None) -> bool:
         """Whether an unknown log may have been in that directory; None: in any of this broker."""
@@ -264,13 +276,13 @@ class FoundPartitions:
         self, topic_partition: TopicPartition, topic_id: UUID, directory: LogDirectory | None
     ) -> str:
         """A partition is missing: offline from now on, at later starts too. Returns the reason."""
-        holder = directory or self._manager.table.emptiest(self._manager.directories)
+        holder = directory or self._table.emptiest(self._directories.all)
         assert holder is not None, "some directory is online, or the node has stopped"
         reason = "its log is in no log directory of this broker"
         offline = OfflinePartition(holder, reason, topic_id, {RECOVERY_POINT_CHECKPOINT: 0})
-        self._manager.table.put_offline(topic_partition, offline)
+        self._table.put_offline(topic_partition, offline)
         self.missing.add(topic_partition)
-        self._manager.jobs.recovery_points.soon()
+        self._write_soon()
         return reason
 
     def note_missing(self, replicas: Iterable[tuple[TopicPartition, UUID]]) -> None:
@@ -279,9 +291,9 @@ class FoundPartitions:
         Durable when it returns, except in a directory that fails or is full.
         """
         for topic_partition, topic_id in replicas:
-            if self._manager.directory_of(topic_partition) is None:
+            if self._table.holder(topic_partition) is None:
                 self.put_missing(topic_partition, topic_id, None)
-        self._manager.write_recovery_points()
+        self._directories.write_recovery_points()
 
     def release_name(
         self, topic_partition: TopicPartition, topic_id: UUID, *, is_elsewhere: bool
@@ -291,7 +303,7 @@ class FoundPartitions:
         The offline partition is of another topic; or it is in a directory that failed, and the
         metadata says that the wanted one is elsewhere. Raises: LogOffline when the directory fails.
         """
-        offline = self._manager.table.offline.get(topic_partition)
+        offline = self._table.offline.get(topic_partition)
         if offline is None:
             return
         if topic_partition in self.twins and self._is_of_others(topic_partition, topic_id):
@@ -307,7 +319,7 @@ class FoundPartitions:
             offline.reason,
         )
         if offline.directory.is_online:
-            self._manager.mark_stray(topic_partition)
+            self._mark_stray(topic_partition)
         else:
             self._forget(topic_partition)
 
@@ -316,4 +328,4 @@ class FoundPartitions:
     ) -> None:
         offsets = contents.offsets_of(topic_partition)
         offline = OfflinePartition(contents.directory, reason, offsets=offsets)
-        self._manager.table.put_offline(topic_partition, offline)
+        self._table.put_offline(topic_partition, offline)

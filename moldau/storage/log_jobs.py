@@ -16,7 +16,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING
 
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
@@ -31,12 +30,11 @@ from moldau.storage.checkpoints import (
 )
 from moldau.storage.faults import DiskFull, LogOffline, describe, is_out_of_room
 from moldau.storage.log import Log
-from moldau.storage.log_config import NEVER_MS
+from moldau.storage.log_config import NEVER_MS, LogManagerSettings
 from moldau.storage.log_directory import LogDirectory
+from moldau.storage.log_table import LogTable
 from moldau.storage.periodic import PeriodicJob
-
-if TYPE_CHECKING:
-    from moldau.storage.log_manager import LogManager
+from moldau.storage.served_directories import ServedDirectories
 
 logger = logging.getLogger("moldau.storage")
 
@@ -109,10 +107,29 @@ def _remove_all(filesystem: Filesystem, paths: list[str]) -> None:
 class LogJobs:
     """States: made -> `start` -> running -> `stop`."""
 
-    def __init__(self, manager: LogManager) -> None:
-        self._manager = manager
-        settings = manager.settings
-        self.removal = DelayedRemoval(manager.filesystem, manager.clock)
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        clock: Clock,
+        table: LogTable,
+        directories: ServedDirectories,
+        settings: LogManagerSettings,
+        *,
+        is_cleaning: Callable[[Log], bool],
+    ) -> None:
+        self._filesystem = filesystem
+        self._clock = clock
+        self._table = table
+        self._directories = directories
+        self._is_cleaning = is_cleaning
+        self._initial_delay_ms = settings.initial_delay_ms
+        self.removal = DelayedRemoval(filesystem, clock)
+        self.on_flushed: Callable[[float], object] | None = None
+        """Called with the milliseconds that each flush of a log took."""
+        self.unsynced: dict[str, str] = {}
+        """Partition directories that are not durable yet -> their log directory's path."""
+        self._made: dict[tuple[str, str], list[str]] = {}
+        """New partition directories, for the log: by topic and log directory's path."""
         self._flushes: dict[TopicPartition, asyncio.Future[None]] = {}
         self._rolled: dict[TopicPartition, Log] = {}
         self._troubled: set[tuple[str, TopicPartition]] = set()
@@ -152,7 +169,7 @@ class LogJobs:
     def _job(
         self, name: str, interval_ms: int, run: Callable[[], Coroutine[object, None, None]]
     ) -> PeriodicJob:
-        job = PeriodicJob(name, self._manager.clock, interval_ms, run)
+        job = PeriodicJob(name, self._clock, interval_ms, run)
         self._jobs.append(job)
         return job
 
@@ -160,7 +177,7 @@ class LogJobs:
         """Begin; retention waits for `initial_delay_ms`, so that it does not slow down a start."""
         for job in self._jobs:
             is_delayed = job is self.retention
-            job.start(self._manager.settings.initial_delay_ms if is_delayed else None)
+            job.start(self._initial_delay_ms if is_delayed else None)
 
     async def stop(self) -> None:
         """No job runs any more when this returns; requested flushes are finished too."""
@@ -200,19 +217,18 @@ class LogJobs:
 
     async def _flush_once(self, log: Log) -> None:
         """Raises: DiskFull."""
-        manager = self._manager
-        if log.directory in manager.unsynced_directories:
+        if log.directory in self.unsynced:
             await self._sync_created()
-            if log.directory in manager.unsynced_directories:
+            if log.directory in self.unsynced:
                 raise DiskFull(f"{log.name}: its directory cannot be made durable now")
         try:
             job = log.start_flush()
             if job is None:
                 return
-            started_ms = manager.clock.monotonic_ms()
-            await manager.filesystem.offload(job.run)
-            if manager.on_flushed is not None:
-                manager.on_flushed(manager.clock.monotonic_ms() - started_ms)
+            started_ms = self._clock.monotonic_ms()
+            await self._filesystem.offload(job.run)
+            if self.on_flushed is not None:
+                self.on_flushed(self._clock.monotonic_ms() - started_ms)
             if not log.offline:
                 log.finish_flush(job)
         except LogOffline as error:
@@ -249,29 +265,40 @@ class LogJobs:
                     self._rolled.setdefault(log.topic_partition, log)
 
     async def _flush_due(self) -> None:
-        now_ms = self._manager.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         due = [
             log
-            for log in self._manager.logs()
+            for log in self._table.logs.values()
             if log.recovery_point < log.log_end_offset
             and now_ms - log.last_flush_ms >= log.config.flush_ms
         ]
         await self.flush_all(due)
 
+    def created(self, topic_partition: TopicPartition, path: str, directory: LogDirectory) -> None:
+        """A new partition has that directory."""
+        self._made.setdefault((topic_partition.topic, directory.path), []).append(path)
+        self.sync_soon(path, directory)
+
+    def sync_soon(self, path: str, directory: LogDirectory) -> None:
+        """The partition's directory is new, or has a new file: make both durable."""
+        self.unsynced[path] = directory.path
+        self.sync_created.soon()
+
     async def _sync_created(self) -> None:
         """Make new partition directories durable, names before anything that refers to them."""
-        manager = self._manager
-        while manager.unsynced_directories:
-            batch = dict(list(manager.unsynced_directories.items())[:MAX_LOGS_PER_VISIT])
-            failed = await manager.filesystem.offload(_sync_all, manager.filesystem, batch)
+        unsynced = self.unsynced
+        while unsynced:
+            batch = dict(list(unsynced.items())[:MAX_LOGS_PER_VISIT])
+            failed = await self._filesystem.offload(_sync_all, self._filesystem, batch)
             postponed = {parent for parent, error in failed.items() if is_out_of_room(error)}
             for path, parent in batch.items():
-                if parent not in postponed and manager.unsynced_directories.get(path) == parent:
-                    del manager.unsynced_directories[path]
+                if parent not in postponed and unsynced.get(path) == parent:
+                    del unsynced[path]
             for parent, error in failed.items():
-                self.directory_error(manager.directory_at(parent), "a new partition", error)
-            while manager.made:
-                (topic, parent), paths = manager.made.popitem()
+                directory = self._directories.at(parent)
+                self._directories.failed_to_write(directory, "a new partition", error)
+            while self._made:
+                (topic, parent), paths = self._made.popitem()
                 many = f"{len(paths)} partitions of {topic} in {parent}"
                 logger.info("made %s", paths[0] if len(paths) == 1 else many)
             if postponed:
@@ -279,10 +306,10 @@ class LogJobs:
 
     def retain(self, log: Log) -> None:
         """Apply the topic's retention, unless the log is being cleaned (the cleaner calls then)."""
-        if self._manager.cleaner.is_cleaning(log):
+        if self._is_cleaning(log):
             return
         try:
-            log.apply_retention(self._manager.clock.now_ms())
+            log.apply_retention(self._clock.now_ms())
         except LogOffline as error:
             logger.error("%s", error)
         except DiskFull as error:
@@ -308,7 +335,7 @@ class LogJobs:
         self._ends_when_last_seen = still_open
 
     async def _visit(self, what: str, action: Callable[[Log], object]) -> None:
-        logs = self._troubled_last(what, self._manager.logs())
+        logs = self._troubled_last(what, self._table.logs.values())
         for number, log in enumerate(logs, start=1):
             if not log.offline:
                 with self._in_trouble(what, log):
@@ -332,8 +359,8 @@ class LogJobs:
         self._troubled.discard(key)
 
     async def _checkpoint_recovery_points(self) -> None:
-        table = self._manager.table
-        for directory in self._manager.online_directories():
+        table, directories = self._table, self._directories
+        for directory in directories.online():
             removed = table.removed_from(directory)
             # All files: a partition made under an old name must not meet the old one's offsets.
             names = OFFSET_CHECKPOINTS if removed else (RECOVERY_POINT_CHECKPOINT,)
@@ -345,37 +372,29 @@ class LogJobs:
                 try:
                     # Nothing is written where nothing has changed: a directory that is gone is
                     # noticed here, as fast as in Apache Kafka.
-                    await self._manager.filesystem.offload(self._manager.check_presence, directory)
+                    await self._filesystem.offload(directories.check_presence, directory)
                 except OSError as error:
-                    self.directory_error(directory, directory.path, error)
+                    directories.failed_to_write(directory, directory.path, error)
 
     async def checkpoint_first_dirty(self, log: Log) -> bool:
         """Whether it is durable now how far compaction has seen the log."""
-        directory = self._manager.table.directory_of.get(log.topic_partition)
+        directory = self._table.directory_of.get(log.topic_partition)
         return directory is not None and await self._write(directory, CLEANER_CHECKPOINT)
 
     async def _checkpoint(self, name: str) -> None:
-        for directory in self._manager.online_directories():
+        for directory in self._directories.online():
             await self._write(directory, name)
 
     async def _write(self, directory: LogDirectory, name: str) -> bool:
-        offsets = self._manager.table.offsets(directory, name)
-        write = self._manager.checkpoints[directory.path][name].prepare(offsets)
+        write = self._directories.prepare(directory, name)
         if write is None:
             return True
         try:
-            await self._manager.filesystem.offload(write)
+            await self._filesystem.offload(write)
         except OSError as error:
-            self.directory_error(directory, directory.join(name), error)
+            self._directories.failed_to_write(directory, directory.join(name), error)
             return False
         return True
-
-    def directory_error(self, directory: LogDirectory, what: str, error: OSError) -> None:
-        """On a full disk the write is repeated later; any other error fails the directory."""
-        if is_out_of_room(error):
-            logger.warning("no room to write %s in %s", what, directory.path)
-        else:
-            self._manager.fail_directory(directory, f"{what}: {describe(error)}")
 
 
 def _sync_all(filesystem: Filesystem, paths: dict[str, str]) -> dict[str, OSError]:

@@ -1,9 +1,10 @@
 """LogManager: all partitions' logs of one node, in all its log directories.
 
-Owns: which log is where, loading and creating and deleting them, which partitions and directories
-are offline and why, and the orderly end.
+Owns: which log is where, loading and creating and deleting them, which partitions are offline and
+why, and the orderly end.
 Must not: read or write records, know leaders or replicas, or answer clients. Regular work is in
-log_jobs, the comparison with the metadata in found_partitions.
+log_jobs, the comparison with the metadata in found_partitions, what becomes of a directory that
+fails in served_directories.
 Invariant: a partition is in exactly one of: online, offline, unknown. A partition that cannot be
 served never keeps another from being served; nothing in the directory of one that cannot be opened
 is removed. Offsets of a deleted partition are out of the checkpoint files before a partition of the
@@ -13,9 +14,7 @@ same name is made.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import random as random_module
 from collections import deque
 from collections.abc import Callable, Collection
@@ -32,11 +31,9 @@ from moldau.storage.checkpoints import (
     CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
-    OFFSET_CHECKPOINTS,
     RECOVERY_POINT_CHECKPOINT,
     UNKNOWN_BROKER_EPOCH,
     CleanShutdown,
-    OffsetCheckpoint,
     read_partition_metadata,
     write_clean_shutdown_marker,
     write_partition_metadata_unsynced,
@@ -60,13 +57,12 @@ from moldau.storage.log_directory import (
     DirectoryContents,
     LogDirectories,
     LogDirectory,
-    marked_directory_name,
     scan_directory,
 )
 from moldau.storage.log_jobs import MAX_LOGS_PER_VISIT, LogJobs
 from moldau.storage.log_table import LogTable, OfflinePartition
-from moldau.storage.meta_properties import META_PROPERTIES
 from moldau.storage.segment import OpenSegments
+from moldau.storage.served_directories import ServedDirectories
 
 PROGRESS_INTERVAL_MS = 5_000
 """How often a long start logs its progress."""
@@ -132,34 +128,39 @@ class LogManager:
         self.filesystem = filesystem
         self.clock = clock
         self.settings = settings
-        self.directories = directories.online
-        self.unavailable_directories = directories.offline
+        self.table = LogTable()
+        self.directories = ServedDirectories(
+            filesystem, directories, self.table, random, on_directory_offline
+        )
         self.open_segments = OpenSegments(settings.max_open_closed_segments)
-        self.jobs = LogJobs(self)
-        self.checkpoints = {
-            each.path: {
-                name: OffsetCheckpoint(filesystem, each.join(name)) for name in OFFSET_CHECKPOINTS
-            }
-            for each in directories.online
-        }
-        """Directory -> file name -> the checkpoint file."""
-        self.on_flushed: Callable[[float], object] | None = None
-        """Called with the milliseconds that each flush of a log took."""
+        self.jobs = LogJobs(
+            filesystem,
+            clock,
+            self.table,
+            self.directories,
+            settings,
+            is_cleaning=lambda log: self.cleaner.is_cleaning(log),
+        )
         self.on_log_offline: Callable[[Log], object] | None = None
         """Called for each log that fails, alone or with its directory."""
-        self.unsynced_directories: dict[str, str] = {}
-        self.made: dict[tuple[str, str], list[str]] = {}
-        """Partition directories that are not durable yet -> their log directory's path."""
         self._topic_config = topic_config
-        self._random = random
-        self._on_directory_offline = on_directory_offline
-        self.table = LogTable()
-        self.found = FoundPartitions(self)
+        self.found = FoundPartitions(
+            filesystem,
+            self.table,
+            self.directories,
+            write_soon=self.jobs.recovery_points.soon,
+            mark_stray=self.mark_stray,
+            load=self._load,
+        )
         self._opening_again: set[TopicPartition] = set()
         """Those that the disk threads are opening: no other log may be made of that name."""
         self._is_closing = False
         self.cleaner = LogCleaner(
-            self,
+            filesystem,
+            clock,
+            self.table,
+            self.directories,
+            self.jobs,
             cleaner_settings or CleanerSettings(),
             make_cleaner_worker or (lambda: InlineWorker(filesystem, random)),
         )
@@ -173,15 +174,15 @@ class LogManager:
         """
         started_ms = self.clock.monotonic_ms()
         found: list[DirectoryContents] = []
-        for directory in list(self.directories):
+        for directory in list(self.directories.all):
             try:
                 found.append(
                     await self.filesystem.offload(scan_directory, self.filesystem, directory)
                 )
             except OSError as error:
-                self.fail_directory(directory, f"it cannot be read: {describe(error)}")
+                self.directories.fail(directory, f"it cannot be read: {describe(error)}")
         for contents in found:
-            files = self.checkpoints[contents.directory.path]
+            files = self.directories.checkpoints[contents.directory.path]
             files[CLEANER_CHECKPOINT].loaded(contents.checkpoints[CLEANER_CHECKPOINT])
         self.found.look_for_missing(found)
         queue = deque(self.found.without_twins(found))
@@ -208,7 +209,7 @@ class LogManager:
         )
         return report
 
-    async def load(self, contents: DirectoryContents, topic_partition: TopicPartition) -> None:
+    async def _load(self, contents: DirectoryContents, topic_partition: TopicPartition) -> None:
         """Open one partition that a directory has, once the node starts."""
         config = self._topic_config(topic_partition.topic)
         opened = await self.filesystem.offload(
@@ -307,7 +308,7 @@ class LogManager:
         async def work() -> None:
             nonlocal next_report_ms
             while queue:
-                await self.load(*queue.popleft())
+                await self._load(*queue.popleft())
                 if self.clock.monotonic_ms() >= next_report_ms:
                     next_report_ms += PROGRESS_INTERVAL_MS
                     logger.info("loading partitions: %d of %d left", len(queue), total)
@@ -320,7 +321,7 @@ class LogManager:
         log.segments.share_open_segments(self.open_segments)
         log.on_offline = self._log_went_offline
         log.on_roll = self.jobs.flush_soon
-        write = self._write_checkpoint_with
+        write = self.directories.write_next
         log.checkpoint_recovery_point = partial(write, RECOVERY_POINT_CHECKPOINT)
         log.checkpoint_first_dirty = partial(write, CLEANER_CHECKPOINT)
         log.segments.schedule_deletion = self.jobs.removal.add
@@ -355,24 +356,6 @@ class LogManager:
             return log.topic_id
         offline = self.table.offline.get(topic_partition)
         return ZERO_UUID if offline is None else offline.topic_id
-
-    def directory_at(self, path: str) -> LogDirectory:
-        return next(each for each in self.directories if each.path == path)
-
-    def directory_with_id(self, directory_id: UUID) -> LogDirectory | None:
-        """The log directory with this id, online or not; None without one."""
-        found = (each for each in self.directories if each.directory_id == directory_id)
-        return next(found, None)
-
-    @property
-    def has_failed_directories(self) -> bool:
-        """Whether some log directory cannot be read, since the start or later."""
-        return bool(self.unavailable_directories) or not all(
-            each.is_online for each in self.directories
-        )
-
-    def online_directories(self) -> list[LogDirectory]:
-        return [each for each in self.directories if each.is_online]
 
     def update_producer_expiration(self, producer_expiration_ms: int) -> None:
         self.settings = replace(self.settings, producer_expiration_ms=producer_expiration_ms)
@@ -420,7 +403,7 @@ class LogManager:
     ) -> Log:
         if directory is not None:
             return self._create_in(directory, topic_partition, topic_id, config)
-        while (chosen := self.table.emptiest(self.directories)) is not None:
+        while (chosen := self.table.emptiest(self.directories.all)) is not None:
             try:
                 return self._create_in(chosen, topic_partition, topic_id, config)
             except LogOffline:
@@ -440,7 +423,7 @@ class LogManager:
             raise LogOffline(str(topic_partition), directory.offline_reason)
         path = directory.join(str(topic_partition))
         try:
-            self.check_presence(directory)
+            self.directories.check_presence(directory)
             self.filesystem.mkdirs(path)
             if topic_id != ZERO_UUID:
                 write_partition_metadata_unsynced(self.filesystem, path, topic_id)
@@ -458,9 +441,7 @@ class LogManager:
         if log.offline:
             raise LogOffline(str(topic_partition), log.offline_reason)
         self._install(log, directory)
-        self.unsynced_directories[path] = directory.path
-        self.jobs.sync_created.soon()
-        self.made.setdefault((topic_partition.topic, directory.path), []).append(path)
+        self.jobs.created(topic_partition, path, directory)
         return log
 
     def _creation_failed(
@@ -480,7 +461,7 @@ class LogManager:
                 logger.warning("%s is left half made: %s", path, describe(cleanup_error))
             return DiskFull(f"no room to make {topic_partition} in {directory.path}")
         if isinstance(error, OSError):
-            self.fail_directory(directory, f"{path} cannot be made: {describe(error)}")
+            self.directories.fail(directory, f"{path} cannot be made: {describe(error)}")
         return LogOffline(str(topic_partition), str(error))
 
     def _write_topic_id(self, log: Log, topic_id: UUID) -> None:
@@ -491,11 +472,10 @@ class LogManager:
                 raise DiskFull(f"no room for the topic id of {log.name}") from None
             directory = self.table.directory_of[log.topic_partition]
             reason = f"{log.directory} cannot be written: {describe(error)}"
-            self.fail_directory(directory, reason)
+            self.directories.fail(directory, reason)
             raise LogOffline(log.name, reason) from None
         log.topic_id = topic_id
-        self.unsynced_directories[log.directory] = self.table.directory_of[log.topic_partition].path
-        self.jobs.sync_created.soon()
+        self.jobs.sync_soon(log.directory, self.table.directory_of[log.topic_partition])
 
     def delete(self, topic_partition: TopicPartition) -> bool:
         """Rename the partition's directory away and remove it after `file.delete.delay.ms`.
@@ -523,44 +503,20 @@ class LogManager:
             log.on_offline = None
             log.abandon()
         path = directory.join(str(topic_partition))
-        self.unsynced_directories.pop(path, None)
+        self.jobs.unsynced.pop(path, None)
         try:
-            aside = self.rename_aside(directory, topic_partition, mark)
+            aside = self.directories.rename_aside(directory, topic_partition, mark)
         except FileNotFoundError:
             return True
         except OSError as error:
             reason = f"{path} cannot be renamed: {describe(error)}"
             self.table.put_offline(topic_partition, OfflinePartition(directory, reason, topic_id))
-            self.fail_directory(directory, reason)
+            self.directories.fail(directory, reason)
             raise LogOffline(str(topic_partition), reason) from None
         if mark == DELETE_SUFFIX:
             self.jobs.removal.add(delay_ms, [aside])
         self.jobs.recovery_points.soon()
         return True
-
-    def rename_aside(
-        self, directory: LogDirectory, topic_partition: TopicPartition, mark: str
-    ) -> str:
-        """Give the partition's directory a marked name; returns its path. Raises: OSError."""
-        path = directory.join(str(topic_partition))
-        unique_id = UUID(int=self._random.getrandbits(128), version=4)
-        aside = directory.join(marked_directory_name(topic_partition, unique_id, mark))
-        self.filesystem.rename(path, aside)
-        logger.info("%s is now %s", path, os.path.basename(aside))
-        return aside
-
-    # -- checkpoints -----------------------------------------------------------------------------
-
-    def _write_checkpoint_with(self, name: str, log: Log, offset: int) -> None:
-        """Write a log's next offset durably, before what depends on it. Raises: OSError."""
-        directory = self.table.directory_of.get(log.topic_partition)
-        if directory is not None:
-            offsets = self.table.offsets(directory, name)
-            self.checkpoints[directory.path][name].write({**offsets, log.topic_partition: offset})
-
-    def _write_checkpoint(self, directory: LogDirectory, name: str) -> None:
-        offsets = self.table.offsets(directory, name)
-        self.checkpoints[directory.path][name].write(offsets)
 
     def _forget_offsets(self, topic_partition: TopicPartition) -> None:
         """Remove a name's old offsets from the files before it is used again. Raises: DiskFull."""
@@ -569,48 +525,17 @@ class LogManager:
             return
         removed = self.table.removed_from(directory)
         try:
-            self._write_checkpoints(directory)
+            self.directories.write_all(directory)
         except OSError as error:
             if is_out_of_room(error):
                 raise DiskFull(f"no room to forget an earlier {topic_partition}") from None
-            self.fail_directory(directory, f"its checkpoints cannot be written: {describe(error)}")
+            self.directories.fail(
+                directory, f"its checkpoints cannot be written: {describe(error)}"
+            )
         else:
             self.table.offsets_forgotten(directory, removed)
 
-    def check_presence(self, directory: LogDirectory) -> None:
-        """A disk that is not mounted any more must not look like an empty directory.
-
-        Raises: OSError when the directory, or what makes it one of this broker, is gone.
-        """
-        path = directory.join(META_PROPERTIES)
-        if not self.filesystem.exists(path):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-
-    def write_recovery_points(self) -> None:
-        """Write all recovery points, durably except in a directory that fails or is full."""
-        for directory in self.online_directories():
-            try:
-                self._write_checkpoint(directory, RECOVERY_POINT_CHECKPOINT)
-            except OSError as error:
-                path = directory.join(RECOVERY_POINT_CHECKPOINT)
-                self.jobs.directory_error(directory, path, error)
-
-    def _write_checkpoints(self, directory: LogDirectory) -> None:
-        """Write the present offsets into all checkpoint files. Raises: OSError."""
-        for name in OFFSET_CHECKPOINTS:
-            self._write_checkpoint(directory, name)
-
     # -- failures --------------------------------------------------------------------------------
-
-    def fail_directory(self, directory: LogDirectory, reason: str) -> None:
-        """Take a directory and all its partitions offline until the node restarts."""
-        if not directory.fail(reason):
-            return
-        text = f"log directory {directory.path} is offline: {reason}"
-        for log in self.table.logs_in(directory):
-            log.take_offline(text)
-        if self._on_directory_offline is not None:
-            self._on_directory_offline(directory)
 
     def _log_went_offline(self, log: Log) -> None:
         """One log failed. The next write to its directory shows whether that failed too."""
@@ -642,7 +567,7 @@ class LogManager:
                 logger.error("%s", error)
             if number % MAX_LOGS_PER_VISIT == 0:
                 await asyncio.sleep(0)
-        for directory in self.directories:
+        for directory in self.directories.all:
             if directory.is_online:
                 await self.filesystem.offload(self._finish_directory, directory, broker_epoch)
             directory.release()
@@ -650,13 +575,13 @@ class LogManager:
 
     def _finish_directory(self, directory: LogDirectory, broker_epoch: int) -> None:
         try:
-            self._write_checkpoints(directory)
+            self.directories.write_all(directory)
             if self.table.has_offline_in(directory):
                 logger.warning("%s is not marked clean: it has offline partitions", directory.path)
             else:
                 # Directories that were not read may be among those that are unavailable now.
-                kept = self.found.unread if self.unavailable_directories else frozenset()
-                directory_ids = kept.union(each.directory_id for each in self.directories)
+                kept = self.found.unread if self.directories.unavailable else frozenset()
+                directory_ids = kept.union(each.directory_id for each in self.directories.all)
                 shutdown = CleanShutdown(broker_epoch, directory_ids)
                 write_clean_shutdown_marker(self.filesystem, directory.path, shutdown)
         except OSError as error:
@@ -684,12 +609,12 @@ def describe_log_dirs(manager: LogManager) -> list[LogDirDescription]:
     A directory whose volume is gone fails by this.
     """
     described = []
-    for directory in manager.directories:
+    for directory in manager.directories.all:
         if directory.is_online:
             try:
                 total_bytes, usable_bytes = manager.filesystem.disk_usage(directory.path)
             except OSError as error:
-                manager.fail_directory(directory, f"its volume is gone: {describe(error)}")
+                manager.directories.fail(directory, f"its volume is gone: {describe(error)}")
         if not directory.is_online:
             described.append(_offline(directory.path))
             continue
@@ -697,7 +622,7 @@ def describe_log_dirs(manager: LogManager) -> list[LogDirDescription]:
         described.append(
             LogDirDescription(directory.path, ErrorCode.NONE, logs, total_bytes, usable_bytes)
         )
-    return described + [_offline(path) for path in manager.unavailable_directories]
+    return described + [_offline(path) for path in manager.directories.unavailable]
 
 
 def _offline(path: str) -> LogDirDescription:

@@ -13,10 +13,10 @@ from moldau.storage import batch_scan, log_directory
 from moldau.storage.checkpoints import RECOVERY_POINT_CHECKPOINT
 from moldau.storage.indexes import OffsetIndex, TimeIndex, TransactionIndex
 from moldau.storage.log import Log
-from moldau.storage.log_manager import LogManager
 from moldau.storage.log_segments import FlushJob
 from moldau.storage.producer_state import ProducerState
 from moldau.storage.segment import LogSegment
+from moldau.storage.served_directories import ServedDirectories
 from tests.kit.dice import drawn_seed
 from tests.kit.injected_bugs import Inject, Patch
 from tests.storage.crash_workloads import Rebooter, run_workload
@@ -74,13 +74,13 @@ def marker_stays(patch: Patch) -> None:
 
 def recovery_point_not_lowered(patch: Patch) -> None:
     """A truncation below the checkpointed recovery point."""
-    original = LogManager._write_checkpoint_with
+    original = ServedDirectories.write_next
 
-    def write(self: LogManager, name: str, log: Log, offset: int) -> None:
+    def write(self: ServedDirectories, name: str, log: Log, offset: int) -> None:
         if name != RECOVERY_POINT_CHECKPOINT:
             original(self, name, log, offset)
 
-    patch.setattr(LogManager, "_write_checkpoint_with", write)
+    patch.setattr(ServedDirectories, "write_next", write)
 
 
 def wrong_index_position(patch: Patch) -> None:

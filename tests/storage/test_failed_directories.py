@@ -22,9 +22,9 @@ async def test_a_new_partition_is_made_elsewhere_when_the_chosen_directory_has_f
     node.filesystem.faults.append(Fault("mkdir", "/data-1/", errno.EIO, count=None))
     log = manager.get_or_create(tp("a-0"), topic_id(1))
     assert log.directory == "/data-2/a-0"
-    assert node.failed == [manager.directory_at("/data-1")]
+    assert node.failed == [manager.directories.at("/data-1")]
     with pytest.raises(LogOffline):
-        manager.get_or_create(tp("b-0"), topic_id(2), directory=manager.directory_at("/data-1"))
+        manager.get_or_create(tp("b-0"), topic_id(2), directory=manager.directories.at("/data-1"))
     node.filesystem.faults.append(Fault("mkdir", "/data-2/", errno.EIO, count=None))
     with pytest.raises(LogOffline, match="no log directory is online"):
         manager.get_or_create(tp("c-0"), topic_id(3))
@@ -43,7 +43,7 @@ async def test_a_directory_that_is_not_there_any_more_is_not_made_by_a_new_parti
         node.filesystem.mkdirs("/data-1")
     log = manager.get_or_create(tp("a-0"), topic_id(1))
     assert log.directory == "/data-2/a-0"
-    assert node.failed == [manager.directory_at("/data-1")]
+    assert node.failed == [manager.directories.at("/data-1")]
     assert not node.filesystem.exists("/data-1/a-0")
     await manager.shutdown(1)
 
@@ -57,7 +57,7 @@ async def test_an_idle_directory_that_is_gone_is_found_out_by_its_checkpoint() -
     node.filesystem.rename("/data-2", "/away")
     manager.jobs.recovery_points.soon()
     await settle()
-    assert node.failed == [manager.directory_at("/data-2")]
+    assert node.failed == [manager.directories.at("/data-2")]
     await manager.shutdown(1)
 
 
@@ -67,13 +67,13 @@ async def test_a_dead_directory_that_had_the_name_before_does_not_fail_the_one_c
     fill(manager.get_or_create(tp("a-0"), topic_id(1)))
     manager.get_or_create(tp("b-0"), topic_id(2))
     assert manager.delete(tp("a-0"))
-    manager.get_or_create(tp("c-0"), topic_id(3), directory=manager.directory_at("/data-1"))
-    manager.get_or_create(tp("d-0"), topic_id(4), directory=manager.directory_at("/data-1"))
+    manager.get_or_create(tp("c-0"), topic_id(3), directory=manager.directories.at("/data-1"))
+    manager.get_or_create(tp("d-0"), topic_id(4), directory=manager.directories.at("/data-1"))
     for operation in ("open", "create"):
         node.filesystem.faults.append(Fault(operation, "/data-1/", errno.EIO, count=None))
     log = manager.get_or_create(tp("a-0"), topic_id(5))
     assert log.directory == "/data-2/a-0"
-    assert node.failed == [manager.directory_at("/data-1")]
+    assert node.failed == [manager.directories.at("/data-1")]
     await manager.shutdown(1)
 
 

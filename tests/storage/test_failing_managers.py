@@ -86,7 +86,7 @@ class Life:
         """
         (other,) = (
             each
-            for each in manager.directories
+            for each in manager.directories.all
             if each.directory_id != self.places[topic_partition][1]
         )
         copy = other.join(str(topic_partition))

@@ -38,7 +38,7 @@ async def test_a_start_without_a_directory_that_was_here_is_not_clean() -> None:
     manager = await node.start()
     assert node.report.previous_broker_epoch == -1
     assert manager.found.may_have_had(None)
-    assert not manager.found.may_have_had(manager.directories[0])
+    assert not manager.found.may_have_had(manager.directories.all[0])
     await manager.shutdown(9)
     await node.start()
     assert node.report.previous_broker_epoch == 9, "it is missed once"
@@ -48,7 +48,7 @@ async def test_a_registered_directory_that_was_not_read_may_have_held_any_partit
     """After a stop that was not clean, only the registration before tells of the directory."""
     node = await two_directories_stopped_cleanly()
     manager = await node.start()
-    first, second = [each.directory_id for each in manager.directories]
+    first, second = [each.directory_id for each in manager.directories.all]
     await node.kill(manager)
     node.paths = ("/two",)
     manager = await node.start()
@@ -65,7 +65,7 @@ async def test_a_registered_directory_that_was_not_read_may_have_held_any_partit
 async def test_a_start_without_a_directory_that_failed_before_is_not_clean() -> None:
     node = await two_directories_stopped_cleanly()
     manager = await node.start()
-    manager.fail_directory(manager.directories[0], "the test says so")
+    manager.directories.fail(manager.directories.all[0], "the test says so")
     await manager.shutdown(8)
     node.paths = ("/two",)
     await node.start()
@@ -80,7 +80,7 @@ async def test_a_start_with_an_unavailable_directory_is_not_clean() -> None:
             node.filesystem.put("/two/.kafka_cleanshutdown", marker)
         node.filesystem.faults.append(Fault("lock", "/one", errno.EIO, count=None))
         manager = await node.start()
-        assert list(manager.unavailable_directories) == ["/one"]
+        assert list(manager.directories.unavailable) == ["/one"]
         assert node.report.previous_broker_epoch == -1
         await manager.shutdown(9)
         # And when it is taken out after that, what it may hold is still not forgotten.
@@ -96,8 +96,8 @@ async def test_a_start_with_a_directory_that_fails_while_it_is_read_is_not_clean
             node.filesystem.put("/two/.kafka_cleanshutdown", marker)
         node.filesystem.faults.append(Fault("listdir", "/one", errno.EIO))
         manager = await node.start()
-        assert [each.path for each in manager.online_directories()] == ["/two"]
-        assert not manager.unavailable_directories
+        assert [each.path for each in manager.directories.online()] == ["/two"]
+        assert not manager.directories.unavailable
         assert node.report.previous_broker_epoch == -1
 
 
@@ -157,7 +157,7 @@ async def test_the_metadata_chooses_between_two_directories(
         await manager.shutdown(1)
     node.paths = ("/one", "/two")
     manager = await node.start()
-    ids = {each.path: each.directory_id for each in manager.directories}
+    ids = {each.path: each.directory_id for each in manager.directories.all}
     assert manager.found.twins == {tp("a-0")}
     place = ids[right] if is_same_topic else ids[wrong]
     if is_same_topic:
@@ -177,9 +177,9 @@ async def test_the_metadata_chooses_between_two_directories(
 async def test_offline_partitions_of_another_topic_are_not_in_the_way() -> None:
     node = Node("/one", "/two")
     manager = await node.start()
-    one, two = manager.directories
+    one, two = manager.directories.all
     fill(manager.get_or_create(tp("a-0"), topic_id(1), None, one))
-    manager.fail_directory(one, "the test says so")
+    manager.directories.fail(one, "the test says so")
     manager.found.release_name(tp("a-0"), topic_id(1), is_elsewhere=False)
     with pytest.raises(LogOffline, match="the test says so"):
         manager.get_or_create(tp("a-0"), topic_id(1), None, two)
@@ -204,7 +204,7 @@ async def two_copies() -> tuple[Node, LogManager]:
     """Of a-0 of topic 1, in both directories."""
     node = Node("/one", "/two")
     manager = await node.start()
-    one, two = manager.directories
+    one, two = manager.directories.all
     fill(manager.get_or_create(tp("a-0"), topic_id(1), None, one))
     fill(manager.get_or_create(tp("b-0"), topic_id(1), None, two))
     await node.kill(manager)
@@ -236,7 +236,7 @@ async def test_a_copy_without_topic_id_counts_where_the_metadata_names_it(
 ) -> None:
     node, manager = await two_copies()
     tear(node, "/two/a-0", remains)
-    ids = {each.path: each.directory_id for each in manager.directories}
+    ids = {each.path: each.directory_id for each in manager.directories.all}
     await manager.found.settle(lambda each: (topic_id(1), ids.get(place, topic_id(9))))
     assert not manager.found.twins
     right, wrong = ("/two", "/one") if place == "/two" else ("/one", "/two")
@@ -268,22 +268,22 @@ async def test_copies_give_their_name_up_with_the_topic_also_without_its_id(rema
 
 async def test_a_copy_whose_topic_id_the_disk_does_not_give_may_be_the_right_one() -> None:
     node, manager = await two_copies()
-    one = manager.directories[0]
+    one = manager.directories.all[0]
     unreadable = Fault("read", "/two/a-0/partition.metadata", errno.EIO, count=None)
     node.filesystem.faults.append(unreadable)
     for place in (None, (topic_id(1), one.directory_id), (topic_id(2), one.directory_id)):
         await manager.found.settle(lambda each, place=place: place)
         assert manager.found.twins == {tp("a-0")}
-        assert all("a-0" in node.names(each.path) for each in manager.directories)
+        assert all("a-0" in node.names(each.path) for each in manager.directories.all)
 
 
 @pytest.mark.parametrize("wanted", [None, topic_id(2)])
 async def test_two_copies_of_topics_that_are_gone_are_put_aside(wanted: UUID | None) -> None:
     node, manager = await two_copies()
-    place = None if wanted is None else (wanted, manager.directories[0].directory_id)
+    place = None if wanted is None else (wanted, manager.directories.all[0].directory_id)
     await manager.found.settle(lambda each: place if each == tp("a-0") else None)
     assert not manager.found.twins
-    log = manager.get_or_create(tp("a-0"), topic_id(2), None, manager.directories[1])
+    log = manager.get_or_create(tp("a-0"), topic_id(2), None, manager.directories.all[1])
     assert log.log_end_offset == 0
     for path in ("/one", "/two"):
         assert any(each.startswith("a-0.") and each.endswith("-stray") for each in node.names(path))
@@ -292,7 +292,7 @@ async def test_two_copies_of_topics_that_are_gone_are_put_aside(wanted: UUID | N
 async def test_a_wrong_copy_that_cannot_be_put_aside_keeps_the_right_one_offline() -> None:
     """Else the next start would find two of them again, and the metadata may have changed."""
     node, manager = await two_copies()
-    one, two = manager.directories
+    one, two = manager.directories.all
     node.filesystem.faults.append(Fault("rename", "/two/a-0", errno.EIO))
     await manager.found.settle(lambda each: (topic_id(1), one.directory_id))
     assert not two.is_online
@@ -309,7 +309,7 @@ async def test_two_copies_give_their_name_to_a_topic_made_later() -> None:
     manager.found.release_name(tp("a-0"), topic_id(1), is_elsewhere=True)
     assert manager.found.twins, "it may be either"
     manager.found.release_name(tp("a-0"), topic_id(2), is_elsewhere=False)
-    for directory in manager.directories:
+    for directory in manager.directories.all:
         assert "a-0" not in node.names(directory.path)
     assert manager.get_or_create(tp("a-0"), topic_id(2)).log_end_offset == 0
 
@@ -318,7 +318,7 @@ async def test_a_deleted_topic_leaves_no_copy_in_the_way_of_the_next() -> None:
     node, manager = await two_copies()
     await manager.found.settle(lambda each: (topic_id(1), topic_id(9)))
     assert manager.delete(tp("a-0"))
-    for directory in manager.directories:
+    for directory in manager.directories.all:
         assert "a-0" not in node.names(directory.path)
-    log = manager.get_or_create(tp("a-0"), topic_id(2), None, manager.directories[1])
+    log = manager.get_or_create(tp("a-0"), topic_id(2), None, manager.directories.all[1])
     assert log.log_end_offset == 0

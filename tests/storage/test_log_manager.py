@@ -198,16 +198,16 @@ async def test_new_partitions_go_to_the_directory_with_the_fewest() -> None:
 async def test_a_new_partition_goes_where_it_is_told() -> None:
     node = Node("/one", "/two")
     manager = await node.start()
-    one, two = manager.directories
-    assert manager.directory_with_id(two.directory_id) is two
-    assert manager.directory_with_id(topic_id(99)) is None
+    one, two = manager.directories.all
+    assert manager.directories.with_id(two.directory_id) is two
+    assert manager.directories.with_id(topic_id(99)) is None
     for name in ("a-0", "b-0", "c-0"):
         assert manager.get_or_create(tp(name), topic_id(1), None, two).directory == f"/two/{name}"
     # One that is here already stays where it is.
     assert manager.get_or_create(tp("a-0"), topic_id(1), None, one).directory == "/two/a-0"
-    assert not manager.has_failed_directories
-    manager.fail_directory(two, "the test says so")
-    assert manager.has_failed_directories
+    assert not manager.directories.has_failed
+    manager.directories.fail(two, "the test says so")
+    assert manager.directories.has_failed
     with pytest.raises(LogOffline, match=r"d-0.*the test says so"):
         manager.get_or_create(tp("d-0"), topic_id(2), None, two)
     assert manager.directory_of(tp("d-0")) is None
@@ -218,14 +218,14 @@ async def test_whoever_wants_to_know_hears_of_logs_that_go_offline() -> None:
     manager = await node.start()
     told: list[Log] = []
     manager.on_log_offline = told.append
-    alone = manager.get_or_create(tp("a-0"), topic_id(1), None, manager.directories[0])
+    alone = manager.get_or_create(tp("a-0"), topic_id(1), None, manager.directories.all[0])
     together = [
-        manager.get_or_create(tp(name), topic_id(2), None, manager.directories[1])
+        manager.get_or_create(tp(name), topic_id(2), None, manager.directories.all[1])
         for name in ("b-0", "c-0")
     ]
     alone.take_offline("the test says so")
     assert told == [alone]
-    manager.fail_directory(manager.directories[1], "the test says so")
+    manager.directories.fail(manager.directories.all[1], "the test says so")
     assert told == [alone, *together]
     await manager.shutdown(1)
     assert len(told) == 3
@@ -689,7 +689,7 @@ async def test_a_cut_that_finds_no_room_for_its_checkpoint_changes_nothing(
     fill(log)
     assert await manager.jobs.flush(log)
     log.note_first_dirty(15)
-    manager.write_recovery_points()
+    manager.directories.write_recovery_points()
     fault = Fault("rename", f"{name}-checkpoint", errno.ENOSPC, count=2)
     node.filesystem.faults.append(fault)
     cut = log.truncate_fully_and_start_at if whole else log.truncate_to

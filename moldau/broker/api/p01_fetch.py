@@ -32,12 +32,7 @@ from moldau.broker.replica.delayed_fetch import (
     is_news,
     total_bytes,
 )
-from moldau.broker.replica.fetch_partition import (
-    NO_REPLICA,
-    FetchPartition,
-    FetchRead,
-    PartitionKey,
-)
+from moldau.broker.replica.fetch_read import FetchRead
 from moldau.broker.replica.fetch_sessions import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
@@ -47,6 +42,7 @@ from moldau.broker.replica.fetch_sessions import (
     may_be_kept,
     request_partitions,
 )
+from moldau.broker.replica.partition import NO_REPLICA, FetchPartition, PartitionKey
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (

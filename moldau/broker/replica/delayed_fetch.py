@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from moldau.broker.replica.core.partition_core import UNKNOWN_BROKER_EPOCH, FollowerFetch
-from moldau.broker.replica.fetch_partition import NO_REPLICA, FetchRead
+from moldau.broker.replica.fetch_read import FetchRead
 from moldau.broker.replica.fetch_sessions import FetchSession
+from moldau.broker.replica.partition import NO_REPLICA
 from moldau.broker.replica.purgatory import DelayedOperation
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.slices import in_slices
 
 if TYPE_CHECKING:
-    from moldau.broker.replica.fetch_partition import FetchPartition
-    from moldau.broker.replica.partition import Partition
+    from moldau.broker.replica.partition import FetchPartition, Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.server.request import RequestContext
 

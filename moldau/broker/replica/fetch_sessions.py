@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.replica.fetch_partition import FetchOwner, FetchPartition, PartitionKey
+from moldau.broker.replica.partition import FetchOwner, FetchPartition, PartitionKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import MAX_TOPIC_NAME_LENGTH
 from moldau.text import quoted

@@ -176,7 +176,7 @@ class LogOpener:
             LogOffline: the directory of the offline log fails.
         """
         manager, topic_partition = self._log_manager, partition.topic_partition
-        directory = manager.directory_with_id(assigned)
+        directory = manager.directories.with_id(assigned)
         is_new = (topic_partition, partition.topic_id) in self._new
         names_a_living_one = directory is not None and directory.is_online
         manager.found.release_name(
@@ -196,12 +196,12 @@ class LogOpener:
         """
         manager = self._log_manager
         name = str(partition.topic_partition)
-        directory = manager.directory_with_id(assigned)
+        directory = manager.directories.with_id(assigned)
         if directory is not None and not directory.is_online:
             return directory  # and using it raises why it cannot be used
         may_be_anywhere = assigned in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
         is_away = directory is None and (is_believed or assigned != UNASSIGNED_DIRECTORY)
-        if is_away and manager.has_failed_directories:
+        if is_away and manager.directories.has_failed:
             raise LogOffline(name, "it may lie in a log directory that failed")
         if not is_believed:
             return directory

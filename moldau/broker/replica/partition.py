@@ -4,7 +4,8 @@ Owns `PartitionCore` and `Log` together, and the requests that wait for the part
 Must not know requests, responses or other partitions. Invariants: the log's high watermark is the
 one that the core decided; after an append nothing refers to the bytes it was given; a proposal that
 the core has made is submitted or returned, never dropped; consumers get nothing from the high
-watermark on; bytes that this process has not read before leave only after they were verified.
+watermark on; bytes that this process has not read before leave only after they were verified; a
+`FetchPartition` is among the watchers of the partition it names, and of no other.
 """
 
 from __future__ import annotations
@@ -22,12 +23,7 @@ from moldau.broker.replica.core.partition_core import (
     ReplicaFigures,
 )
 from moldau.broker.replica.deferred_appends import DeferredAppends, Records, StartWork
-from moldau.broker.replica.fetch_partition import (
-    EMPTY_RECORDS,
-    NO_OFFSET,
-    FetchPartition,
-    FetchRead,
-)
+from moldau.broker.replica.fetch_read import EMPTY_RECORDS, NO_OFFSET, FetchRead
 from moldau.broker.replica.unclean_election_notice import UncleanElectionNotice
 from moldau.broker.replica.verification_guards import (
     NOT_REQUIRED,
@@ -36,6 +32,7 @@ from moldau.broker.replica.verification_guards import (
 )
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import ControlRecordType, EndTxnMarker, encode_end_txn_batch
+from moldau.protocol.types import ZERO_UUID
 from moldau.storage.append import (
     AppendOrigin,
     AppendResult,
@@ -59,6 +56,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("moldau.broker.replica")
 
 ACKS_ALL: Final = -1
+NO_REPLICA: Final = -1
+
+PartitionKey = tuple["str | UUID", int]
 
 
 class ProduceOwner(Protocol):
@@ -79,6 +79,61 @@ class ProduceWait:
     partition: Partition
     required_offset: int
     slot: Any
+
+
+class FetchOwner(Protocol):
+    """A session, or a fetch without one: it is told when a fetched partition has changed."""
+
+    def partition_changed(self, fetched: FetchPartition) -> None:
+        """New data, another leader, another log start offset, or the partition is gone."""
+
+    def high_watermark_moved(self, fetched: FetchPartition) -> None:
+        """Only the high watermark is new: data for a consumer, not for a follower."""
+
+
+@dataclass(slots=True, eq=False)
+class FetchPartition:
+    """One partition in a fetch: from where, how much, and what the client was told last.
+
+    `partition` is the local replica while it is known; a partition that changes tells `owner`.
+    `is_follower`: the client reads past the high watermark, to the end of the log; `replica_id` is
+    its broker, `log_start_offset` its own. `is_position_news`: the client has named the partition
+    in its latest request, and the leader has not noted that yet.
+    """
+
+    owner: FetchOwner
+    topic: str
+    topic_id: UUID
+    partition_index: int
+    current_leader_epoch: int = -1
+    fetch_offset: int = 0
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    partition_max_bytes: int = 0
+    partition: Partition | None = None
+    is_follower: bool = False
+    is_position_news: bool = True
+    replica_id: int = NO_REPLICA
+    reported_high_watermark: int = -1
+    reported_log_start_offset: int = -1
+
+    @property
+    def key(self) -> PartitionKey:
+        """The topic id (from v13 on) or name, and the partition index."""
+        if self.topic_id is ZERO_UUID or self.topic:
+            return (self.topic, self.partition_index)
+        return (self.topic_id, self.partition_index)
+
+    def watch(self, partition: Partition) -> None:
+        if self.partition is not partition:
+            self.unwatch()
+            self.partition = partition
+            partition.fetch_watchers[self] = None
+
+    def unwatch(self) -> None:
+        if self.partition is not None:
+            self.partition.fetch_watchers.pop(self, None)
+            self.partition = None
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -123,7 +123,7 @@ def directory_samples(services: BrokerServices) -> list[Sample]:
     """Which log directories work, and what room their volumes have."""
     log_manager = services.log_manager
     samples = []
-    for directory in log_manager.directories:
+    for directory in log_manager.directories.all:
         labels = (("logDirectory", directory.path),)
         samples.append(_gauge(LOG_MANAGER + "LogDirectoryOffline", not directory.is_online, labels))
         if not directory.is_online:
@@ -134,7 +134,7 @@ def directory_samples(services: BrokerServices) -> list[Sample]:
             continue  # the data loop finds out and takes the directory offline
         samples.append(_gauge(LOG_MANAGER + "TotalBytes", total_bytes, labels))
         samples.append(_gauge(LOG_MANAGER + "UsableBytes", usable_bytes, labels))
-    for path in log_manager.unavailable_directories:
+    for path in log_manager.directories.unavailable:
         labels = (("logDirectory", path),)
         samples.append(_gauge(LOG_MANAGER + "LogDirectoryOffline", 1, labels))
     return samples

@@ -17,11 +17,11 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from moldau.protocol.records import InvalidBatch
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
+from moldau.runtime.filesystem import Filesystem
 from moldau.storage.cleaner.cleaned_segment import CLEANED_SUFFIX, SWAP_SUFFIX, remove_cleaned_files
 from moldau.storage.cleaner.job import (
     NO_TIME,
@@ -38,12 +38,12 @@ from moldau.storage.cleaner.workers import CleanerWorker, CleaningRun
 from moldau.storage.faults import lacks_room
 from moldau.storage.log import Log
 from moldau.storage.log_config import MAX_INT64, NEVER_MS, CleanerSettings, LogConfig
+from moldau.storage.log_jobs import LogJobs
+from moldau.storage.log_table import LogTable
 from moldau.storage.periodic import PeriodicJob
 from moldau.storage.segment import SEGMENT_SUFFIXES, LogSegment, segment_path
+from moldau.storage.served_directories import ServedDirectories
 from moldau.storage.transaction_proof import prove
-
-if TYPE_CHECKING:
-    from moldau.storage.log_manager import LogManager
 
 logger = logging.getLogger("moldau.storage")
 
@@ -219,11 +219,19 @@ class LogCleaner:
 
     def __init__(
         self,
-        manager: LogManager,
+        filesystem: Filesystem,
+        clock: Clock,
+        table: LogTable,
+        directories: ServedDirectories,
+        log_jobs: LogJobs,
         settings: CleanerSettings,
         make_worker: Callable[[], CleanerWorker],
     ) -> None:
-        self._manager = manager
+        self._filesystem = filesystem
+        self._clock = clock
+        self._table = table
+        self._directories = directories
+        self._log_jobs = log_jobs
         self.settings = settings
         self._make_worker = make_worker
         self._jobs: list[PeriodicJob] = []
@@ -235,7 +243,7 @@ class LogCleaner:
         """When the newest tombstone of a cleaned log may go."""
         self._lost_workers: dict[TopicPartition, int] = {}
         """How often in a row the cleaning of a log has ended its process."""
-        self.figures = CleanerFigures(manager.clock)
+        self.figures = CleanerFigures(clock)
         self._is_running = False
 
     def start(self) -> None:
@@ -273,7 +281,7 @@ class LogCleaner:
             worker = self._make_worker()
             job = PeriodicJob(
                 f"log cleaner {len(self._jobs)}",
-                self._manager.clock,
+                self._clock,
                 lambda: self.settings.backoff_ms if self._is_running else NEVER_MS,
                 partial(self._clean_all, worker),
             )
@@ -318,12 +326,11 @@ class LogCleaner:
             await worker.rest()
 
     async def _choose(self, postponed: set[TopicPartition]) -> tuple[Log, CleaningPlan] | None:
-        manager = self._manager
-        now_ms = manager.clock.now_ms()
+        now_ms = self._clock.now_ms()
         best: tuple[Log, CleaningPlan] | None = None
         highest_ratio = 0.0
         longest_excess_ms = 0
-        for number, log in enumerate(list(manager.logs()), start=1):
+        for number, log in enumerate(list(self._table.logs.values()), start=1):
             if number % MAX_LOGS_PER_VISIT == 0:
                 await asyncio.sleep(0)
             key = log.topic_partition
@@ -358,7 +365,7 @@ class LogCleaner:
             log, plan, {each.base_offset: each for each in sources}, log.truncation_count
         )
         self._under_way[log.topic_partition] = cleaning
-        started_ms = self._manager.clock.monotonic_ms()
+        started_ms = self._clock.monotonic_ms()
         is_decided = False
         try:
             done = await self._carry_out(worker, cleaning)
@@ -372,7 +379,7 @@ class LogCleaner:
             if not is_decided:
                 # The job restarts, and must not choose this log first every time.
                 self._give_up(log, "its compaction raised, see the log")
-        elapsed_ms = self._manager.clock.monotonic_ms() - started_ms
+        elapsed_ms = self._clock.monotonic_ms() - started_ms
         self._lost_workers.pop(log.topic_partition, None)
         self._horizons[log.topic_partition] = done.stats.latest_horizon_ms
         self.figures.cleaned(done.stats, elapsed_ms)
@@ -388,7 +395,7 @@ class LogCleaner:
             stats.records_read,
         )
         if not log.offline:
-            self._manager.jobs.retain(log)
+            self._log_jobs.retain(log)
         return True
 
     async def _carry_out(self, worker: CleanerWorker, cleaning: _Cleaning) -> CleaningDone:
@@ -396,7 +403,7 @@ class LogCleaner:
         log, plan = cleaning.log, cleaning.plan
         end_offset = log.end_offset_of(plan.segment_count - 1)
         # The newest record of a key may be in a later segment than the record that it replaces.
-        if log.recovery_point < end_offset and not await self._manager.jobs.flush(log):
+        if log.recovery_point < end_offset and not await self._log_jobs.flush(log):
             raise CleaningFailed("it cannot be flushed now", is_out_of_room=True)
         # What is not known to be aborted would be kept as if it were committed.
         is_proved = await prove(log, log.segments[0].base_offset, log.log_end_offset)
@@ -429,12 +436,12 @@ class LogCleaner:
     async def _note_first_dirty(self, log: Log, offset: int) -> None:
         """Record durably how far compaction has seen the log. Raises: CleaningFailed."""
         log.first_dirty_offset = offset
-        if not await self._manager.jobs.checkpoint_first_dirty(log):
+        if not await self._log_jobs.checkpoint_first_dirty(log):
             raise CleaningFailed("its checkpoint cannot be written now", is_out_of_room=True)
 
     async def _take_in(self, log: Log, sources: list[LogSegment], size_bytes: int) -> None:
         """Raises: CleaningFailed, with the log offline."""
-        filesystem = self._manager.filesystem
+        filesystem = self._filesystem
         try:
             removed = swap_in(log, sources, size_bytes)
             await filesystem.offload(filesystem.fsync_directory, log.directory)
@@ -453,10 +460,10 @@ class LogCleaner:
 
     async def _failed(self, cleaning: _Cleaning, failure: CleaningFailed) -> None:
         log = cleaning.log
-        if self._manager.get(log.topic_partition) is log and not log.offline:
+        if self._table.logs.get(log.topic_partition) is log and not log.offline:
             try:
-                await self._manager.filesystem.offload(
-                    remove_cleaned_files, self._manager.filesystem, log.directory
+                await self._filesystem.offload(
+                    remove_cleaned_files, self._filesystem, log.directory
                 )
             except OSError as error:
                 logger.warning("%s: what its compaction left stays: %s", log.name, error)
@@ -501,7 +508,7 @@ class LogCleaner:
                 ProducerTail(producer_id, entry.last_offset, entry.producer_epoch)
                 for producer_id, entry in log.producer_state.producers.items()
             ),
-            now_ms=self._manager.clock.now_ms(),
+            now_ms=self._clock.now_ms(),
             delete_retention_ms=config.delete_retention_ms,
             segment_bytes=config.segment_bytes,
             segment_index_bytes=config.segment_index_bytes,
@@ -514,13 +521,13 @@ class LogCleaner:
 
     def uncleanable_by_directory(self) -> dict[str, tuple[int, int]]:
         """Log directory -> `(count, bytes)` of the logs in it that cannot be compacted."""
-        found = {each.path: (0, 0) for each in self._manager.directories}
+        found = {each.path: (0, 0) for each in self._directories.all}
         for topic_partition in self.uncleanable:
-            log = self._manager.get(topic_partition)
-            directory = self._manager.directory_of(topic_partition)
-            if log is not None and directory is not None and directory.path in found:
-                count, size_bytes = found[directory.path]
-                found[directory.path] = count + 1, size_bytes + log.size_bytes
+            log = self._table.logs.get(topic_partition)
+            if log is not None:
+                path = self._table.directory_of[topic_partition].path
+                count, size_bytes = found[path]
+                found[path] = count + 1, size_bytes + log.size_bytes
         return found
 
 

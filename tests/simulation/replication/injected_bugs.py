@@ -280,7 +280,7 @@ def missing_log_is_begun_empty(patch: Patch) -> None:
     """A broker makes an empty log for a replica that should lie in a directory that is gone."""
 
     def directory_for(self: Any, partition: Any, assigned: Any, is_believed: bool) -> Any:
-        return self._log_manager.directory_with_id(assigned)
+        return self._log_manager.directories.with_id(assigned)
 
     patch.setattr(LogOpener, "_directory_for", directory_for)
     patch.setattr(FoundPartitions, "note_missing", lambda *_: None)

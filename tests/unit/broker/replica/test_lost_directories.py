@@ -141,7 +141,7 @@ class Machine:
 
 def directories(broker: DataPath) -> list[str]:
     """Where there is something under the partition's name."""
-    paths = [each.path for each in broker.log_manager.directories]
+    paths = [each.path for each in broker.log_manager.directories.all]
     return [path for path in paths if "t-0" in broker.filesystem.listdir(path)]
 
 
@@ -446,7 +446,9 @@ async def test_a_log_in_another_directory_than_the_metadata_says_is_used() -> No
 
 
 def fail(broker: DataPath, index: int) -> None:
-    broker.log_manager.fail_directory(broker.log_manager.directories[index], "the test says so")
+    broker.log_manager.directories.fail(
+        broker.log_manager.directories.all[index], "the test says so"
+    )
 
 
 @pytest.mark.parametrize("directory", ["/two", "unassigned"])

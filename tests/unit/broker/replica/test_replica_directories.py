@@ -49,7 +49,7 @@ def register(broker: DataPath, broker_id: int = BROKER_ID, **changed: Any) -> No
         "end_points": [Endpoint(name="PLAINTEXT", host=f"host-{broker_id}", port=9092)],
         "rack": None,
         "fenced": False,
-        "log_dirs": [each.directory_id for each in broker.log_manager.directories]
+        "log_dirs": [each.directory_id for each in broker.log_manager.directories.all]
         if broker_id == BROKER_ID
         else [ELSEWHERE],
     }
@@ -84,12 +84,14 @@ async def broker() -> AsyncIterator[DataPath]:
 
 
 def directory_ids(broker: DataPath) -> tuple[uuid.UUID, uuid.UUID]:
-    first, second = broker.log_manager.directories
+    first, second = broker.log_manager.directories.all
     return first.directory_id, second.directory_id
 
 
 def fail(broker: DataPath, index: int) -> None:
-    broker.log_manager.fail_directory(broker.log_manager.directories[index], "the test says so")
+    broker.log_manager.directories.fail(
+        broker.log_manager.directories.all[index], "the test says so"
+    )
 
 
 async def told(broker: DataPath) -> dict[str, uuid.UUID]:
@@ -153,7 +155,7 @@ async def test_nothing_is_told_of_directories_that_are_not_registered(tmp_path: 
         assert broker.log("t").log_end_offset == 0
         assert not asked(broker, AssignReplicasToDirsRequest)
         register(broker)
-        [directory] = broker.log_manager.directories
+        [directory] = broker.log_manager.directories.all
         assert await told(broker) == {"t": directory.directory_id}
 
 

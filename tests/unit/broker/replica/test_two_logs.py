@@ -10,9 +10,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from moldau.broker.replica.core.in_sync_set import PartitionState
-from moldau.broker.replica.fetch_sessions import FetchPartition
 from moldau.broker.replica.followed_partitions import FollowedPartition, FollowerStep
-from moldau.broker.replica.partition import Partition
+from moldau.broker.replica.partition import FetchPartition, Partition
 from moldau.broker.replica.topic_stats import TopicStats
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import EpochEndOffset, PartitionData

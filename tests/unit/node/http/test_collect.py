@@ -144,14 +144,16 @@ def test_log_directories():
         return 1_000, 300
 
     manager = SimpleNamespace(
-        directories=[
-            directory("/a", is_online=True),
-            directory("/broken", is_online=True),
-            directory("/off", is_online=False),
-            directory("/z", is_online=True),
-        ],
+        directories=SimpleNamespace(
+            all=[
+                directory("/a", is_online=True),
+                directory("/broken", is_online=True),
+                directory("/off", is_online=False),
+                directory("/z", is_online=True),
+            ],
+            unavailable=["/never"],
+        ),
         filesystem=SimpleNamespace(disk_usage=disk_usage),
-        unavailable_directories=["/never"],
     )
     services: Any = SimpleNamespace(log_manager=manager)
     assert values(collect.directory_samples(services)) == {
