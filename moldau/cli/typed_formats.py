@@ -365,26 +365,26 @@ def _of_messagepack(msgpack: Any, value: object) -> object:
 
 def _of_registry(wanted: _Wanted) -> TypedFormat:
     from moldau.schema_registry.codec import Codecs
+    from moldau.schema_registry.formats import codec_of
 
     if wanted.registry is None:
         raise ConfigurationError(
             f"needs --schema-registry, {ENVIRONMENT} in the environment or {REGISTRY_URL}"
         )
-    registry, kind = wanted.registry, SCHEMAS.get(wanted.name)
-    codecs = Codecs(registry)
+    codecs = Codecs(wanted.registry, codec_of, SCHEMAS.get(wanted.name))
 
     def decode(data: bytes) -> object:
-        codec, rest = codecs.of_data(data, kind)
+        codec, rest = codecs.of_data(data)
         return codec.decode_json(rest)
 
     def refuse(value: object) -> bytes:
         raise SerializationError("it can be read only")
 
-    encode = refuse if wanted.topic is None else _encoder(wanted, registry, codecs, wanted.topic)
+    encode = refuse if wanted.topic is None else _encoder(wanted, codecs, wanted.topic)
     return TypedFormat(wanted.side, wanted.name, encode, decode)
 
 
-def _encoder(wanted: _Wanted, registry: SchemaRegistry, codecs: Codecs, topic: str) -> Encode:
+def _encoder(wanted: _Wanted, codecs: Codecs[Codec], topic: str) -> Encode:
     from moldau.schema_registry.framing import framed
     from moldau.schema_registry.serializer import SchemaWriter
     from moldau.schema_registry.subjects import STRATEGIES
@@ -397,7 +397,6 @@ def _encoder(wanted: _Wanted, registry: SchemaRegistry, codecs: Codecs, topic: s
         )
     if message and wanted.name != "protobuf":
         raise ConfigurationError(f"#{message}: only Protobuf schemas have several messages")
-    kind = SCHEMAS[wanted.name]
     if where.startswith("id:"):
         if not where[3:].isdigit():
             raise ConfigurationError(f"--{wanted.side}-schema {where}: id: and a number")
@@ -405,13 +404,12 @@ def _encoder(wanted: _Wanted, registry: SchemaRegistry, codecs: Codecs, topic: s
 
         @functools.cache
         def codec_of_id() -> Codec:
-            return _of_message(codecs.of_id(schema_id, kind), message)
+            return _of_message(codecs.of_id(schema_id), message)
 
         return lambda value: framed(schema_id, codec_of_id().encode_json(value))
     writer = SchemaWriter(
-        registry,
+        codecs,
         None if where == "latest" else _file(where, wanted.name),
-        kind,
         part=lambda codec: _of_message(codec, message),
         is_key=wanted.side == "key",
         subject=strategy,

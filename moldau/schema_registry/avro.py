@@ -12,7 +12,7 @@ import fastavro.schema
 
 from moldau.client.errors import SerializationError
 from moldau.schema_registry import avro_json
-from moldau.schema_registry.codec import Codecs, misfits_told
+from moldau.schema_registry.codec import Codecs, Format, misfits_told
 from moldau.schema_registry.registry import Schema, SchemaRegistry
 from moldau.schema_registry.serializer import SchemaSerializer
 
@@ -102,7 +102,7 @@ def _decoded(parsed: Any, data: bytes, expected: Any = None) -> Any:
 class AvroSerializer(SchemaSerializer[Value]):
     """Values to Avro's bytes behind a schema's id."""
 
-    kind = KIND
+    format = Format(KIND, AvroCodec)
 
 
 class AvroDeserializer(Generic[Value]):
@@ -121,7 +121,7 @@ class AvroDeserializer(Generic[Value]):
         *,
         from_dict: Callable[[Any], Value] | None = None,
     ) -> None:
-        self._codecs = Codecs(registry)
+        self._codecs = Codecs(registry, AvroCodec, KIND)
         self._from_dict = from_dict
         self._reader: Any = None
         if schema is not None:
@@ -131,7 +131,6 @@ class AvroDeserializer(Generic[Value]):
 
     def deserialize(self, topic: str, data: bytes) -> Value:
         """Raises: SerializationError, SchemaRegistryError"""
-        codec, rest = self._codecs.of_data(data, KIND)
-        assert isinstance(codec, AvroCodec), "of that kind"
+        codec, rest = self._codecs.of_data(data)
         value: Any = codec.decode(rest) if self._reader is None else codec.read(rest, self._reader)
         return value if self._from_dict is None else self._from_dict(value)

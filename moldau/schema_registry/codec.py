@@ -1,4 +1,4 @@
-"""What every format offers, and which format a schema of a registry has.
+"""What every format offers.
 
 Owns the ids' codecs, which are kept. Invariant: what a format's library raises becomes one
 SerializationError that says what was wrong.
@@ -7,9 +7,9 @@ SerializationError that says what was wrong.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from moldau.client.errors import SerializationError
 from moldau.runtime.fault_words import words_of
@@ -45,6 +45,9 @@ class Codec(Protocol):
         """As `decode`, in the value's JSON form."""
 
 
+CodecT = TypeVar("CodecT", bound=Codec)
+
+
 @contextmanager
 def misfits_told(what: str) -> Iterator[None]:
     """Whatever a library raises is a SerializationError."""
@@ -56,49 +59,52 @@ def misfits_told(what: str) -> Iterator[None]:
         raise SerializationError(f"{what}: {words_of(error)}") from error
 
 
-def codec_of(schema: Schema, referenced: Mapping[str, Schema]) -> Codec:
-    """Raises: SerializationError: the schema is of a kind that is not known, or broken."""
-    if schema.kind == "AVRO":
-        from moldau.schema_registry.avro import AvroCodec
+class Format(NamedTuple):
+    """A kind of schema, and what makes the codec of one, with those that it refers to."""
 
-        return AvroCodec(schema, referenced)
-    if schema.kind == "PROTOBUF":
-        from moldau.schema_registry.protobuf import ProtobufCodec
-
-        return ProtobufCodec(schema, referenced)
-    if schema.kind == "JSON":
-        from moldau.schema_registry.json_schema import JsonSchemaCodec
-
-        return JsonSchemaCodec(schema, referenced)
-    raise SerializationError(f"a schema of kind {schema.kind} is none of AVRO, PROTOBUF and JSON")
+    kind: str
+    codec: Callable[[Schema, Mapping[str, Schema]], Codec]
 
 
-class Codecs:
-    """The codecs of a registry's schemas, by id. Usable from several threads."""
+class Codecs(Generic[CodecT]):
+    """The codecs of a registry's schemas, by id. Usable from several threads.
 
-    def __init__(self, registry: SchemaRegistry) -> None:
-        self._registry = registry
+    Args:
+        make: makes the codec of a schema, with those that it refers to.
+        kind: of which kind the schemas have to be; None for any.
+    """
+
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        make: Callable[[Schema, Mapping[str, Schema]], CodecT],
+        kind: str | None = None,
+    ) -> None:
+        self.registry = registry
+        self.make = make
+        self._kind = kind
         self._kept = Kept(MAX_KEPT_CODECS)
 
-    def of_id(self, schema_id: int, kind: str | None = None) -> Codec:
-        """The codec of a schema, which has to be of that kind.
+    def of_id(self, schema_id: int) -> CodecT:
+        """The codec of a schema.
 
         Raises:
             SchemaRegistryError: the registry cannot be asked, or has no such schema.
             SerializationError: the schema is broken, or of another kind.
         """
-        found, codec = self._kept.get(schema_id, lambda: self._make(schema_id))
-        if kind not in (None, found):
-            raise SerializationError(f"schema {schema_id} is of kind {found}, not {kind}")
-        return codec
+        return self._kept.get(schema_id, lambda: self._made(schema_id))
 
-    def of_data(self, data: bytes, kind: str | None = None) -> tuple[Codec, bytes]:
+    def of_data(self, data: bytes) -> tuple[CodecT, bytes]:
         """The codec of a key or value in the wire format, and what follows the schema's id. Raises
         as `of_id`.
         """
         schema_id, rest = unframed(data)
-        return self.of_id(schema_id, kind), rest
+        return self.of_id(schema_id), rest
 
-    def _make(self, schema_id: int) -> tuple[str, Codec]:
-        schema = self._registry.schema(schema_id)
-        return schema.kind, codec_of(schema, self._registry.referenced(schema))
+    def _made(self, schema_id: int) -> CodecT:
+        schema = self.registry.schema(schema_id)
+        if self._kind not in (None, schema.kind):
+            raise SerializationError(
+                f"schema {schema_id} is of kind {schema.kind}, not {self._kind}"
+            )
+        return self.make(schema, self.registry.referenced(schema))

@@ -18,7 +18,7 @@ import referencing.exceptions
 import referencing.jsonschema
 
 from moldau.client.errors import SerializationError
-from moldau.schema_registry.codec import Codecs, misfits_told
+from moldau.schema_registry.codec import Codecs, Format, misfits_told
 from moldau.schema_registry.registry import Schema, SchemaRegistry
 from moldau.schema_registry.serializer import SchemaSerializer
 
@@ -80,7 +80,7 @@ class JsonSchemaCodec:
 class JsonSchemaSerializer(SchemaSerializer[Value]):
     """Values to JSON behind a schema's id, if they fit the schema."""
 
-    kind = KIND
+    format = Format(KIND, JsonSchemaCodec)
 
 
 class JsonSchemaDeserializer(Generic[Value]):
@@ -98,14 +98,13 @@ class JsonSchemaDeserializer(Generic[Value]):
         from_dict: Callable[[Any], Value] | None = None,
         validates: bool = True,
     ) -> None:
-        self._codecs = Codecs(registry)
+        self._codecs = Codecs(registry, JsonSchemaCodec, KIND)
         self._from_dict = from_dict
         self._validates = validates
 
     def deserialize(self, topic: str, data: bytes) -> Value:
         """Raises: SerializationError, SchemaRegistryError"""
-        codec, rest = self._codecs.of_data(data, KIND)
-        assert isinstance(codec, JsonSchemaCodec), "of that kind"
+        codec, rest = self._codecs.of_data(data)
         value: Any = codec.decode(rest)
         if self._validates:
             codec.check(value)

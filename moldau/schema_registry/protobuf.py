@@ -311,12 +311,12 @@ class ProtobufDeserializer(Generic[MessageT]):
     def __init__(
         self, registry: SchemaRegistry, message_class: type[MessageT] | None = None
     ) -> None:
-        self._codecs = Codecs(registry)
+        self._codecs = Codecs(registry, ProtobufCodec, KIND)
         self._class = message_class
 
     def deserialize(self, topic: str, data: bytes) -> MessageT:
         """Raises: SerializationError, SchemaRegistryError"""
-        codec, rest = self._codecs.of_data(data, KIND)
+        codec, rest = self._codecs.of_data(data)
         if self._class is not None:
             return parsed(self._class, decode_indexes(rest)[1])
         message: Any = codec.decode(rest)

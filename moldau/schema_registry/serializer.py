@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Generic, TypeVar
 
-from moldau.schema_registry.codec import Codec, Codecs, codec_of
+from moldau.schema_registry.codec import Codec, Codecs, Format
 from moldau.schema_registry.framing import framed
 from moldau.schema_registry.registry import Schema, SchemaReference, SchemaRegistry
 from moldau.schema_registry.subjects import SubjectStrategy, topic_name
@@ -21,8 +21,8 @@ class SchemaWriter:
     """Writes one schema, or each subject's newest.
 
     Args:
+        codecs: of the registry.
         schema: None for the newest that the subject has at the first record.
-        kind: of which kind that one has to be.
         part: makes of a schema's codec that of what is written, such as one of its messages.
         is_key: whether it is for keys.
         subject: under which subject the schema is, by topic.
@@ -31,23 +31,21 @@ class SchemaWriter:
 
     def __init__(
         self,
-        registry: SchemaRegistry,
+        codecs: Codecs[Codec],
         schema: Schema | None,
-        kind: str,
         *,
         part: Callable[[Codec], Codec] = lambda codec: codec,
         is_key: bool = False,
         subject: SubjectStrategy = topic_name,
         registers: bool = True,
     ) -> None:
-        self._registry = registry
+        self._registry = codecs.registry
         self._schema = schema
-        self._kind = kind
         self._part = part
         self._is_key = is_key
         self._strategy = subject
         self._registers = registers
-        self._codecs = Codecs(registry)
+        self._codecs = codecs
         self._own: Codec | None = None
         self._ids: dict[str, tuple[int, Codec]] = {}
 
@@ -74,9 +72,9 @@ class SchemaWriter:
         schema = self._schema
         if schema is None:
             found = self._registry.latest(self._strategy(topic, self._is_key, None))
-            return found.schema_id, self._part(self._codecs.of_id(found.schema_id, self._kind))
+            return found.schema_id, self._part(self._codecs.of_id(found.schema_id))
         if self._own is None:
-            self._own = self._part(codec_of(schema, self._registry.referenced(schema)))
+            self._own = self._part(self._codecs.make(schema, self._registry.referenced(schema)))
         subject = self._strategy(topic, self._is_key, self._own.name)
         if self._registers:
             return self._registry.register(subject, schema), self._own
@@ -93,7 +91,7 @@ class SchemaSerializer(Generic[Value]):
         is_key, subject, registers: as of `SchemaWriter`.
     """
 
-    kind: ClassVar[str]
+    format: ClassVar[Format]
 
     def __init__(
         self,
@@ -109,10 +107,11 @@ class SchemaSerializer(Generic[Value]):
         given: Schema | None = None
         if schema is not None:
             text = schema if isinstance(schema, str) else json.dumps(schema)
-            given = Schema(text, self.kind, references)
+            given = Schema(text, self.format.kind, references)
         self._to_dict = to_dict
+        codecs = Codecs(registry, self.format.codec, self.format.kind)
         self._writer = SchemaWriter(
-            registry, given, self.kind, is_key=is_key, subject=subject, registers=registers
+            codecs, given, is_key=is_key, subject=subject, registers=registers
         )
 
     def serialize(self, topic: str, value: Value) -> bytes:

@@ -33,6 +33,7 @@ from moldau.schema_registry import (
     SchemaRegistryError,
 )
 from moldau.schema_registry.codec import Codecs
+from moldau.schema_registry.formats import codec_of
 from moldau.schema_registry.protobuf import ProtobufCodec
 
 pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(180)]
@@ -131,7 +132,7 @@ def test_avro_with_a_reference(
     assert their_write(value, context(topic)) == data
     assert confluent_avro.AvroDeserializer(theirs)(data, context(topic)) == value
     assert AvroDeserializer[Any](ours).deserialize(topic, data) == value
-    codec, rest = Codecs(ours).of_data(data)
+    codec, rest = Codecs(ours, codec_of).of_data(data)
     assert codec.encode_json(codec.decode_json(rest)) == rest
 
 
@@ -157,7 +158,7 @@ def test_protobuf(ours: SchemaRegistry, theirs: SchemaRegistryClient, topic: str
             )
             assert their_read(data, context(topic)) == message
         assert ProtobufDeserializer[Any](ours, kind).deserialize(topic, data) == message
-        codec, rest = Codecs(ours).of_data(data)
+        codec, rest = Codecs(ours, codec_of).of_data(data)
         assert codec.encode(codec.decode(rest)) == rest
 
 

@@ -30,7 +30,8 @@ from moldau.schema_registry import (
     unframed,
 )
 from moldau.schema_registry.avro import AvroCodec
-from moldau.schema_registry.codec import Codecs, codec_of
+from moldau.schema_registry.codec import Codecs
+from moldau.schema_registry.formats import codec_of
 from moldau.schema_registry.framing import decode_indexes, encode_indexes
 from moldau.schema_registry.json_schema import JsonSchemaCodec
 from moldau.schema_registry.protobuf import ProtobufCodec
@@ -312,7 +313,7 @@ def test_avros_references(registry: SchemaRegistry) -> None:
     references = (SchemaReference("x.User", "user", 1),)
     serializer = AvroSerializer[Any](registry, both, references=references)
     data = serializer.serialize("t", [{"id": 1}, {"id": 2, "mail": "m"}])
-    codec, rest = Codecs(registry).of_data(data)
+    codec, rest = Codecs(registry, codec_of).of_data(data)
     assert codec.decode_json(rest) == [
         {"id": 1, "mail": None},
         {"id": 2, "mail": {"string": "m"}},
@@ -417,7 +418,7 @@ def test_protobuf_for_the_client(
     data = serializer.serialize("t", message)
     assert [*server.subjects] == ["common/address.proto", "t-value"]
     assert ProtobufDeserializer[Any](registry, type(message)).deserialize("t", data) == message
-    codec, rest = Codecs(registry).of_data(data)
+    codec, rest = Codecs(registry, codec_of).of_data(data)
     assert codec.decode_json(rest) == VALUE
     with pytest.raises(SerializationError, match=r"dict is no people\.Person"):
         serializer.serialize("t", {})
