@@ -81,7 +81,7 @@ def _asked(
     import logging
 
     from moldau import client
-    from moldau.cli.options import client_properties
+    from moldau.cli.client_settings import client_properties
     from moldau.schema_registry.settings import take_registry_settings
 
     logging.disable(logging.CRITICAL)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, NamedTuple
 
 import typer
 
+from moldau.cli.client_settings import client_properties, unused_settings_told
 from moldau.cli.completion import complete_groups, complete_topics
 from moldau.cli.options import (
     DEFAULT_TIMEOUT_MS,
@@ -26,10 +27,8 @@ from moldau.cli.options import (
     CommandConfig,
     ProfileName,
     Properties,
-    client_properties,
     parse_datetime,
     unknown_topic,
-    unused_settings_told,
 )
 from moldau.cli.output import (
     INTERRUPTED,

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from moldau import client
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
+from moldau.cli.client_settings import key_values
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.metadata.features import (

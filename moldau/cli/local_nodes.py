@@ -23,7 +23,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from moldau.cli.options import key_values
+from moldau.cli.client_settings import key_values
 from moldau.cli.output import fail, say, warn
 from moldau.testing.layout import (
     FIRST_BROKER_ID,

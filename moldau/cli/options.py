@@ -1,8 +1,7 @@
 """The options that commands share, what they stand for, and the way into the client.
 
-Owns the options of a running cluster, the order of settings (an option wins over `--property`,
-which wins over `--command-config`, which wins over the command's own defaults), which topics,
-partitions, brokers and groups a command is about, and the mapping from a `KafkaError` to one line.
+Owns the options of a running cluster, which topics, partitions, brokers and groups a command is
+about, and the mapping from a `KafkaError` to one line.
 Must not know which settings there are: the client does. Invariant: partitions that are named exist;
 partitions that a group has committed offsets for need not.
 """
@@ -10,13 +9,8 @@ partitions that a group has committed offsets for need not.
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import re
-import sys
-import warnings
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -26,12 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import typer
 
 from moldau import client
+from moldau.cli.client_settings import client_properties
 from moldau.cli.completion import complete_groups, complete_profiles, complete_topics
-from moldau.cli.output import fail, warn
-from moldau.cli.profile_files import ENVIRONMENT as PROFILE_ENVIRONMENT
-from moldau.cli.profile_files import chosen_profile
-from moldau.client.config.settings import with_references
-from moldau.config import ConfigError, read_properties_file, small_files
+from moldau.cli.output import fail
+from moldau.config import small_files
 from moldau.protocol.types import is_legal_topic_name
 from moldau.runtime.connection import UnsupportedByPeer
 from moldau.schema_registry.settings import take_registry_settings
@@ -75,9 +67,7 @@ ProfileName = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 TimeoutMs = Annotated[int, typer.Option(min=1, help="Give up after this many milliseconds.")]
 
-DEFAULT_BOOTSTRAP_SERVER = "localhost:9092"
 DEFAULT_TIMEOUT_MS = 15_000
-HELD_S = 1.8  # a command that has failed by then says in its error what the warning would say
 MIN_INTERVAL_S = 0.1  # between two updates of a view
 MAX_FILE_BYTES = 64 * 1024 * 1024
 Properties = Annotated[
@@ -122,7 +112,6 @@ class ClusterAccess(NamedTuple):
 
     def config(self) -> client.ClientConfig:
         """The client's configuration; exits with status 2 when it is wrong."""
-        _tell_warnings()
         settings = client_properties(
             self.bootstrap_server,
             self.command_config,
@@ -170,44 +159,6 @@ class ClusterAccess(NamedTuple):
             fail(str(error))
 
 
-class _Held(logging.Handler):
-    """Prints what the client warns of, unless it or the command is over a little later. What comes
-    after the end of the command goes to that command's stream, not to that of the next one.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._stream = sys.stderr
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-
-    def emit(self, record: logging.LogRecord) -> None:
-        line = record.getMessage()
-        if record.levelno < logging.WARNING:  # the cluster is reached
-            for timer in self._timers.values():
-                timer.cancel()
-            self._timers.clear()
-        elif line not in self._timers:
-            with suppress(RuntimeError):  # outside of an event loop no command runs
-                loop = asyncio.get_running_loop()
-                self._timers[line] = loop.call_later(HELD_S, self._tell, line)
-
-    def _tell(self, line: str) -> None:
-        self._timers.pop(line, None)
-        if self._stream is not None:  # it was closed before the command began
-            with suppress(ValueError):  # it was closed since
-                warn(line, stream=self._stream)
-
-
-def _tell_warnings() -> None:
-    """Of this command; a program may have run another one before."""
-    logger = logging.getLogger("moldau.client.cluster")
-    for handler in logger.handlers[:]:
-        if isinstance(handler, _Held):
-            logger.removeHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.addHandler(_Held())
-
-
 def asks_cluster(
     *, controllers: bool = False, timeout_ms: int = DEFAULT_TIMEOUT_MS
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -253,17 +204,6 @@ def asks(
     return decorate
 
 
-def key_values(pairs: list[str], option: str) -> dict[str, str]:
-    """`k=v` arguments as a dict; exits with status 2 for one without `=`."""
-    values: dict[str, str] = {}
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            fail(f"{option} {pair!r} is not KEY=VALUE", status=2)
-        values[key] = value
-    return values
-
-
 def read_small_file(path: Path) -> bytes:
     """What is in a file, or comes from a pipe; exits with status 2 when it cannot be read, or is
     too big.
@@ -284,65 +224,6 @@ def parse_datetime(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
-
-
-def client_properties(
-    bootstrap_server: str | None,
-    command_config: str | None,
-    properties: list[str] | None,
-    *,
-    profile: str | None = None,
-    defaults: Mapping[str, str],
-    options: Mapping[str, str | None],
-) -> dict[str, object]:
-    """Dotted keys with text values; exits with status 2 when a file cannot be read.
-
-    Args:
-        command_config: a file of properties, which takes the place of the profile.
-        profile: its name; None for that of the environment, or the one in use.
-        defaults: the command's own, for keys that are not given.
-        options: what the command's options say; None where they say nothing.
-    """
-    _tell_warnings()
-    settings: dict[str, object] = dict(defaults)
-    given = key_values(properties or [], "--property")
-    if command_config is not None and profile is not None:
-        fail("--command-config and --profile exclude each other", status=2)
-    named = profile is not None or PROFILE_ENVIRONMENT in os.environ
-    if command_config is not None:
-        try:
-            settings.update(read_properties_file(command_config))
-        except ConfigError as error:
-            fail(str(error), status=2)
-    has_address = not {"bootstrap.servers", "bootstrap.controllers"}.isdisjoint({*settings, *given})
-    if bootstrap_server is None and not has_address and not profile:
-        bootstrap_server = os.environ.get("MOLDAU_BOOTSTRAP_SERVER") or None
-    is_elsewhere = bootstrap_server is not None or "bootstrap.servers" in given
-    # What a profile has for its own cluster goes to no other, unless it is asked for.
-    if command_config is None and (named or not is_elsewhere):
-        chosen = chosen_profile(profile)
-        settings.update({} if chosen is None else chosen.properties)
-    settings.update(given)
-    settings.update({key: value for key, value in options.items() if value is not None})
-    if bootstrap_server is not None:
-        settings["bootstrap.servers"] = bootstrap_server
-        settings.pop("bootstrap.controllers", None)
-    elif "bootstrap.controllers" not in settings:
-        settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP_SERVER)
-    try:
-        return dict(with_references(settings))
-    except client.ConfigurationError as error:
-        fail(str(error), status=2)
-
-
-@contextmanager
-def unused_settings_told() -> Iterator[None]:
-    """Settings that have no effect are one line on stderr, not a Python warning."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for each in caught:
-        warn(each.message)
 
 
 def parse_targets(texts: Iterable[str] | None) -> list[Target]:

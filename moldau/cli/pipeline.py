@@ -17,15 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.options import (
-    AsJson,
-    BootstrapServer,
-    CommandConfig,
-    ProfileName,
-    asks,
-    client_properties,
-    key_values,
-)
+from moldau.cli.client_settings import client_properties, key_values
+from moldau.cli.options import AsJson, BootstrapServer, CommandConfig, ProfileName, asks
 from moldau.cli.output import error_console, fail, print_json, print_rows, print_table, say, warn
 from moldau.schema_registry.settings import take_registry_settings
 

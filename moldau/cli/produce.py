@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
+from moldau.cli.client_settings import client_properties, unused_settings_told
 from moldau.cli.completion import complete_topics
 from moldau.cli.options import (
     DEFAULT_TIMEOUT_MS,
@@ -29,9 +30,7 @@ from moldau.cli.options import (
     CommandConfig,
     ProfileName,
     Properties,
-    client_properties,
     unknown_topic,
-    unused_settings_told,
 )
 from moldau.cli.output import INTERRUPTED, RateLine, fail, print_json, rate_line
 from moldau.cli.record_formats import (

@@ -15,8 +15,9 @@ from typing import Annotated, Final
 import typer
 
 from moldau import client
+from moldau.cli.client_settings import key_values
 from moldau.cli.completion import complete_profiles
-from moldau.cli.options import AsJson, key_values
+from moldau.cli.options import AsJson
 from moldau.cli.output import fail, print_json, print_table, say, warn
 from moldau.cli.profile_files import (
     ENVIRONMENT,

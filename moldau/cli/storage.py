@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.options import key_values
+from moldau.cli.client_settings import key_values
 from moldau.cli.output import fail, print_rows, say
 from moldau.config import ConfigError, NodeConfig
 from moldau.metadata.features import (

@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import typer
 
 from moldau import client
+from moldau.cli.client_settings import key_values
 from moldau.cli.completion import complete_topics
 from moldau.cli.options import (
     MIN_INTERVAL_S,
@@ -28,7 +29,6 @@ from moldau.cli.options import (
     asks_cluster,
     describe_targets,
     ids_text,
-    key_values,
     parse_targets,
     resolve_names,
 )

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from moldau.cli import options
+from moldau.cli import client_settings
 from moldau.cli.main import app
 
 FILE = """\
@@ -129,12 +129,12 @@ def test_a_late_warning_goes_to_the_stream_of_its_own_command(monkeypatch: pytes
     """Blocking clients of one process share a loop, which outlives the command."""
     logger = logging.getLogger("moldau.client.cluster")
     monkeypatch.setattr(logger, "handlers", [])
-    monkeypatch.setattr(options, "HELD_S", 0.0)
+    monkeypatch.setattr(client_settings, "HELD_S", 0.0)
     streams = io.StringIO(), io.StringIO()
     loop = asyncio.new_event_loop()
     for stream in streams:
         monkeypatch.setattr(sys, "stderr", stream)
-        options._tell_warnings()
+        client_settings._tell_warnings()
         assert len(logger.handlers) == 1
         loop.call_soon(logger.handlers[0].emit, logging.makeLogRecord({"msg": "x", "levelno": 30}))
     loop.call_later(0.001, loop.stop)

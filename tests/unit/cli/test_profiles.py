@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from moldau.cli.client_settings import client_properties
 from moldau.cli.main import app
-from moldau.cli.options import client_properties
 from moldau.cli.profile_files import chosen_profile
 from moldau.config import read_properties_file
 
