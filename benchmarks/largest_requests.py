@@ -15,7 +15,8 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import LocalProtocolError
 from moldau.protocol.messages.p32_describe_configs import DescribeConfigsRequest
 from moldau.protocol.records import Record, encode_batch
-from moldau.protocol.schema import ArrayType, FieldSpec, Message, Struct, StructType
+from moldau.protocol.schema import Message
+from moldau.protocol.structs import ArrayType, FieldSpec, Struct, StructType
 
 MAX_TEXT: Final = "x" * 32_000
 KNOWN_TOPICS: Final = 200

@@ -8,13 +8,12 @@ from typing import Final
 
 from moldau.protocol.compiler import SourceBuilder
 from moldau.protocol.errors import RemoteProtocolError
-from moldau.protocol.schema import (
+from moldau.protocol.structs import (
     MAX_ARRAY_ELEMENTS,
     ArrayType,
     Decoder,
     FieldSpec,
     FieldType,
-    Message,
     Struct,
     StructSpec,
     StructType,
@@ -27,8 +26,8 @@ _PAST_END: Final = "the frame ends inside the message"
 class DecoderBuilder(SourceBuilder):
     """Builds `decode(buffer, position) -> (message, position)` for one version."""
 
-    def __init__(self, message: type[Message], version: int) -> None:
-        super().__init__(message, version)
+    def __init__(self, message: type[Struct], version: int, flexible: bool) -> None:
+        super().__init__(message, version, flexible)
         self._run: list[tuple[WireType, str]] = []
         self._after_run: list[str] = []
 

@@ -6,12 +6,11 @@ width, or a branch, comes next. Everything between two `records` values is joine
 
 from moldau.protocol.compiler import SourceBuilder
 from moldau.protocol.errors import LocalProtocolError
-from moldau.protocol.schema import (
+from moldau.protocol.structs import (
     ArrayType,
     Encoder,
     FieldSpec,
     FieldType,
-    Message,
     Struct,
     StructSpec,
     StructType,
@@ -23,8 +22,8 @@ from moldau.protocol.varint import unsigned_varint
 class EncoderBuilder(SourceBuilder):
     """Builds `encode(message) -> parts` for one version."""
 
-    def __init__(self, message: type[Message], version: int) -> None:
-        super().__init__(message, version)
+    def __init__(self, message: type[Struct], version: int, flexible: bool) -> None:
+        super().__init__(message, version, flexible)
         self._letters = ""
         self._values: list[str] = []
         self._add = "add"

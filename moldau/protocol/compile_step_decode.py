@@ -8,11 +8,10 @@ import sys
 from typing import Final, cast
 
 from moldau.protocol.compile_decode import DecoderBuilder
-from moldau.protocol.schema import (
+from moldau.protocol.structs import (
     STEP_BYTES,
     ArrayType,
     FieldType,
-    Message,
     StepDecoder,
     Struct,
     StructSpec,
@@ -39,8 +38,8 @@ class StepDecoderBuilder(DecoderBuilder):
     it yields. The sizes are those of CPython 3.11 to 3.14, or a little more.
     """
 
-    def __init__(self, message: type[Message], version: int) -> None:
-        super().__init__(message, version)
+    def __init__(self, message: type[Struct], version: int, flexible: bool) -> None:
+        super().__init__(message, version, flexible)
         self.names["sizeof"] = sys.getsizeof
         self._root = ""
         self._is_headed = False

@@ -20,12 +20,12 @@ from typing import Any
 from uuid import UUID
 
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
-from moldau.protocol.schema import (
+from moldau.protocol.structs import (
     MAX_ARRAY_ELEMENTS,
     MAX_STRING_BYTES,
     MAX_TAGGED_FIELDS,
     FieldSpec,
-    Message,
+    Struct,
     StructSpec,
 )
 from moldau.protocol.types import Buffer
@@ -135,10 +135,10 @@ RUNTIME_NAMES: dict[str, object] = {
 class SourceBuilder:
     """Collects the lines of one generated function and the objects they name."""
 
-    def __init__(self, message: type[Message], version: int) -> None:
+    def __init__(self, message: type[Struct], version: int, flexible: bool) -> None:
         self.message = message
         self.version = version
-        self.flexible = version >= message.FLEXIBLE_SINCE
+        self.flexible = flexible
         self.names = dict(RUNTIME_NAMES)
         self._lines: list[str] = []
         self._depth = 0

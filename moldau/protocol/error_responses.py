@@ -44,7 +44,8 @@ from moldau.protocol.messages.p41_describe_delegation_token import (
     DescribedDelegationToken,
     DescribeDelegationTokenResponse,
 )
-from moldau.protocol.schema import ArrayType, Message, Struct, StructType
+from moldau.protocol.schema import Message
+from moldau.protocol.structs import ArrayType, Struct, StructType
 from moldau.protocol.types import ZERO_UUID
 from moldau.text import short_message
 

@@ -23,7 +23,8 @@ from moldau.protocol.access_control import (
 from moldau.protocol.api_keys import ApiKey, api_name
 from moldau.protocol.headers import RequestHeader, encode_response
 from moldau.protocol.produce_parts import has_more_parts
-from moldau.protocol.schema import ArrayType, Message, Struct
+from moldau.protocol.schema import Message
+from moldau.protocol.structs import ArrayType, Struct
 from moldau.protocol.types import Part
 from moldau.runtime.files import FileRegion
 from moldau.runtime.slices import Work

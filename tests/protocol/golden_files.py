@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from moldau.protocol.schema import ArrayType, FieldType, Struct, StructType
+from moldau.protocol.structs import ArrayType, FieldType, Struct, StructType
 
 GOLDEN = Path(__file__).parent / "golden"
 

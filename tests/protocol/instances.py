@@ -24,7 +24,8 @@ from moldau.protocol.messages.quorum_records import (
 )
 from moldau.protocol.metadata_records import frame
 from moldau.protocol.metadata_records.frame import record_class
-from moldau.protocol.schema import ArrayType, FieldSpec, FieldType, Message, Struct, StructType
+from moldau.protocol.schema import Message
+from moldau.protocol.structs import ArrayType, FieldSpec, FieldType, Struct, StructType
 
 PAYLOADS: tuple[type[Message], ...] = (
     ConsumerProtocolAssignment,

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
-from moldau.protocol.schema import (
+from moldau.protocol.schema import Message
+from moldau.protocol.structs import (
     MAX_ARRAY_ELEMENTS,
     MAX_STRING_BYTES,
     MAX_TAGGED_FIELDS,
     ArrayType,
     FieldSpec,
     FieldType,
-    Message,
     Struct,
     StructType,
 )

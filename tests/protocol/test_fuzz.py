@@ -24,12 +24,8 @@ from moldau.protocol.messages.p01_fetch import FetchRequest
 from moldau.protocol.messages.p03_metadata import MetadataRequest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.metadata_records import decode_record
-from moldau.protocol.schema import (
-    MAX_ARRAY_ELEMENTS,
-    MAX_STRING_BYTES,
-    MAX_TAGGED_FIELDS,
-    Message,
-)
+from moldau.protocol.schema import Message
+from moldau.protocol.structs import MAX_ARRAY_ELEMENTS, MAX_STRING_BYTES, MAX_TAGGED_FIELDS
 from moldau.protocol.varint import unsigned_varint
 from tests.kit.counting import collector_at_rest
 from tests.protocol import interpreter

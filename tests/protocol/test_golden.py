@@ -12,7 +12,8 @@ from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
 from moldau.protocol.messages.quorum_records import KRaftVersionRecord
 from moldau.protocol.metadata_records import NoOpRecord, TopicRecord, decode_record
 from moldau.protocol.metadata_records.frame import encode_record
-from moldau.protocol.schema import ArrayType, Message, Struct, StructType
+from moldau.protocol.schema import Message
+from moldau.protocol.structs import ArrayType, Struct, StructType
 from tests.protocol import interpreter
 from tests.protocol.golden_files import build, load
 from tests.protocol.instances import PAYLOADS, all_classes, is_spoken, record_classes

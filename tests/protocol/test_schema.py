@@ -28,7 +28,8 @@ from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.p56_alter_partition import AlterPartitionRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
-from moldau.protocol.schema import Message, Struct, Versions
+from moldau.protocol.schema import Message
+from moldau.protocol.structs import Struct, Versions
 from moldau.protocol.types import ZERO_UUID
 from tests.protocol.instances import all_classes
 

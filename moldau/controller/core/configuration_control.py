@@ -41,7 +41,7 @@ from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
 from moldau.protocol.messages.p44_incremental_alter_configs import ConfigOperation
 from moldau.protocol.metadata_records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
-from moldau.protocol.schema import MAX_STRING_BYTES
+from moldau.protocol.structs import MAX_STRING_BYTES
 from moldau.protocol.types import topic_name_problem
 
 Defaults: TypeAlias = Callable[[], Values]

@@ -44,7 +44,7 @@ from moldau.protocol.messages import p19_create_topics as p19
 from moldau.protocol.messages import p20_delete_topics as p20
 from moldau.protocol.messages import p37_create_partitions as p37
 from moldau.protocol.metadata_records import RemoveTopicRecord, TopicRecord
-from moldau.protocol.schema import MAX_STRING_BYTES
+from moldau.protocol.structs import MAX_STRING_BYTES
 from moldau.protocol.types import (
     METADATA_TOPIC_NAME,
     ZERO_UUID,

@@ -17,7 +17,8 @@ from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.messages.p03_metadata import MetadataRequest
 from moldau.protocol.messages.p32_describe_configs import DescribeConfigsRequest
 from moldau.protocol.messages.p44_incremental_alter_configs import IncrementalAlterConfigsRequest
-from moldau.protocol.schema import ArrayType, Message, Struct, StructType
+from moldau.protocol.schema import Message
+from moldau.protocol.structs import ArrayType, Struct, StructType
 from tests.interop.raw.wire import read_exactly
 from tests.kit.waiting import until
 

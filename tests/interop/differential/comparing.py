@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from moldau.protocol.schema import ArrayType, Message, Struct, StructType
+from moldau.protocol.schema import Message
+from moldau.protocol.structs import ArrayType, Struct, StructType
 from moldau.protocol.types import ZERO_UUID
 from tests.interop.differential.asking import Closed, Node
 

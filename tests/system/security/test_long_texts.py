@@ -14,7 +14,7 @@ import pytest
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.registry import request_class
-from moldau.protocol.schema import MAX_STRING_BYTES, ArrayType, Struct, StructType
+from moldau.protocol.structs import MAX_STRING_BYTES, ArrayType, Struct, StructType
 from tests.interop.differential.asking import CLOSED
 from tests.interop.differential.permissions.sides import Session, Side
 from tests.system.replication.chaos_cluster import UNEXPECTED

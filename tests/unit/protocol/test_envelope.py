@@ -30,7 +30,7 @@ from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, Topi
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterResponse
 from moldau.protocol.registry import api_keys, request_class, response_class
-from moldau.protocol.schema import ArrayType, Struct, StructType
+from moldau.protocol.structs import ArrayType, Struct, StructType
 
 # Made by the classes of kafka-clients 4.3.0: Envelope request and response around CreateTopics
 # v7, correlation id 42, client id "client-1", principal by DefaultKafkaPrincipalBuilder.serialize.

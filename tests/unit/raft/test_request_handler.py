@@ -16,7 +16,7 @@ from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.registry import response_class
-from moldau.protocol.schema import MAX_STRING_BYTES
+from moldau.protocol.structs import MAX_STRING_BYTES
 from moldau.protocol.types import ZERO_UUID
 from moldau.raft import VoterDescription, VoterEndpoint, quorum_driver
 from moldau.raft.core.messages import (
