@@ -18,10 +18,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.api import broker_routes
-from moldau.broker.api.services import Background, BrokerServices
-from moldau.broker.coordinator.coordinators import Coordinators
+from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.coordinators import Coordinators, replica_ports
 from moldau.broker.coordinator.internal_topics import InternalTopics
+from moldau.broker.coordinator.other_brokers import OtherBrokers
 from moldau.broker.coordinator.producer_ids import ProducerIds
+from moldau.broker.lifecycle.background import Background
 from moldau.broker.lifecycle.broker_lifecycle import BrokerLifecycle, BrokerState
 from moldau.broker.lifecycle.controller_channel import ControllerChannel
 from moldau.broker.lifecycle.metadata_loader import ElectionMeters, MetadataLoader, catch_up
@@ -133,7 +135,7 @@ class BrokerPart:
         self._token_secrets = TokenSecrets(config["delegation.token.secret.key"])
         self._token_credentials: TokenCredentials | None = None
         self._invented = InventedUsers(lambda: metadata.image)
-        self._background = Background(on_fault)
+        self._background = Background(clock, on_fault)
         self.server: Server | None = None
         self.services: BrokerServices | None = None
 
@@ -211,7 +213,6 @@ class BrokerPart:
         )
         self._replica_manager = replica_manager
         services = self._make_services(controller, log_manager, replica_manager, timers, connector)
-        self._coordinators = Coordinators(services)
         self.services = services
         authorizer = self.authorizer = StandardAuthorizer.of(self._config, self._clock)
         self._metadata.add_publisher(authorizer)
@@ -286,6 +287,27 @@ class BrokerPart:
         connector: Connector,
     ) -> BrokerServices:
         background = self._background
+        producer_ids = ProducerIds(
+            lambda: allocate_producer_ids(controller, self._config.node_id, self._broker_epoch()),
+            clock=self._clock,
+            timers=timers,
+            start=background.start,
+        )
+        self._coordinators = Coordinators(
+            self._config,
+            replica_ports(replica_manager, background, timers, self._registry),
+            replica_manager,
+            OtherBrokers(
+                lambda: self._metadata.image,
+                self._config.inter_broker_listener_name,
+                connector,
+                self._config.get_int("request.timeout.ms"),
+            ),
+            background,
+            producer_ids,
+            random=self._random,
+            has_child_processes=self._has_child_processes,
+        )
         return BrokerServices(
             node_config=self._config,
             broker_id=self._config.node_id,
@@ -295,31 +317,18 @@ class BrokerPart:
             replica_manager=replica_manager,
             log_manager=log_manager,
             controller=controller,
+            coordinators=self._coordinators,
             fetch_sessions=FetchSessionCache(
                 self._clock,
                 self._random,
                 max_sessions=self._config.get_int("max.incremental.fetch.session.cache.slots"),
                 max_partitions=self._config.get_int("moldau.fetch.session.cache.max.partitions"),
             ),
-            producer_ids=ProducerIds(
-                lambda: allocate_producer_ids(
-                    controller, self._config.node_id, self._broker_epoch()
-                ),
-                clock=self._clock,
-                timers=timers,
-                start=background.start,
-            ),
+            producer_ids=producer_ids,
             clock=self._clock,
-            timers=timers,
-            registry=self._registry,
-            random=self._random,
             background=background,
             internal_topics=InternalTopics(self._config, controller, self._clock, background.start),
-            broker_epoch=self._broker_epoch,
             is_confirmed=self._is_confirmed,
-            inter_broker_listener_name=self._config.inter_broker_listener_name,
-            connector=connector,
-            has_child_processes=self._has_child_processes,
             check_listeners=self._listener_changes.check,
             token_secrets=self._token_secrets,
         )
@@ -348,7 +357,6 @@ class BrokerPart:
         )
         await log_manager.found.settle(self._place_of)
         assert self._coordinators is not None, "listening"
-        assert self.services is not None, "listening"
         self._metadata.add_publisher(self._replica_manager)
         # Behind it: a partition has its new role before its coordinator is loaded or unloaded.
         self._metadata.add_publisher(self._coordinators)
@@ -359,7 +367,7 @@ class BrokerPart:
                 self.server.connections,
                 log_manager,
                 self._replica_manager.replication,
-                self.services.transaction_verifier,
+                self._coordinators.verifier,
             )
         )
         self._metadata.add_publisher(self._listener_changes)
@@ -451,7 +459,7 @@ class BrokerPart:
         if services is not None:
             await services.background.close()
             await services.producer_ids.close()
-            await services.matcher.close()
+            await services.coordinators.matcher.close()
             services.changes.close()
         if lifecycle is not None:
             await lifecycle.stop()

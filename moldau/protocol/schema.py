@@ -24,34 +24,11 @@ from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar, dataclass_t
 
 from moldau.constants import MAX_INT16
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
-from moldau.protocol.structs import (
-    Decoder,
-    Encoder,
-    StepDecoder,
-    Struct,
-    Versions,
-    field,
-    slotted,
-    struct,
-)
+from moldau.protocol.structs import Decoder, Encoder, StepDecoder, Versions, slotted
+from moldau.protocol.structs import Struct as Struct
+from moldau.protocol.structs import field as field
+from moldau.protocol.structs import struct as struct
 from moldau.protocol.types import Buffer, Part
-
-__all__ = [
-    "AnyRequest",
-    "Message",
-    "Request",
-    "Response",
-    "Struct",
-    "coordinator_record",
-    "data",
-    "field",
-    "header",
-    "messages_of",
-    "metadata_record",
-    "request",
-    "response",
-    "struct",
-]
 
 NEVER_FLEXIBLE = MAX_INT16
 """`FLEXIBLE_SINCE` of a message that has no flexible version."""

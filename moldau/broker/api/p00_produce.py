@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.transaction.verification import Support, TransactionalProduce
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_produce import ProduceOperation
+from moldau.broker.replica.leader_hints import WRONG_LEADER_ERRORS
 from moldau.broker.replica.partition import Partition
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.protocol.access_control import Operation, ResourceType
@@ -77,7 +77,7 @@ def handle(
         if problem is NO_PROBLEM:
             assert request.transactional_id is not None
             transaction = TransactionalProduce(
-                services,
+                services.coordinators.verifier,
                 operation,
                 request.transactional_id,
                 *producers.pop(),

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS, LeaderHints
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.replica.core.partition_core import UNKNOWN_BROKER_EPOCH
 from moldau.broker.replica.delayed_fetch import (
@@ -42,6 +41,7 @@ from moldau.broker.replica.fetch_sessions import (
     may_be_kept,
     request_partitions,
 )
+from moldau.broker.replica.leader_hints import WRONG_LEADER_ERRORS, LeaderHints
 from moldau.broker.replica.partition import NO_REPLICA, FetchPartition, PartitionKey
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode

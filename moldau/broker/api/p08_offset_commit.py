@@ -66,11 +66,11 @@ def handle(
         merged.respond(OffsetCommitResponse())
         return
     request.topics = valid
-    limits = services.group_coordinator.commit_limits(request.group_id)
+    limits = services.coordinators.groups.commit_limits(request.group_id)
     prepared = yield from prepare_commit(
         request, limits, services.clock.now_ms(), context.principal
     )
-    services.group_coordinator.ask(
+    services.coordinators.groups.ask(
         request.group_id,
         merged,
         lambda state, _now_ms: state.offset_requests.commit(

@@ -47,7 +47,7 @@ def handle(
         if version >= FIRST_BATCHED_VERSION:
             context.respond(OffsetFetchResponse(groups=found))
         else:
-            services.go_on(_respond_single(context, groups[0], found[0]))
+            services.background.go_on(_respond_single(context, groups[0], found[0]))
 
     collector = Collector(done)
     for group in groups:
@@ -132,11 +132,11 @@ def _ask(
         if isinstance(answer, OffsetFetchResponseGroup):
             part.respond(answer)
         else:  # of very many partitions
-            services.go_on(_respond_in_steps(part, answer))
+            services.background.go_on(_respond_in_steps(part, answer))
 
     reply_to = CallbackReply(answered)
     is_confirmed = services.is_confirmed()
-    services.group_coordinator.ask(
+    services.coordinators.groups.ask(
         group.group_id,
         reply_to,
         lambda state, _now_ms: state.offset_requests.fetch(

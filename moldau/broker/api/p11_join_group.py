@@ -35,7 +35,7 @@ def handle(
         return
     version = context.api_version
     joining = yield from Joining.read(request, version, client_of(context), context)
-    services.group_coordinator.ask(
+    services.coordinators.groups.ask(
         request.group_id,
         context,
         lambda state, now_ms: state.join_group(joining, now_ms),

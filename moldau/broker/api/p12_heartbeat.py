@@ -18,7 +18,7 @@ def handle(services: BrokerServices, context: RequestContext, request: Heartbeat
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         context.respond(HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return
-    services.group_coordinator.ask(
+    services.coordinators.groups.ask(
         request.group_id,
         context,
         lambda state, now_ms: state.protocol_of(request.group_id).heartbeat(

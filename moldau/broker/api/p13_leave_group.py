@@ -52,7 +52,7 @@ def handle(
             )
         )
         yield
-    services.group_coordinator.ask(
+    services.coordinators.groups.ask(
         request.group_id,
         reply_to,
         lambda state, now_ms: state.protocol_of(request.group_id).leave_group(

@@ -30,7 +30,7 @@ def handle(services: BrokerServices, context: RequestContext, request: SyncGroup
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         context.respond(SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return
-    services.group_coordinator.ask(
+    services.coordinators.groups.ask(
         request.group_id,
         context,
         lambda state, _now_ms: state.protocol_of(request.group_id).sync_group(request, context),

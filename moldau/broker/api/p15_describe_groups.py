@@ -40,7 +40,7 @@ def handle(
     for group_id in request.groups:
         part = collector.part(shown)
         if context.authorized(Operation.DESCRIBE, ResourceType.GROUP, group_id):
-            services.group_coordinator.describe_group(group_id, context.api_version, part)
+            services.coordinators.groups.describe_group(group_id, context.api_version, part)
         else:
             part.respond(
                 DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)

@@ -37,7 +37,7 @@ def handle(
 
     states = yield from _lowered(request.states_filter)
     types = yield from _lowered(request.types_filter)
-    services.group_coordinator.list_groups(states, types, done)
+    services.coordinators.groups.list_groups(states, types, done)
     context.hold_if_waiting()
 
 

@@ -56,7 +56,7 @@ def handle(
             )
         )
 
-    services.transaction_coordinator.init_producer_id(
+    services.coordinators.transactions.init_producer_id(
         InitProducerId(
             transactional_id=request.transactional_id,
             timeout_ms=request.transaction_timeout_ms,

@@ -61,7 +61,7 @@ def handle(
         if refused:
             part.respond((yield from _results(refused)))
             continue
-        services.transaction_coordinator.add_partitions(
+        services.coordinators.transactions.add_partitions(
             transaction.transactional_id,
             transaction.producer_id,
             transaction.producer_epoch,
@@ -100,7 +100,7 @@ def _handle_client(
     if refused:
         respond((yield from _results(refused)))
         return
-    services.transaction_coordinator.add_partitions(
+    services.coordinators.transactions.add_partitions(
         transactional_id,
         request.v3_and_below_producer_id,
         request.v3_and_below_producer_epoch,

@@ -34,14 +34,14 @@ def handle(
     if error is not ErrorCode.NONE:
         context.respond(AddOffsetsToTxnResponse(error_code=error))
         return
-    index = services.group_coordinator.partition_to_be(request.group_id)
+    index = services.coordinators.groups.partition_to_be(request.group_id)
     partition = TopicPartition(CONSUMER_OFFSETS.topic, index)
 
     def answered(errors: dict[TopicPartition, ErrorCode]) -> None:
         told = producer_fenced_error(errors[partition], context.api_version, known_since=2)
         context.respond(AddOffsetsToTxnResponse(error_code=told))
 
-    services.transaction_coordinator.add_partitions(
+    services.coordinators.transactions.add_partitions(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,

@@ -44,7 +44,7 @@ def handle(services: BrokerServices, context: RequestContext, request: EndTxnReq
         )
 
     reply_to = CallbackReply(answered)
-    services.transaction_coordinator.ask(
+    services.coordinators.transactions.ask(
         request.transactional_id,
         reply_to,
         lambda state, now_ms: state.end_transaction(

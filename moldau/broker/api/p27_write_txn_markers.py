@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.transaction.marker_writer import write_markers
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p27_write_txn_markers import (
@@ -35,7 +34,7 @@ def handle(
         context.authorized_cluster(Operation.CLUSTER_ACTION)
     ):
         context.exempt_from_request_quota()
-        yield from write_markers(services, request, context.respond)
+        yield from services.coordinators.marker_writer.write(request, context.respond)
         return
     response = WriteTxnMarkersResponse()
     for marker in request.markers:

@@ -115,7 +115,7 @@ class _Commit:
 
     def prepare(self) -> Iterator[None]:
         """Make ready what is stored and answered; a step for each partition."""
-        limits = self._services.group_coordinator.commit_limits(self._request.group_id)
+        limits = self._services.coordinators.groups.commit_limits(self._request.group_id)
         now_ms = self._services.clock.now_ms()
         self._prepared = yield from prepare_transactional(
             self._request, limits, now_ms, self._context.principal
@@ -129,7 +129,7 @@ class _Commit:
         if not request.group_id:
             self.refuse(ErrorCode.INVALID_GROUP_ID)
             return
-        index = self._services.group_coordinator.partition_of(request.group_id)
+        index = self._services.coordinators.groups.partition_of(request.group_id)
         if index is None:
             self.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
@@ -140,7 +140,7 @@ class _Commit:
         self._verify(partition)
 
     def _verify(self, partition: Partition) -> None:
-        verifier = self._services.transaction_verifier
+        verifier = self._services.coordinators.verifier
         request, support = self._request, self._support
         if not (support.adds_partitions or verifier.is_enabled):
             self._commit()
@@ -180,7 +180,7 @@ class _Commit:
     def _commit(self) -> None:
         request, prepared, version = self._request, self._prepared, self._context.api_version
         reply_to = CallbackReply(self._answer)
-        self._services.group_coordinator.ask(
+        self._services.coordinators.groups.ask(
             request.group_id,
             reply_to,
             lambda state, _now_ms: state.offset_requests.commit_transactional(

@@ -32,7 +32,7 @@ def handle(
     for group_id in each_once(request.groups_names):
         part = collector.part(partial(_result, group_id))
         if context.authorized(Operation.DELETE, ResourceType.GROUP, group_id):
-            services.group_coordinator.delete_group(group_id, part)
+            services.coordinators.groups.delete_group(group_id, part)
         else:
             part.respond(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         yield

@@ -65,7 +65,7 @@ def handle(
         for name, partitions in valid.items()
         if partitions
     ]
-    services.group_coordinator.ask(
+    services.coordinators.groups.ask(
         request.group_id,
         merged,
         lambda state, _now_ms: state.offset_requests.delete(request, merged),

@@ -43,7 +43,7 @@ def handle(
         elif not transactional_id:
             part.respond(DescribeAnswer(ErrorCode.INVALID_REQUEST))
         else:
-            services.transaction_coordinator.describe(transactional_id, part)
+            services.coordinators.transactions.describe(transactional_id, part)
         yield
     collector.all_asked()
 

@@ -37,7 +37,7 @@ async def answer(
 ) -> ListTransactionsResponse:
     expression = request.transactional_id_pattern
     if expression:
-        context.throttle_at_once(services.matcher.rest_after(expression))
+        context.throttle_at_once(services.coordinators.matcher.rest_after(expression))
     try:
         pattern = compile_expression(expression) if expression else None
     except InvalidExpression:
@@ -57,7 +57,7 @@ async def answer(
         return shortest_ms < 0 or now_ms - transaction.start_ms > shortest_ms
 
     listed: asyncio.Future[ListAnswer] = asyncio.get_running_loop().create_future()
-    services.transaction_coordinator.list_transactions(wanted, listed.set_result)
+    services.coordinators.transactions.list_transactions(wanted, listed.set_result)
     error, transactions = await listed
     slices = LoopSlices(services.clock)
     allowed = {}
@@ -73,7 +73,7 @@ async def answer(
             await slices.next()
     if pattern is not None:
         try:
-            matched = await services.matcher.match(
+            matched = await services.coordinators.matcher.match(
                 [pattern],
                 list(allowed),
                 principal=party_of(context.principal, context.client_host),

@@ -56,19 +56,21 @@ def handle(
         return
     version = context.api_version
     try:
-        services.group_coordinator.check_heartbeat(request, version)
+        services.coordinators.groups.check_heartbeat(request, version)
     except Refusal as refusal:
         context.respond(refused_heartbeat(refusal))
         return
     if request.subscribed_topic_regex:
-        context.throttle_at_once(services.matcher.rest_after(request.subscribed_topic_regex))
+        context.throttle_at_once(
+            services.coordinators.matcher.rest_after(request.subscribed_topic_regex)
+        )
     authorizer, principal, host = context.authorizer, context.principal, context.client_host
     client = client_of(context)._replace(
         authorize_topic=lambda name: authorizer.authorize(
             principal, host, Operation.DESCRIBE, ResourceType.TOPIC, name
         )
     )
-    services.group_coordinator.ask(
+    services.coordinators.groups.ask(
         request.group_id,
         context,
         lambda state, now_ms: state.consumer_groups.consumer_group_heartbeat(

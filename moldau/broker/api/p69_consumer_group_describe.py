@@ -49,7 +49,7 @@ def handle(
         elif not group_id:
             part.respond(_refused(group_id, ErrorCode.INVALID_GROUP_ID))
         else:
-            services.group_coordinator.describe_consumer_group(group_id, part)
+            services.coordinators.groups.describe_consumer_group(group_id, part)
         yield
     collector.all_asked()
     context.hold_if_waiting()

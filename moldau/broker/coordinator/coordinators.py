@@ -4,7 +4,8 @@ Owns their order, and the way from a coordinator's batch to a partition's log an
 Must not decide about leadership or commits: the partition does. Invariants: a batch is appended in
 the leader epoch that the caller names, or not at all; coordinators learn of an image after the
 replica manager; the verifier, which asks coordinators on behalf of partitions, ends first; the
-transaction coordinator ends before the group coordinator, whose partitions get its markers.
+transaction coordinator ends before the group coordinator, whose partitions get its markers. Each
+coordinator is given what it needs by name: what a new one needs is added here.
 """
 
 from __future__ import annotations
@@ -14,39 +15,53 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moldau.broker.coordinator.expression_matcher import (
+    ExpressionMatcher,
+    ProcessWorker,
+    SliceWorker,
+    ThreadWorker,
+)
 from moldau.broker.coordinator.group.coordinator import GroupCoordinator
 from moldau.broker.coordinator.ports import Appended, CoordinatorPartition, Piece, RuntimePorts
 from moldau.broker.coordinator.transaction.coordinator import TransactionCoordinator
+from moldau.broker.coordinator.transaction.marker_writer import MarkerWriter
 from moldau.broker.coordinator.transaction.verification import TransactionVerifier
 from moldau.broker.replica.partition import ACKS_ALL, ProduceWait
 from moldau.protocol.errors import ErrorCode
 from moldau.storage.append import AppendOrigin
 
 if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
+    from random import Random
+
     from moldau.broker.coordinator.core.result import TransactionEnd
+    from moldau.broker.coordinator.other_brokers import OtherBrokers
+    from moldau.broker.coordinator.producer_ids import ProducerIds
+    from moldau.broker.lifecycle.background import Background
     from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
+    from moldau.config import NodeConfig
     from moldau.metadata.image import MetadataDelta, MetadataImage
+    from moldau.runtime.telemetry.metrics import Registry
+    from moldau.runtime.timers import TimerWheel
     from moldau.storage.append import AppendResult
     from moldau.storage.log import Log
 
 
-def replica_ports(services: BrokerServices) -> RuntimePorts:
-    manager = services.replica_manager
-
+def replica_ports(
+    manager: ReplicaManager, background: Background, timers: TimerWheel, registry: Registry
+) -> RuntimePorts:
     def partition(topic: str, partition_index: int) -> CoordinatorPartition | None:
         found = manager.get(topic, partition_index)
         return None if found is None else ReplicaPartition(manager, found)
 
     return RuntimePorts(
-        broker_id=services.broker_id,
-        clock=services.clock,
-        timers=services.timers,
-        registry=services.registry,
+        broker_id=manager.broker_id,
+        clock=manager.clock,
+        timers=timers,
+        registry=registry,
         partition=partition,
         soon=lambda function: asyncio.get_running_loop().call_soon(function),
-        start=services.start,
+        start=background.start,
     )
 
 
@@ -163,21 +178,47 @@ class ReplicaPartition:
 
 
 class Coordinators:
-    """A metadata publisher; puts the coordinators into the services."""
+    """A metadata publisher.
 
-    def __init__(self, services: BrokerServices) -> None:
-        ports = replica_ports(services)
-        self._groups = services.group_coordinator = GroupCoordinator(services, ports)
-        self._transactions = services.transaction_coordinator = TransactionCoordinator(
-            services, ports
+    Args:
+        has_child_processes: whether a child process may match expressions; a simulation has none.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        ports: RuntimePorts,
+        manager: ReplicaManager,
+        brokers: OtherBrokers,
+        background: Background,
+        producer_ids: ProducerIds,
+        random: Random,
+        has_child_processes: bool = False,
+    ) -> None:
+        worker: SliceWorker = ThreadWorker(ports.clock, manager.filesystem.offload)
+        if has_child_processes:
+            worker = ProcessWorker(ports.clock, instead=worker)
+        self.matcher = ExpressionMatcher(ports.clock, worker)
+        self.groups = GroupCoordinator(
+            config, ports, image=brokers.image, random=random, matcher=self.matcher
         )
-        self._verifier = services.transaction_verifier = TransactionVerifier(services)
+        writer = self.marker_writer = MarkerWriter(
+            manager, self.groups.runtime, brokers.request_timeout_ms
+        )
+        self.transactions = TransactionCoordinator(
+            config,
+            ports,
+            brokers,
+            producer_ids,
+            lambda request, done: background.go_on(writer.write(request, done)),
+        )
+        self.verifier = TransactionVerifier(config, ports, brokers, self.transactions, manager)
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        self._groups.on_metadata_update(delta, image)
-        self._transactions.on_metadata_update(delta, image)
+        self.groups.on_metadata_update(delta, image)
+        self.transactions.on_metadata_update(delta, image)
 
     async def close(self) -> None:
-        await self._verifier.close()
-        await self._transactions.close()
-        await self._groups.close()
+        await self.verifier.close()
+        await self.transactions.close()
+        await self.groups.close()

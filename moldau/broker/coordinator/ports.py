@@ -8,7 +8,7 @@ the replica manager; tests have their own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from moldau.broker.coordinator.core.result import TransactionEnd
     from moldau.config import NodeConfig
     from moldau.runtime.clock import Clock
+    from moldau.runtime.slices import Work
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.runtime.timers import TimerWheel
 
@@ -105,7 +106,7 @@ class RuntimePorts:
 
     Attributes:
         soon: calls a function at the loop's next turn.
-        start: runs a coroutine whose failure is told to the node.
+        start: runs a coroutine of that name, whose failure is reported to the node.
     """
 
     broker_id: int
@@ -114,7 +115,7 @@ class RuntimePorts:
     registry: Registry
     partition: Callable[[str, int], CoordinatorPartition | None]
     soon: Callable[[Callable[[], None]], object]
-    start: Callable[[Coroutine[object, object, None]], object]
+    start: Callable[[Work, str], object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -347,7 +347,7 @@ class CoordinatorRuntime(Generic[StateT]):
             shard = self._to_load.popleft()
             if shard.state is ShardState.LOADING:
                 self._loading_count += 1
-                self._ports.start(self._load(shard))
+                self._ports.start(self._load(shard), f"load {self.topic}-{shard.partition_index}")
 
     async def _load(self, shard: Shard[StateT]) -> None:
         begin_ms = self._ports.clock.monotonic_ms()

@@ -11,8 +11,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.api.leader_hints import LeaderHints
 from moldau.broker.replica.fetch_read import NO_OFFSET
+from moldau.broker.replica.leader_hints import LeaderHints
 from moldau.broker.replica.partition import ACKS_ALL, ProduceWait
 from moldau.broker.replica.purgatory import DelayedOperation
 from moldau.protocol.errors import ErrorCode

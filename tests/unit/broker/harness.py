@@ -15,13 +15,15 @@ from typing import Any
 from uuid import UUID
 
 from moldau.broker.api import broker_routes
-from moldau.broker.api.services import Background, BrokerServices
-from moldau.broker.coordinator.coordinators import Coordinators
+from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.coordinators import Coordinators, replica_ports
 from moldau.broker.coordinator.internal_topics import InternalTopics
+from moldau.broker.coordinator.other_brokers import OtherBrokers
 from moldau.broker.coordinator.producer_ids import (
     ProducerIds,
     ProducerIdsUnavailable,
 )
+from moldau.broker.lifecycle.background import Background
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.broker.replica.core.partition_core import FollowerFetch
 from moldau.broker.replica.fetch_sessions import FetchSessionCache
@@ -269,7 +271,7 @@ class DataPath:
         self.channel = ScriptedChannel()
         self.client_id = "tests"
         self.is_confirmed = True
-        self.background = Background(self.faults.append)
+        self.background = Background(self.clock, self.faults.append)
         self.before = before
         self.at_start = at_start
 
@@ -354,6 +356,20 @@ class DataPath:
             timers=self.timers,
             start=self.background.start,
         )
+        self.coordinators = Coordinators(
+            self.node_values,  # type: ignore[arg-type]
+            replica_ports(self.manager, self.background, self.timers, self.registry),
+            self.manager,
+            OtherBrokers(
+                lambda: self.metadata.image,
+                "PLAINTEXT",
+                self.connector,
+                self.node_values["request.timeout.ms"],
+            ),
+            self.background,
+            self.producer_ids,
+            random=self.random,
+        )
         services = BrokerServices(
             node_config=self.node_values,  # type: ignore[arg-type]
             broker_id=BROKER_ID,
@@ -362,23 +378,17 @@ class DataPath:
             replica_manager=self.manager,
             log_manager=self.log_manager,
             controller=self.channel,
+            coordinators=self.coordinators,
             fetch_sessions=self.sessions,
             producer_ids=self.producer_ids,
             clock=self.clock,
-            timers=self.timers,
-            registry=self.registry,
-            random=self.random,
             background=self.background,
             internal_topics=InternalTopics(
                 self.node_values, self.channel, self.clock, self.background.start
             ),
-            broker_epoch=lambda: BROKER_ID,
             is_confirmed=lambda: self.is_confirmed,
-            inter_broker_listener_name="PLAINTEXT",
-            connector=self.connector,
         )
         self.services = services
-        self.coordinators = Coordinators(services)
         self.router = RequestRouter(
             broker_routes(services),
             clock=self.clock,

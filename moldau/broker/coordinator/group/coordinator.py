@@ -44,8 +44,11 @@ from moldau.server.fair_line import FairLine
 from moldau.text import quoted, short_name
 
 if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
+    from random import Random
+
+    from moldau.broker.coordinator.expression_matcher import ExpressionMatcher
     from moldau.broker.coordinator.ports import RuntimePorts
+    from moldau.config import NodeConfig
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.protocol.messages.p16_list_groups import ListedGroup
     from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -114,24 +117,31 @@ class GroupMetrics:
 class GroupCoordinator:
     """Answers the requests of groups; belongs to the data loop."""
 
-    def __init__(self, services: BrokerServices, ports: RuntimePorts) -> None:
-        self._services = services
-        self._soon = ports.soon
-        self._settings = GroupSettings.from_config(services.node_config)
-        self._consumer_settings = ConsumerGroupSettings.from_config(
-            services.node_config, services.broker_id
-        )
-        self._memory = memory_limit(
-            services.node_config["moldau.group.coordinator.max.bytes"], "groups"
-        )
+    def __init__(
+        self,
+        config: NodeConfig,
+        ports: RuntimePorts,
+        *,
+        image: Callable[[], MetadataImage],
+        random: Random,
+        matcher: ExpressionMatcher,
+    ) -> None:
+        self._ports = ports
+        self._image = image
+        self._random = random
+        self._matcher = matcher
+        self._settings = GroupSettings.from_config(config)
+        self._consumer_settings = ConsumerGroupSettings.from_config(config, ports.broker_id)
+        self._partition_count = int(config["offsets.topic.num.partitions"])
+        self._memory = memory_limit(config["moldau.group.coordinator.max.bytes"], "groups")
         self.runtime: CoordinatorRuntime[GroupState] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             self._make_state,
             execute=self._execute,
-            settings=RuntimeSettings.for_groups(services.node_config),
+            settings=RuntimeSettings.for_groups(config),
             ports=ports,
         )
-        self.metrics = GroupMetrics(services.registry, self.runtime.states)
+        self.metrics = GroupMetrics(ports.registry, self.runtime.states)
         self.ask = self.runtime.ask
         self.partition_of = self.runtime.partition_of
         self.close = self.runtime.close
@@ -143,10 +153,7 @@ class GroupCoordinator:
         """The partition that keeps a group, or will once there is one: the topic is created with
         `offsets.topic.num.partitions`, so that it is known before.
         """
-        count = self.runtime.partition_count
-        return partition_for(
-            group_id, count or self._services.node_config["offsets.topic.num.partitions"]
-        )
+        return partition_for(group_id, self.runtime.partition_count or self._partition_count)
 
     def check_heartbeat(self, request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
         """What is wrong with it in any group. Raises: Refusal."""
@@ -156,7 +163,7 @@ class GroupCoordinator:
         context = GroupContext(
             self._settings,
             self._consumer_settings,
-            metadata=lambda: self._services.metadata.image,
+            metadata=self._image,
             random_id=self._random_id,
             count=self.metrics.count,
             memory=KeptMemory(self._memory),
@@ -165,7 +172,7 @@ class GroupCoordinator:
         return GroupState(context, deleted)
 
     def _random_id(self) -> str:
-        return str(UUID(int=self._services.random.getrandbits(128), version=4))
+        return str(UUID(int=self._random.getrandbits(128), version=4))
 
     def _execute(self, partition_index: int, command: object) -> None:
         assert isinstance(command, ResolveRegularExpressions), f"unknown command {command!r}"
@@ -177,10 +184,10 @@ class GroupCoordinator:
                 len(self._look_ups),
                 quoted(principal),
             )
-            self._soon(lambda: self._resolved(left_out_index, dropped, None))
+            self._ports.soon(lambda: self._resolved(left_out_index, dropped, None))
         if self._look_up_task_count < MAX_LOOK_UP_TASKS:
             self._look_up_task_count += 1
-            self._services.start(self._look_up(), "regular expressions of groups")
+            self._ports.start(self._look_up(), "regular expressions of groups")
 
     async def _look_up(self) -> None:
         """Resolve the expressions of the groups that wait, principals in turn."""
@@ -267,8 +274,8 @@ class GroupCoordinator:
         that the member's client may not describe, and tell the group. It never holds the loop for
         longer than a slice, and ends with a result as long as the partition is led here.
         """
-        image = self._services.metadata.image
-        slices = LoopSlices(self._services.clock)
+        image = self._image()
+        slices = LoopSlices(self._ports.clock)
         expressions, patterns = [], []
         for expression in sorted(command.expressions):
             try:
@@ -286,7 +293,7 @@ class GroupCoordinator:
             if slices.is_over:
                 await slices.next()
         try:
-            matched = await self._services.matcher.match(
+            matched = await self._matcher.match(
                 patterns,
                 names,
                 principal=command.principal,
@@ -305,7 +312,7 @@ class GroupCoordinator:
         found = dict.fromkeys(command.expressions, frozenset[str]())
         found.update(zip(expressions, map(frozenset, matched), strict=True))
         metadata_offset = image.provenance.last_contained_offset
-        now_ms = int(self._services.clock.now_ms())
+        now_ms = int(self._ports.clock.now_ms())
         resolved = {
             expression: ResolvedRegularExpression(names, metadata_offset, now_ms)
             for expression, names in found.items()

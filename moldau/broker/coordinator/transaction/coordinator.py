@@ -29,8 +29,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
     ProducerIdAndEpoch,
     Transaction,
 )
-from moldau.broker.coordinator.transaction.marker_sender import MarkerSender
-from moldau.broker.coordinator.transaction.marker_writer import write_markers
+from moldau.broker.coordinator.transaction.marker_sender import MarkerSender, WriteMarkers
 from moldau.metadata.features import TRANSACTION_VERSION
 from moldau.metadata.image import NO_LEADER
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
@@ -38,9 +37,11 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
+    from moldau.broker.coordinator.other_brokers import OtherBrokers
     from moldau.broker.coordinator.ports import RuntimePorts
+    from moldau.broker.coordinator.producer_ids import ProducerIds
     from moldau.broker.coordinator.transaction.core.rules import InitProducerId
+    from moldau.config import NodeConfig
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.server.request import RequestContext
 
@@ -48,33 +49,42 @@ logger = logging.getLogger("moldau.broker.transactions")
 
 
 class TransactionCoordinator:
-    """Belongs to the data loop."""
+    """Belongs to the data loop.
 
-    def __init__(self, services: BrokerServices, ports: RuntimePorts) -> None:
-        self._services = services
-        settings = TransactionSettings.from_config(services.node_config)
-        memory = memory_limit(
-            services.node_config["moldau.transaction.coordinator.max.bytes"], "transactions"
-        )
+    Args:
+        write_here: writes the markers of partitions that this broker leads.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        ports: RuntimePorts,
+        brokers: OtherBrokers,
+        producer_ids: ProducerIds,
+        write_here: WriteMarkers,
+    ) -> None:
+        self._producer_ids = producer_ids
+        self._image = brokers.image
+        settings = TransactionSettings.from_config(config)
+        memory = memory_limit(config["moldau.transaction.coordinator.max.bytes"], "transactions")
         self.runtime: CoordinatorRuntime[TransactionState] = CoordinatorRuntime(
             TRANSACTION_STATE,
             lambda _partition_index: TransactionState(
                 settings=settings,
-                producer_ids=services.producer_ids,
+                producer_ids=producer_ids,
                 memory=KeptMemory(memory),
-                transaction_version=lambda: services.metadata.image.features.level(
-                    TRANSACTION_VERSION
-                ),
+                transaction_version=lambda: self._image().features.level(TRANSACTION_VERSION),
             ),
             execute=self._execute,
-            settings=RuntimeSettings.for_transactions(services.node_config),
+            settings=RuntimeSettings.for_transactions(config),
             ports=ports,
         )
         self.ask = self.runtime.ask
         self._markers = MarkerSender(
-            services,
+            ports,
+            brokers,
             coordinator_epoch=self.runtime.coordinator_epoch,
-            write_here=lambda request, done: services.go_on(write_markers(services, request, done)),
+            write_here=write_here,
             written=self._written,
         )
 
@@ -85,7 +95,7 @@ class TransactionCoordinator:
         partition_index = self.runtime.partition_of(transactional_id)
         if partition_index is None:
             return None
-        topic = self._services.metadata.image.topics.topics_by_name[self.runtime.topic]
+        topic = self._image().topics.topics_by_name[self.runtime.topic]
         leader = topic.partitions[partition_index].leader
         return None if leader == NO_LEADER else leader
 
@@ -94,7 +104,7 @@ class TransactionCoordinator:
         self._markers.on_metadata_update()
 
     async def close(self) -> None:
-        await self._services.producer_ids.stop()
+        await self._producer_ids.stop()
         await self.runtime.close()
         await self._markers.close()
 
@@ -110,7 +120,7 @@ class TransactionCoordinator:
         which may wait for a producer id.
         """
         reply_to = CallbackReply(done)
-        self._services.producer_ids.when_ready(
+        self._producer_ids.when_ready(
             context,
             lambda: self.ask(
                 request.transactional_id,

@@ -32,7 +32,8 @@ from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 
 if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
+    from moldau.broker.coordinator.other_brokers import OtherBrokers
+    from moldau.broker.coordinator.ports import RuntimePorts
     from moldau.broker.coordinator.transaction.core.state import SendMarkers
     from moldau.metadata.image import MetadataImage
 
@@ -93,24 +94,25 @@ class MarkerSender:
 
     def __init__(
         self,
-        services: BrokerServices,
+        ports: RuntimePorts,
+        brokers: OtherBrokers,
         *,
         coordinator_epoch: Callable[[int], int],
         write_here: WriteMarkers,
         written: Callable[[int, SendMarkers, list[TopicPartition]], None],
     ) -> None:
-        self._services = services
+        self._ports = ports
+        self._brokers = brokers
         self._coordinator_epoch = coordinator_epoch
         self._write_here = write_here
         self._written = written
-        self._request_timeout_ms = int(services.node_config["request.timeout.ms"])
         self._destinations: dict[int, _Destination] = {}
         self._leaderless: Pauses = {}
         self._pausing: dict[Marker, tuple[int, int]] = {}
         """With the broker that did not write it, and how long it pauses next."""
         self._is_due = False
         self._is_closed = False
-        services.registry.gauge(
+        ports.registry.gauge(
             "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,"
             "name=UnknownDestinationQueueSize",
             lambda: len(self._leaderless),
@@ -127,7 +129,7 @@ class MarkerSender:
     def on_metadata_update(self) -> None:
         """Leaders may have changed: route the markers that wait for one, or have a new one."""
         waiting, self._leaderless = self._leaderless, {}
-        image = self._services.metadata.image
+        image = self._brokers.image()
         for marker, (tried, _) in list(self._pausing.items()):
             if _leader(image, marker.partition) != tried:
                 del self._pausing[marker]
@@ -149,7 +151,7 @@ class MarkerSender:
         """Put each into the queue of its partition's leader."""
         if self._is_closed:
             return
-        image = self._services.metadata.image
+        image = self._brokers.image()
         gone: list[Marker] = []
         for marker, pause_ms in markers.items():
             if marker.command.is_cancelled or marker.partition not in marker.command.remaining:
@@ -157,10 +159,7 @@ class MarkerSender:
             leader = _leader(image, marker.partition)
             if leader is None:
                 gone.append(marker)
-            elif (
-                leader != self._services.broker_id
-                and broker_address(self._services, leader) is None
-            ):
+            elif leader != self._ports.broker_id and self._brokers.address(leader) is None:
                 self._leaderless[marker] = pause_ms
             else:
                 self._destination(leader).queue[marker] = pause_ms
@@ -177,12 +176,8 @@ class MarkerSender:
         destination = self._destinations.get(broker_id)
         if destination is None:
             link = None
-            if broker_id != self._services.broker_id:
-                link = LeaderLink(
-                    client_id=f"broker-{self._services.broker_id}-txn-marker-sender",
-                    connector=self._services.connector,
-                    request_timeout_ms=self._request_timeout_ms,
-                )
+            if broker_id != self._ports.broker_id:
+                link = self._brokers.link(f"broker-{self._ports.broker_id}-txn-marker-sender")
             destination = self._destinations[broker_id] = _Destination(broker_id, link)
         return destination
 
@@ -199,7 +194,7 @@ class MarkerSender:
 
     def _send_to(self, destination: _Destination) -> None:
         """One request with the markers that still have to go to that broker, if there are any."""
-        image = self._services.metadata.image
+        image = self._brokers.image()
         taken: Pauses = {}
         elsewhere: Pauses = {}
         while destination.queue and len(taken) < MAX_PARTITIONS_PER_REQUEST:
@@ -221,11 +216,11 @@ class MarkerSender:
         if destination.link is None:
             self._write_here(request, lambda response: self._answered(destination, taken, response))
             return
-        address = broker_address(self._services, destination.broker_id)
+        address = self._brokers.address(destination.broker_id)
         if address is None:
             self._answered(destination, taken, None)
             return
-        self._services.start(
+        self._ports.start(
             self._send_request(destination, destination.link, address, request, taken),
             f"markers for broker {destination.broker_id}",
         )
@@ -262,7 +257,9 @@ class MarkerSender:
     ) -> None:
         response = None
         try:
-            response = await link.send(address, request, timeout_ms=self._request_timeout_ms)
+            response = await link.send(
+                address, request, timeout_ms=self._brokers.request_timeout_ms
+            )
         except LINK_ERRORS as problem:
             logger.debug("no answer about markers from %s: %s", address, words_of(problem))
         except LocalProtocolError as problem:
@@ -307,7 +304,7 @@ class MarkerSender:
             for pause_ms, pausing in again.items():
                 next_ms = min(2 * pause_ms, MAX_RETRY_MS)
                 self._pausing.update(dict.fromkeys(pausing, (destination.broker_id, next_ms)))
-                self._services.timers.call_later(pause_ms, self._end_pause, pausing)
+                self._ports.timers.call_later(pause_ms, self._end_pause, pausing)
         if destination.queue:
             self._send_soon()
         self._tell_written(done)
@@ -326,15 +323,6 @@ class MarkerSender:
         with ExitStack() as calls:
             for (coordinator_partition, command), partitions in reversed(by_command.items()):
                 calls.callback(self._written, coordinator_partition, command, partitions)
-
-
-def broker_address(services: BrokerServices, broker_id: int) -> LeaderAddress | None:
-    """Where an unfenced broker listens; None without such a broker or listener."""
-    registration = services.metadata.image.cluster.brokers.get(broker_id)
-    if registration is None or registration.fenced:
-        return None
-    listener = registration.listeners.get(services.inter_broker_listener_name)
-    return None if listener is None else LeaderAddress(broker_id, listener.host, listener.port)
 
 
 def _leader(image: MetadataImage, name: TopicPartition) -> int | None:

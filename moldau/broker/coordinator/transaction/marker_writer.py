@@ -26,7 +26,9 @@ from moldau.protocol.messages.p27_write_txn_markers import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
+    from moldau.broker.coordinator.group.core.state import GroupState
+    from moldau.broker.coordinator.runtime import CoordinatorRuntime
+    from moldau.broker.replica.replica_manager import ReplicaManager
 
 _NOT_HERE: Final = frozenset(
     {
@@ -40,33 +42,46 @@ _NOT_HERE: Final = frozenset(
 OnWritten = Callable[[WriteTxnMarkersResponse], None]
 
 
-def write_markers(
-    services: BrokerServices, request: WriteTxnMarkersRequest, done: OnWritten
-) -> Iterator[None]:
-    """Append every marker, and answer when all are committed, refused, or late; a step for each
-    partition of each.
+class MarkerWriter:
+    """Belongs to the data loop.
 
     Args:
-        done: called once, at once or later, with an answer for each marker and partition: NONE,
-            UNKNOWN_TOPIC_OR_PARTITION (not on this broker), NOT_LEADER_OR_FOLLOWER,
-            NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT (not committed in time, maybe later),
-            INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, INVALID_REQUEST.
+        groups: of the group coordinator, which has partitions of transactional offsets.
+        timeout_ms: how long a marker may take to be committed.
     """
-    writing = _Writing(services, done)
-    for marker in request.markers:
-        yield from writing.write(marker)
-    writing.start_waiting()
-    services.replica_manager.complete_soon()
+
+    def __init__(
+        self, manager: ReplicaManager, groups: CoordinatorRuntime[GroupState], timeout_ms: int
+    ) -> None:
+        self.manager = manager
+        self.groups = groups
+        self.timeout_ms = timeout_ms
+
+    def write(self, request: WriteTxnMarkersRequest, done: OnWritten) -> Iterator[None]:
+        """Append every marker, and answer when all are committed, refused, or late; a step for each
+        partition of each.
+
+        Args:
+            done: called once, at once or later, with an answer for each marker and partition: NONE,
+                UNKNOWN_TOPIC_OR_PARTITION (not on this broker), NOT_LEADER_OR_FOLLOWER,
+                NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT (not committed in time, maybe later),
+                INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, INVALID_REQUEST.
+        """
+        writing = _Writing(self, done)
+        for marker in request.markers:
+            yield from writing.write(marker)
+        writing.start_waiting()
+        self.manager.complete_soon()
 
 
 class _Writing(DelayedOperation):
     """States: writing (until `start_waiting`) → waiting → answered."""
 
-    __slots__ = ("_commit_waits", "_done", "_is_started", "_results", "_services", "_undecided")
+    __slots__ = ("_commit_waits", "_done", "_is_started", "_results", "_undecided", "_writer")
 
-    def __init__(self, services: BrokerServices, done: OnWritten) -> None:
+    def __init__(self, writer: MarkerWriter, done: OnWritten) -> None:
         super().__init__()
-        self._services = services
+        self._writer = writer
         self._done = done
         self._results: dict[int, WritableTxnMarkerResult] = {}
         self._commit_waits: dict[ProduceWait, None] = {}
@@ -91,7 +106,7 @@ class _Writing(DelayedOperation):
     def _write_one(
         self, marker: WritableTxnMarker, topic: str, slot: WritableTxnMarkerPartitionResult
     ) -> None:
-        partition = self._services.replica_manager.get(topic, slot.partition_index)
+        partition = self._writer.manager.get(topic, slot.partition_index)
         if partition is None:
             self._decide(slot, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
@@ -99,7 +114,7 @@ class _Writing(DelayedOperation):
             self._decide(slot, ErrorCode.INVALID_REQUEST)
             return
         if topic == CONSUMER_OFFSETS.topic:
-            self._services.group_coordinator.runtime.complete_transaction(
+            self._writer.groups.complete_transaction(
                 slot.partition_index,
                 TransactionEnd(
                     Producer(marker.producer_id, marker.producer_epoch),
@@ -147,8 +162,7 @@ class _Writing(DelayedOperation):
         if not self._undecided:
             self._answer()
             return
-        timeout_ms = int(self._services.node_config["request.timeout.ms"])
-        if not self._services.replica_manager.produce_purgatory.add(self, timeout_ms):
+        if not self._writer.manager.produce_purgatory.add(self, self._writer.timeout_ms):
             self.on_timeout()
 
     def on_timeout(self) -> None:
@@ -165,5 +179,5 @@ class _Writing(DelayedOperation):
         """Nothing to do: markers are written without the connection too."""
 
     def _answer(self) -> None:
-        self._services.replica_manager.produce_purgatory.remove(self)
+        self._writer.manager.produce_purgatory.remove(self)
         self._done(WriteTxnMarkersResponse(markers=list(self._results.values())))

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from moldau.broker.coordinator.transaction.marker_sender import broker_address
 from moldau.broker.replica.verification_guards import NOT_REQUIRED, VerificationGuard
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
@@ -32,16 +31,21 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
 from moldau.protocol.types import TopicPartition, by_topic
 from moldau.runtime.connection import UnsupportedByPeer
 from moldau.runtime.fault_words import words_of
-from moldau.runtime.leader_link import LINK_ERRORS, LeaderLink
+from moldau.runtime.leader_link import LINK_ERRORS
 from moldau.server.fair_shares import FairShares
 from moldau.storage.append import BatchProducer
 
 if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
+    from moldau.broker.coordinator.other_brokers import OtherBrokers
+    from moldau.broker.coordinator.ports import RuntimePorts
+    from moldau.broker.coordinator.transaction.coordinator import TransactionCoordinator
     from moldau.broker.replica.delayed_produce import ProduceOperation
     from moldau.broker.replica.partition import Partition
+    from moldau.broker.replica.replica_manager import ReplicaManager
+    from moldau.config import NodeConfig
     from moldau.protocol.messages.p00_produce import PartitionProduceResponse
     from moldau.runtime.connection import Connection
+    from moldau.runtime.leader_link import LeaderLink
     from moldau.runtime.timers import WheelTimer
 
 
@@ -117,14 +121,22 @@ class TransactionVerifier:
             verified either way.
     """
 
-    def __init__(self, services: BrokerServices) -> None:
-        config = services.node_config
-        self._services = services
+    def __init__(
+        self,
+        config: NodeConfig,
+        ports: RuntimePorts,
+        brokers: OtherBrokers,
+        coordinator: TransactionCoordinator,
+        manager: ReplicaManager,
+    ) -> None:
+        self._ports = ports
+        self._brokers = brokers
+        self._coordinator = coordinator
+        self._manager = manager
         self.is_enabled = bool(config["transaction.partition.verification.enable"])
-        self._request_timeout_ms = int(config["request.timeout.ms"])
         self._retry_backoff_ms = int(config["add.partitions.to.txn.retry.backoff.ms"])
         self._retry_limit_ms = min(
-            int(config["add.partitions.to.txn.retry.backoff.max.ms"]), self._request_timeout_ms
+            int(config["add.partitions.to.txn.retry.backoff.max.ms"]), brokers.request_timeout_ms
         )
         self._lines: dict[str, deque[_Question]] = {}
         """Questions by transactional id, while one of them is under way."""
@@ -134,9 +146,8 @@ class TransactionVerifier:
         self._links: dict[int, LeaderLink] = {}
         self._retries: dict[_Round, WheelTimer] = {}
         self._is_closed = False
-        registry = services.registry
-        self._failures = registry.meter(METRIC_PREFIX + "VerificationFailureRate")
-        self._times_ms = registry.histogram(METRIC_PREFIX + "VerificationTimeMs")
+        self._failures = ports.registry.meter(METRIC_PREFIX + "VerificationFailureRate")
+        self._times_ms = ports.registry.histogram(METRIC_PREFIX + "VerificationTimeMs")
 
     def verify(
         self,
@@ -170,7 +181,7 @@ class TransactionVerifier:
             line.append(question)
             return
         self._lines[transactional_id] = deque()
-        self._ask(_Round(transactional_id, [question], self._services.clock.monotonic_ms()))
+        self._ask(_Round(transactional_id, [question], self._ports.clock.monotonic_ms()))
 
     @property
     def waiting_count(self) -> int:
@@ -192,12 +203,11 @@ class TransactionVerifier:
         if self._is_closed:
             self._answered_all(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
-        coordinator = self._services.transaction_coordinator
-        broker_id = coordinator.leader_of(asked.transactional_id)
+        broker_id = self._coordinator.leader_of(asked.transactional_id)
         if broker_id is None:
             self._answered_all(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        elif broker_id == self._services.broker_id:
-            coordinator.add_partitions(
+        elif broker_id == self._ports.broker_id:
+            self._coordinator.add_partitions(
                 asked.transactional_id,
                 *asked.producer,
                 asked.partitions,
@@ -208,13 +218,13 @@ class TransactionVerifier:
             self._to_send[broker_id].append(asked)
         else:
             self._to_send[broker_id] = deque([asked])
-            self._services.start(self._send_all(broker_id), f"verify transactions at {broker_id}")
+            self._ports.start(self._send_all(broker_id), f"verify transactions at {broker_id}")
 
     def _answered_all(self, asked: _Round, error: ErrorCode) -> None:
         self._answered(asked, dict.fromkeys(asked.partitions, error))
 
     def _answered(self, asked: _Round, errors: Errors) -> None:
-        waited_ms = self._services.clock.monotonic_ms() - asked.begun_ms
+        waited_ms = self._ports.clock.monotonic_ms() - asked.begun_ms
         if (
             asked.adds
             and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
@@ -223,7 +233,7 @@ class TransactionVerifier:
         ):
             # The transaction before is being completed: that ends soon, and the client's own retry
             # would cost more.
-            self._retries[asked] = self._services.timers.call_later(
+            self._retries[asked] = self._ports.timers.call_later(
                 self._retry_backoff_ms, self._ask, asked
             )
             return
@@ -264,14 +274,13 @@ class TransactionVerifier:
             and line[0].support.adds_partitions == first.support.adds_partitions
         ):
             questions.append(line.popleft())
-        self._ask(_Round(transactional_id, questions, self._services.clock.monotonic_ms()))
+        self._ask(_Round(transactional_id, questions, self._ports.clock.monotonic_ms()))
 
     def _is_settled(self, question: _Question) -> bool:
         """Whether the logs hold the transaction by now."""
-        manager = self._services.replica_manager
         return all(
             found is not None and found.holds_transaction(*question.producer)
-            for found in (manager.get(*partition) for partition in question.partitions)
+            for found in (self._manager.get(*partition) for partition in question.partitions)
         )
 
     async def _send_all(self, broker_id: int) -> None:
@@ -292,16 +301,13 @@ class TransactionVerifier:
 
     async def _send(self, broker_id: int, rounds: list[_Round]) -> ErrorCode | dict[str, Errors]:
         """One request; an error, or the answers by transactional id."""
-        address = broker_address(self._services, broker_id)
+        address = self._brokers.address(broker_id)
         if address is None or self._is_closed:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         link = self._links.get(broker_id)
         if link is None:
-            link = self._links[broker_id] = LeaderLink(
-                client_id=f"moldau-broker-{self._services.broker_id}-transaction-verifier",
-                connector=self._services.connector,
-                request_timeout_ms=self._request_timeout_ms,
-            )
+            client_id = f"moldau-broker-{self._ports.broker_id}-transaction-verifier"
+            link = self._links[broker_id] = self._brokers.link(client_id)
 
         async def request(connection: Connection) -> AddPartitionsToTxnRequest:
             version = connection.best_version(
@@ -312,7 +318,9 @@ class TransactionVerifier:
             return AddPartitionsToTxnRequest(transactions=[_transaction(each) for each in rounds])
 
         try:
-            response = await link.send(address, request, timeout_ms=self._request_timeout_ms)
+            response = await link.send(
+                address, request, timeout_ms=self._brokers.request_timeout_ms
+            )
         except LocalProtocolError as error:
             logger.warning("%s cannot verify transactions: %s", address, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -416,7 +424,7 @@ class _Held(NamedTuple):
 class TransactionalProduce:
     """Collects (`append`), then asks once for all of them (`verify`)."""
 
-    _services: BrokerServices
+    _verifier: TransactionVerifier
     _operation: ProduceOperation
     _transactional_id: str
     _producer_id: int
@@ -433,7 +441,7 @@ class TransactionalProduce:
     ) -> None:
         """Append a batch now if the log holds the beginning of its transaction, or hold it back."""
         operation, support = self._operation, self._support
-        if not (support.adds_partitions or self._services.transaction_verifier.is_enabled):
+        if not (support.adds_partitions or self._verifier.is_enabled):
             operation.append(partition, records, slot, NOT_REQUIRED)
             return
         guard = partition.begin_verification(producer, supports_epoch_bump=support.adds_partitions)
@@ -448,7 +456,7 @@ class TransactionalProduce:
     def verify(self) -> None:
         """All batches were appended or held back: ask about the held ones."""
         if self._held:
-            self._services.transaction_verifier.verify(
+            self._verifier.verify(
                 self._transactional_id,
                 self._producer_id,
                 self._producer_epoch,
@@ -467,4 +475,4 @@ class TransactionalProduce:
             else:
                 self._operation.fail(slot, *produce_error(error, self._support))
             self._operation.held_is_decided()
-        self._services.replica_manager.complete_soon()
+        self._operation.manager.complete_soon()

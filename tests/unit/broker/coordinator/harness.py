@@ -381,7 +381,8 @@ class MemoryBroker:
     def _soon_due(self, function: Callable[[], None]) -> None:
         self._soon.append(function)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        del name
         if self.is_loading_held:
             self.held.append(work)
         else:

@@ -35,7 +35,7 @@ class Toy:
             self._make,
             execute=lambda index, command: None,
             settings=SETTINGS,
-            ports=replica_ports(broker.services),
+            ports=replica_ports(broker.manager, broker.background, broker.timers, broker.registry),
         )
 
     def _make(self, partition_index: int) -> ToyState:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from moldau.broker.api.services import Background
+from moldau.broker.lifecycle.background import Background
+from tests.kit.manual_clock import ManualClock
 
 
 async def test_failures_are_told_once() -> None:
     faults: list[BaseException] = []
-    background = Background(faults.append)
+    background = Background(ManualClock(), faults.append)
 
     async def fails() -> None:
         raise ValueError("a bug")
@@ -21,7 +22,7 @@ async def test_failures_are_told_once() -> None:
 
 
 async def test_a_stop_waits_for_what_runs_and_what_that_starts() -> None:
-    background = Background(lambda error: None)
+    background = Background(ManualClock(), lambda error: None)
     gate = asyncio.Event()
     ended: list[str] = []
 

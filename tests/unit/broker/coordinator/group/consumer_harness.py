@@ -44,9 +44,9 @@ class ConsumerShard(Groups):
         self.lookups: list[Coroutine[Any, Any, None]] = []
         self.lookup_steps = 0
         self.longest_step_ms = 0.0
-        self.coordinator._services.start = self._start  # type: ignore[method-assign]
+        self.start_look_ups_with(self._start)
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         del name
         self.lookups.append(work)
         if not self.holds_lookups:

@@ -53,7 +53,7 @@ async def running_broker(directory: Path, **options: Any) -> AsyncIterator[DataP
 
 
 async def loaded(broker: DataPath, partition_count: int) -> None:
-    runtime = broker.services.group_coordinator.runtime
+    runtime = broker.services.coordinators.groups.runtime
     await until_async(lambda: len(list(runtime.states())) == partition_count)
 
 

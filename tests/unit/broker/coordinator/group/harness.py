@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -103,24 +103,22 @@ class Groups:
         for name, value in config.items():
             values[name.replace("_", ".")] = value
         self.coordinator = GroupCoordinator(
-            SimpleNamespace(  # type: ignore[arg-type]
-                node_config=values,
-                broker_id=BROKER_ID,
-                registry=self.broker.registry,
-                metadata=self.broker,
-                random=random.Random(7),
-                timers=self.broker.timers,
-                clock=self.broker.clock,
-                matcher=ExpressionMatcher(
-                    self.broker.clock, ThreadWorker(self.broker.clock, self._offload)
-                ),
-                start=lambda work, name=None: work.close(),
-            ),
+            values,  # type: ignore[arg-type]
             self.broker.ports,
+            image=lambda: self.broker.image,
+            random=random.Random(7),
+            matcher=ExpressionMatcher(
+                self.broker.clock, ThreadWorker(self.broker.clock, self._offload)
+            ),
         )
+        self.start_look_ups_with(lambda work, name: work.close())
         self.broker.attach(self.coordinator)
         if is_led:
             self.broker.elect_all()
+
+    def start_look_ups_with(self, start: Callable[[Any, str], None]) -> None:
+        """The runtime goes on to start its own work."""
+        self.coordinator._ports = replace(self.broker.ports, start=start)
 
     async def _offload(self, function: Callable[..., Any], *args: Any) -> Any:
         """Each call is one step of a look-up."""

@@ -49,7 +49,7 @@ def heartbeat(**changes: Any) -> ConsumerGroupHeartbeatRequest:
 
 def resolved(broker: DataPath, group_id: str) -> Any:
     """The expressions of a group whose topics are known."""
-    for _partition_index, state in broker.services.group_coordinator.runtime.states():
+    for _partition_index, state in broker.services.coordinators.groups.runtime.states():
         if group_id in state.groups:
             return state.groups[group_id].resolved
     return {}
@@ -90,7 +90,7 @@ async def test_look_ups_of_many_groups_have_few_tasks_and_take_turns(
     broker: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each group's would hold all names of topics; one user's groups do not delay another's."""
-    coordinator = broker.services.group_coordinator
+    coordinator = broker.services.coordinators.groups
     begun: list[str] = []
     resolve, gate = coordinator._resolve, asyncio.Event()
 

@@ -45,7 +45,7 @@ async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 def neighbour_of(broker: DataPath, group_id: str) -> str:
     """A group of the same partition."""
-    partition_of = broker.services.group_coordinator.partition_of
+    partition_of = broker.services.coordinators.groups.partition_of
     names = (f"flood-{number}" for number in range(1_000))
     return next(name for name in names if partition_of(name) == partition_of(group_id))
 

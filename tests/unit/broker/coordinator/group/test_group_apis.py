@@ -246,7 +246,7 @@ async def test_who_may_be_replaced_reads_only_what_its_followers_still_confirm(
     await broker.ask(commit_request({("events", 0): 5}), 9)
     asked = OffsetFetchRequestTopics(name="events", partition_indexes=[0])
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="team", topics=[asked])])
-    index = broker.services.group_coordinator.partition_of("team")
+    index = broker.services.coordinators.groups.partition_of("team")
     log = broker.partition(CONSUMER_OFFSETS.topic, index).log
     assert log is not None
     end_offset = log.log_end_offset

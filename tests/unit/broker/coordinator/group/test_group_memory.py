@@ -44,7 +44,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[DataPath]:
 
 def used_bytes(broker: DataPath) -> int:
     """Checked against what there is."""
-    coordinator = broker.services.group_coordinator
+    coordinator = broker.services.coordinators.groups
     limit = coordinator._memory
     found = 0
     for _, state in coordinator.runtime.states():
@@ -117,7 +117,7 @@ async def test_offsets_of_open_transactions_count(broker: DataPath) -> None:
 
 async def stored(broker: DataPath, request: TxnOffsetCommitRequest) -> Any:
     """The state that keeps a transactional commit, past the coordinator of transactions."""
-    coordinator = broker.services.group_coordinator
+    coordinator = broker.services.coordinators.groups
     from moldau.broker.coordinator.core.result import CallbackReply
     from moldau.broker.coordinator.group.core.offset_requests import prepare_transactional
     from moldau.metadata.steps import at_once
@@ -186,7 +186,7 @@ async def test_what_a_coordinator_loses_it_gives_back(broker: DataPath) -> None:
     await committed(broker, "User:greedy", "a", "b")
     await stable(broker, group_id="c")
     used = used_bytes(broker)
-    coordinator = broker.services.group_coordinator
+    coordinator = broker.services.coordinators.groups
     for partition_index, _ in list(coordinator.runtime.states()):
         coordinator.runtime._unload(partition_index)
     assert coordinator._memory.used_bytes == 0

@@ -24,7 +24,7 @@ class Asked(NamedTuple):
 
 
 class ScriptedCoordinator:
-    """Takes the place of `services.transaction_coordinator`.
+    """Takes the place of the coordinator that the verifier asks.
 
     With `reply` None a question waits in `open` until the test answers it; a list is used up,
     its last entry stays.
@@ -63,8 +63,8 @@ class ScriptedCoordinator:
 
 
 def script(broker: DataPath) -> ScriptedCoordinator:
-    """Put a scripted coordinator into a data path."""
+    """Have the verifier of a data path ask a scripted coordinator."""
     coordinator = ScriptedCoordinator()
-    services: Any = broker.services
-    services.transaction_coordinator = coordinator
+    verifier: Any = broker.coordinators.verifier
+    verifier._coordinator = coordinator
     return coordinator

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from moldau.broker.coordinator import other_brokers
+from moldau.broker.coordinator.other_brokers import OtherBrokers
+from moldau.broker.coordinator.ports import RuntimePorts
 from moldau.broker.coordinator.transaction import marker_sender as module
 from moldau.broker.coordinator.transaction.core.state import SendMarkers
 from moldau.broker.coordinator.transaction.core.transaction import Transaction, TransactionStatus
@@ -37,6 +39,7 @@ from moldau.protocol.metadata_records import (
 from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import ConnectionLost
+from moldau.runtime.connector import Connector
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
 from tests.kit.manual_clock import ManualClock
@@ -143,17 +146,16 @@ class Sender:
         self.tasks: list[asyncio.Task[None]] = []
         FakeLink.made = []
         self.sender = MarkerSender(
-            SimpleNamespace(  # type: ignore[arg-type]
+            RuntimePorts(
                 broker_id=BROKER,
-                inter_broker_listener_name="PLAINTEXT",
-                metadata=self,
-                start=self._start,
-                timers=self.timers,
                 clock=self.clock,
+                timers=self.timers,
                 registry=self.registry,
-                connector=None,
-                node_config={"request.timeout.ms": 1_000},
+                partition=lambda topic, index: None,
+                soon=lambda function: None,
+                start=self._start,
             ),
+            OtherBrokers(lambda: self.image, "PLAINTEXT", Connector(), 1_000),
             coordinator_epoch=lambda index: self.coordinator_epochs.get(index, -1),
             write_here=lambda request, done: self.here.append((request, done)),
             written=self._written,
@@ -225,7 +227,7 @@ class Sender:
 
 @pytest.fixture
 async def sender(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(module, "LeaderLink", FakeLink)
+    monkeypatch.setattr(other_brokers, "LeaderLink", FakeLink)
     made = Sender()
     yield made
     await made.sender.close()

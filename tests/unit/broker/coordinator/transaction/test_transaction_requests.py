@@ -104,7 +104,7 @@ class Broker:
         return await self.path.ask(ListTransactionsRequest(**filters), version)
 
     async def until_status(self, status: str) -> None:
-        state = self.path.services.transaction_coordinator
+        state = self.path.services.coordinators.transactions
 
         def has_it() -> bool:
             ((_, machine),) = state.runtime.states()
@@ -147,7 +147,7 @@ async def serve(path: DataPath, *, with_groups: bool = True) -> None:
     if with_groups:
         create_internal_topic(path, CONSUMER_OFFSETS)
     path.create_topic("outputs", 3)
-    runtime = path.services.transaction_coordinator.runtime
+    runtime = path.services.coordinators.transactions.runtime
     await until_async(lambda: runtime.coordinator_epoch(0) >= 0)
 
 

@@ -419,7 +419,7 @@ async def test_a_partition_led_elsewhere_is_not_asked_about(
 async def test_verification_can_be_switched_off_where_it_only_verifies(
     broker: DataPath, coordinator: ScriptedCoordinator
 ) -> None:
-    broker.services.transaction_verifier.is_enabled = False
+    broker.services.coordinators.verifier.is_enabled = False
     assert errors(send(broker, transactional(), api_version=11)) == [ErrorCode.NONE]
     assert not coordinator.asked
     assert end(broker, producer_epoch=4, version=0) is ErrorCode.NONE
@@ -458,7 +458,7 @@ async def test_a_stop_answers_who_waits_for_a_busy_coordinator(
     coordinator.reply = ErrorCode.CONCURRENT_TRANSACTIONS
     request = send(broker, transactional())
     assert not request.is_answered
-    await broker.services.transaction_verifier.close()
+    await broker.services.coordinators.verifier.close()
     assert errors(request) == [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert errors(send(broker, transactional())) == [ErrorCode.NOT_ENOUGH_REPLICAS]
 
@@ -492,7 +492,7 @@ async def test_the_number_of_guards_is_limited(
 async def test_the_number_of_questions_is_limited(
     broker: DataPath, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker.services.transaction_verifier._places, "capacity", 2)
+    monkeypatch.setattr(broker.services.coordinators.verifier._places, "capacity", 2)
     coordinator.reply = None
     waiting = send(broker, transactional())
     assert errors(send(broker, batch(), transactional(0))) == [

@@ -496,5 +496,5 @@ async def test_transactional_ids_of_one_principal_leave_room_for_others(tmp_path
         assert asked == [ErrorCode.NONE] * 3 + [unavailable] * 2
         assert await made("User:good", "good") is ErrorCode.NONE
         assert await made("User:greedy", "greedy-0") is ErrorCode.NONE
-        memory = path.services.transaction_coordinator.runtime
+        memory = path.services.coordinators.transactions.runtime
         assert [len(state._memory._kept) for _, state in memory.states()] == [4]

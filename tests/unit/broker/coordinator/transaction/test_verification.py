@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.coordinator.transaction import verification
+from moldau.broker.coordinator import other_brokers
 from moldau.broker.coordinator.transaction.verification import Support
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p24_add_partitions_to_txn import (
@@ -95,7 +95,7 @@ class FakeLink:
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> FakeLink:
     link = FakeLink()
-    monkeypatch.setattr(verification, "LeaderLink", link)
+    monkeypatch.setattr(other_brokers, "LeaderLink", link)
     return link
 
 
@@ -110,7 +110,7 @@ class Asker:
     """Asks, and remembers what it was told, in order."""
 
     def __init__(self, broker: DataPath) -> None:
-        self.verifier = broker.services.transaction_verifier
+        self.verifier = broker.services.coordinators.verifier
         self.told: list[tuple[str, dict[TopicPartition, ErrorCode]]] = []
 
     def ask(
