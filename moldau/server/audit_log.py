@@ -23,7 +23,6 @@ from moldau.text import quoted, short_name
 if TYPE_CHECKING:
     from moldau.metadata.image.security import AccessControlEntry
     from moldau.server.memory_shares import Share
-    from moldau.server.request import Sender
 
 AUTHORIZER: Final = logging.getLogger("moldau.authorizer")
 """Denied actions at INFO, allowed ones at DEBUG: Kafka's `kafka.authorizer.logger`."""
@@ -137,20 +136,23 @@ class DecisionLog:
 
     def decided(
         self,
-        sender: Sender,
+        principal: str,
+        host: str,
         operation: Operation,
         resource_type: ResourceType,
         resource_name: str,
         rule: Callable[[], Rule],
         *,
         is_allowed: bool,
+        listener: str,
+        request: int | None,
     ) -> None:
-        """Log one decision, if its level is; `rule` is asked for only if there is a line."""
+        """Log one decision, if its level is; `rule` is asked for only if there is a line. `request`
+        is the API's number.
+        """
         lines = self._allowed if is_allowed else self._denied
         if not lines.is_enabled:
             return
-        principal, host = sender.principal, sender.client_host
-        listener, request = sender.listener_name, sender.api_key
         # As plain numbers: the hash of an Enum's member is a function of Python.
         kinds = (int(operation), int(resource_type))
         key = (principal, host, kinds, resource_name, request, listener)

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from moldau.protocol.access_control import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.errors import RemoteProtocolError
 from moldau.runtime.slices import LoopSlices
 from moldau.server.fair_shares import FairShares
-from moldau.server.request import taken_apart
+from moldau.server.request import Decoded, TooLarge, taken_apart
 from moldau.server.standard_authorizer import IMPLIED
 
 if TYPE_CHECKING:
@@ -128,51 +127,6 @@ def on_configs(operation: Operation) -> Budget:
     return needs(on_topics(operation), on_cluster(operation), on_groups(operation))
 
 
-class TooLarge(RemoteProtocolError):
-    """A request that takes more memory than it may."""
-
-
-class Decoded:
-    """A large request's message, and the memory that is reserved for it until `release`."""
-
-    __slots__ = ("_decoding", "_held_bytes", "_limit_bytes", "_party", "_used_bytes", "message")
-
-    def __init__(self, decoding: Decoding, party: str, held_bytes: int) -> None:
-        self._decoding = decoding
-        self._party = party
-        self._held_bytes = self._limit_bytes = held_bytes
-        self._used_bytes = 0
-        self.message: Message | None = None
-
-    def use(self, message: Message, size_bytes: int) -> None:
-        """So much more is in use. Raises TooLarge."""
-        self.message = message
-        self._used_bytes += size_bytes
-        if self._used_bytes > self._limit_bytes:
-            raise TooLarge(f"it takes more than {self._limit_bytes} bytes decoded")
-
-    def limit(self, limit_bytes: int) -> None:
-        """It may not take more than that."""
-        self._limit_bytes = min(self._limit_bytes, limit_bytes)
-
-    def keep(self) -> None:
-        """It takes no more than now."""
-        unused = self._held_bytes - self._used_bytes
-        if unused > 0:
-            self._held_bytes -= unused
-            self._decoding.memory.give_back(self._party, unused)
-
-    def release(self) -> None:
-        """It takes nothing any more; what it was made of goes in slices of the loop."""
-        held, self._held_bytes = self._held_bytes, 0
-        message, self.message = self.message, None
-        if held:
-            self._decoding.memory.give_back(self._party, held)
-        if message is not None:
-            # Later: who answers may still look at it.
-            asyncio.get_running_loop().call_soon(self._decoding.free, [message])
-
-
 _NAMED_TWICE: Final = 3
 """What `getrefcount` says of an object that a list and a local variable name."""
 
@@ -200,7 +154,7 @@ class Decoding:
         if request.size_bytes > limit_bytes and request.api_key != ApiKey.PRODUCE:
             raise TooLarge(f"it takes more than {limit_bytes} bytes")
         await self.memory.taken(party, limit_bytes)
-        decoded = Decoded(self, party, limit_bytes)
+        decoded = Decoded(self.memory, self.free, party, limit_bytes)
         try:
             async with self.turns.share(party):
                 steps = message_class.decode_in_steps(request.body, request.api_version)

@@ -1,18 +1,20 @@
 """One request on the server side: its place in the order of responses, and what its handler sees.
 
-Owns: the request's frame until the response has been built, the response until it leaves, and the
-throttle time that goes into it. Must not: interpret bodies, know any API, or be touched from
-another thread than its connection's loop. Invariants: a request is answered exactly once, by
-`respond`, `respond_nothing` or `close`; the frame's bytes are released exactly once; the sender of
-a forwarded request is its client, never the broker that forwarded it.
+Owns: the request's frame until the response has been built, the response until it leaves, what a
+large message takes until it is answered, and the throttle time that goes into the response. Must
+not: interpret bodies, know any API, or be touched from another thread than its connection's loop.
+Invariants: a request is answered exactly once, by `respond`, `respond_nothing` or `close`; the
+frame's bytes are released exactly once; the sender of a forwarded request is its client, never the
+broker that forwarded it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from moldau.protocol.access_control import (
     CLUSTER_RESOURCE_NAME,
@@ -21,6 +23,7 @@ from moldau.protocol.access_control import (
     ResourceType,
 )
 from moldau.protocol.api_keys import ApiKey, api_name
+from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.headers import RequestHeader, encode_response
 from moldau.protocol.produce_parts import has_more_parts
 from moldau.protocol.schema import Message
@@ -30,14 +33,10 @@ from moldau.runtime.files import FileRegion
 from moldau.runtime.slices import Work
 from moldau.runtime.telemetry.metrics import Counter, Histogram, Registry
 from moldau.server.authorizer import Authorizer
-from moldau.server.fair_shares import Lane
+from moldau.server.fair_shares import FairShares, Lane
 from moldau.server.outgoing import Offload
 from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.quotas.request_time import Stopwatch
-
-if TYPE_CHECKING:
-    from moldau.server.authentication.gate import SaslGate
-    from moldau.server.decoding import Decoded
 
 AT_ONCE_BYTES: Final = 16 * 1024
 """A body above it is decoded in slices: it may hold so many elements that this takes 3 ms."""
@@ -61,6 +60,16 @@ _NAMED_ONCE: Final = 2
 """What `getrefcount` says of an object that only a local variable names."""
 
 
+class Gate(Protocol):
+    """Where the requests of a connection on a SASL listener pass: `authentication.gate`."""
+
+    def takes(self, request: Request) -> bool | Work: ...
+
+    def read_header(self, frame: memoryview) -> tuple[RequestHeader, int]: ...
+
+    def waits_since_ms(self, opened_ms: float) -> float | None: ...
+
+
 class Connection(Protocol):
     """A client's connection, as its requests and their handlers see it.
 
@@ -73,7 +82,7 @@ class Connection(Protocol):
     client_host: str
     client_software_name: str
     client_software_version: str
-    gate: SaslGate | None
+    gate: Gate | None
     is_closed: bool
     listener_name: str
     principal: str
@@ -107,11 +116,80 @@ class Connection(Protocol):
     def close(self, reason: str) -> None:
         """End the connection now; answers not sent yet are dropped. One log line, rate limited."""
 
+    def begin_closing(self) -> None:
+        """Take no further request; close when everything accepted has been answered and sent."""
+
+    def authenticate(self, principal: str) -> None:
+        """The peer has shown who it is, for the first time or again."""
+
+    def limit_frames(self, max_bytes: int, min_bytes: int = 1) -> None:
+        """Close the connection of a client whose next request is larger, or smaller."""
+
     def release_frame(self, frame: memoryview) -> None:
         """The frame's bytes are not needed any more."""
 
     def on_response(self, request: Request) -> None:
         """The request has been answered."""
+
+
+class TooLarge(RemoteProtocolError):
+    """A request that takes more memory than it may."""
+
+
+class Decoded:
+    """A large request's message, and the memory that is reserved for it until `release`."""
+
+    __slots__ = (
+        "_free",
+        "_held_bytes",
+        "_limit_bytes",
+        "_memory",
+        "_party",
+        "_used_bytes",
+        "message",
+    )
+
+    def __init__(
+        self,
+        memory: FairShares,
+        free: Callable[[list[Message]], None],
+        party: str,
+        held_bytes: int,
+    ) -> None:
+        self._memory = memory
+        self._free = free
+        self._party = party
+        self._held_bytes = self._limit_bytes = held_bytes
+        self._used_bytes = 0
+        self.message: Message | None = None
+
+    def use(self, message: Message, size_bytes: int) -> None:
+        """So much more is in use. Raises TooLarge."""
+        self.message = message
+        self._used_bytes += size_bytes
+        if self._used_bytes > self._limit_bytes:
+            raise TooLarge(f"it takes more than {self._limit_bytes} bytes decoded")
+
+    def limit(self, limit_bytes: int) -> None:
+        """It may not take more than that."""
+        self._limit_bytes = min(self._limit_bytes, limit_bytes)
+
+    def keep(self) -> None:
+        """It takes no more than now."""
+        unused = self._held_bytes - self._used_bytes
+        if unused > 0:
+            self._held_bytes -= unused
+            self._memory.give_back(self._party, unused)
+
+    def release(self) -> None:
+        """It takes nothing any more; what it was made of goes in slices of the loop."""
+        held, self._held_bytes = self._held_bytes, 0
+        message, self.message = self.message, None
+        if held:
+            self._memory.give_back(self._party, held)
+        if message is not None:
+            # Later: who answers may still look at it.
+            asyncio.get_running_loop().call_soon(self._free, [message])
 
 
 class Request:
@@ -336,12 +414,11 @@ class Sender:
         log = authorizer.log
         if log is not None and (log.tells_allowed if is_allowed else logs_denied):
             log.decided(
-                self,
-                operation,
-                resource_type,
-                resource_name,
+                *question,
                 lambda: authorizer.rule(*question),
                 is_allowed=is_allowed,
+                listener=self.listener_name,
+                request=self.api_key,
             )
         return is_allowed
 

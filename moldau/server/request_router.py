@@ -25,10 +25,10 @@ from moldau.protocol.registry import request_class
 from moldau.runtime.slices import Work, in_slices
 from moldau.runtime.telemetry.logs import Event
 from moldau.server.audit_log import DEFAULT_MAX_LINES, Lines
-from moldau.server.decoding import DEFAULT_MEMORY_BYTES, SCALARS, Budget, Decoding, Steps, TooLarge
+from moldau.server.decoding import DEFAULT_MEMORY_BYTES, SCALARS, Budget, Decoding, Steps
 from moldau.server.fair_shares import FairShares, Lane, Waiting
 from moldau.server.quotas.request_time import Stopwatch, TimedWork, timed_steps
-from moldau.server.request import RequestContext
+from moldau.server.request import RequestContext, TooLarge
 from moldau.server.server_connection import ANONYMOUS
 from moldau.text import quoted, short_name
 

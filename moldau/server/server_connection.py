@@ -28,10 +28,9 @@ from moldau.runtime.slices import Work
 from moldau.server.loop_watchdog import STALL_MS
 from moldau.server.memory_shares import PeerKind, Share
 from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
-from moldau.server.request import Request
+from moldau.server.request import Gate, Request
 
 if TYPE_CHECKING:
-    from moldau.server.authentication.gate import SaslGate
     from moldau.server.authentication.listener_security import ListenerSecurity
     from moldau.server.connection_group import ConnectionGroup
 
@@ -188,7 +187,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._security = security
         self._is_between_nodes = listener_name in group.limits.node_listeners
         self.listener_name = listener_name
-        self.gate: SaslGate | None = None
+        self.gate: Gate | None = None
         self._reader = FrameReader(
             group.memory,
             max_frame_bytes=group.limits.request_max_bytes,
@@ -298,14 +297,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._abort()
 
     def authenticate(self, principal: str) -> None:
-        """The peer has shown who it is, for the first time or again."""
         self.principal = principal
         self._reader.is_frugal = False
         kind = PeerKind.NODES if self._is_between_nodes else PeerKind.CLIENTS
         self.share.move(kind, "" if principal == ANONYMOUS else principal)
 
     def limit_frames(self, max_bytes: int, min_bytes: int = 1) -> None:
-        """Close the connection of a client whose next request is larger, or smaller."""
         self._reader.max_frame_bytes = max_bytes
         self._reader.min_frame_bytes = min_bytes
 
@@ -410,7 +407,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._pause(PauseReason.CLOSING)
 
     def begin_closing(self) -> None:
-        """Take no further request; close when everything accepted has been answered and sent."""
         if self.is_closed:
             return
         self._pause(PauseReason.CLOSING)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.api_keys import ApiKey, api_name
 from moldau.protocol.headers import RequestHeader, decode_request_header
@@ -26,8 +26,7 @@ from moldau.server.authentication.core.session import Outcome, SaslSession, Stat
 
 if TYPE_CHECKING:
     from moldau.server.connection_group import ConnectionGroup
-    from moldau.server.request import Request
-    from moldau.server.server_connection import ServerConnection
+    from moldau.server.request import Connection, Request
 
 RAW_TOKEN_HEADER: Final = RequestHeader(
     api_key=ApiKey.SASL_AUTHENTICATE, api_version=0, correlation_id=0, client_id=None
@@ -50,7 +49,7 @@ class SaslGate:
     def __init__(
         self,
         session: SaslSession,
-        connection: ServerConnection,
+        connection: Connection,
         group: ConnectionGroup,
         *,
         max_receive_bytes: int,
@@ -109,9 +108,9 @@ class SaslGate:
             return
         self._answer(request, outcome.response, is_raw=is_raw)
         if self._session.waits_for_raw_token:
-            _connection_of(request).limit_frames(self._max_receive_bytes, min_bytes=0)
+            request.connection.limit_frames(self._max_receive_bytes, min_bytes=0)
         if self._session.state is State.ACTIVE:
-            connection = _connection_of(request)
+            connection = request.connection
             connection.authenticate(f"User:{self._session.user}")
             connection.token_authenticated = self._session.is_token
             connection.limit_frames(self._group.limits.request_max_bytes)
@@ -152,7 +151,7 @@ class SaslGate:
         if response is None:
             request.close(failure)
             return
-        connection = _connection_of(request)
+        connection = request.connection
         request.release_body()  # it waits for its answer
         self._group.authentication_log.failed(
             connection.listener_name, connection.client_host, failure
@@ -172,8 +171,3 @@ class SaslGate:
             request.close("its authentication failed")
         else:
             request.respond(response)
-
-
-def _connection_of(request: Request) -> ServerConnection:
-    """The gate does not keep it: each would keep the other alive."""
-    return cast("ServerConnection", request.connection)

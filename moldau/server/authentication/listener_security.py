@@ -40,8 +40,7 @@ from moldau.server.authentication.own_names import own_names
 from moldau.server.authentication.tls_settings import NO_VALUES, tls_settings_of
 
 if TYPE_CHECKING:
-    from moldau.server.connection_group import ConnectionGroup
-    from moldau.server.server_connection import ServerConnection
+    from moldau.server.connection_group import ConnectionGroup, GroupMember
 
 USER_PREFIX: Final = "user_"
 NONCE_BYTES: Final = 24
@@ -148,7 +147,7 @@ class ListenerSecurity:
         if self.sasl is not None and self.sasl.token_keys is not None:
             await self.sasl.token_keys.close()
 
-    def greet(self, connection: ServerConnection, group: ConnectionGroup) -> str | None:
+    def greet(self, connection: GroupMember, group: ConnectionGroup) -> str | None:
         """Give a new connection its principal, or the gate that will; returns why it cannot stay,
         else None.
         """
