@@ -57,6 +57,9 @@ class GroupMember(Connection, Protocol):
     transport: asyncio.Transport
 
     @property
+    def in_flight_count(self) -> int: ...
+
+    @property
     def is_idle(self) -> bool: ...
 
     @property

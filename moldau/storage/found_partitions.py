@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_to_base64
@@ -27,6 +28,7 @@ from moldau.storage.served_directories import ServedDirectories
 logger = logging.getLogger("moldau.storage")
 
 
+@dataclass(slots=True, eq=False)
 class FoundPartitions:
     """Belongs to one log manager. `look_for_missing` and `without_twins` while it starts, `settle`
     when the metadata is known, the others while it runs.
@@ -37,31 +39,21 @@ class FoundPartitions:
         load: opens a partition that a directory has.
     """
 
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        table: LogTable,
-        directories: ServedDirectories,
-        *,
-        write_soon: Callable[[], None],
-        mark_stray: Callable[[TopicPartition], bool],
-        load: Callable[[DirectoryContents, TopicPartition], Awaitable[None]],
-    ) -> None:
-        self._filesystem = filesystem
-        self._table = table
-        self._directories = directories
-        self._write_soon = write_soon
-        self._mark_stray = mark_stray
-        self._load = load
-        self.twins: set[TopicPartition] = set()
-        """Partitions that two directories have, until metadata or an operator decide."""
-        self.missing: set[TopicPartition] = set()
-        """Offline partitions that a checkpoint names and no directory has."""
-        self.unread: frozenset[UUID] = frozenset()
-        """Directories that the broker had before and that could not be read at the start."""
-        self._read: frozenset[UUID] = frozenset()
-        self._twin_places: dict[TopicPartition, list[DirectoryContents]] = {}
-        self._nameless: set[UUID] = set()
+    _filesystem: Filesystem
+    _table: LogTable
+    _directories: ServedDirectories
+    _write_soon: Callable[[], None]
+    _mark_stray: Callable[[TopicPartition], bool]
+    _load: Callable[[DirectoryContents, TopicPartition], Awaitable[None]]
+    twins: set[TopicPartition] = field(default_factory=set)
+    """Partitions that two directories have, until metadata or an operator decide."""
+    missing: set[TopicPartition] = field(default_factory=set)
+    """Offline partitions that a checkpoint names and no directory has."""
+    unread: frozenset[UUID] = frozenset()
+    """Directories that the broker had before and that could not be read at the start."""
+    _read: frozenset[UUID] = frozenset()
+    _twin_places: dict[TopicPartition, list[DirectoryContents]] = field(default_factory=dict)
+    _nameless: set[UUID] = field(default_factory=set)
 
     def gone(self, topic_partition: TopicPartition, directory: LogDirectory) -> None:
         """The partition was put aside in that directory: put its copies in others aside too.

@@ -14,6 +14,7 @@ import heapq
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 
@@ -104,32 +105,26 @@ def _remove_all(filesystem: Filesystem, paths: list[str]) -> None:
             logger.warning("%s could not be removed: %s", path, describe(error))
 
 
+@dataclass(eq=False)
 class LogJobs:
     """States: made -> `start` -> running -> `stop`."""
 
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        clock: Clock,
-        table: LogTable,
-        directories: ServedDirectories,
-        settings: LogManagerSettings,
-        *,
-        is_cleaning: Callable[[Log], bool],
-    ) -> None:
-        self._filesystem = filesystem
-        self._clock = clock
-        self._table = table
-        self._directories = directories
-        self._is_cleaning = is_cleaning
-        self._initial_delay_ms = settings.initial_delay_ms
-        self.removal = DelayedRemoval(filesystem, clock)
-        self.on_flushed: Callable[[float], object] | None = None
-        """Called with the milliseconds that each flush of a log took."""
-        self.unsynced: dict[str, str] = {}
-        """Partition directories that are not durable yet -> their log directory's path."""
-        self._made: dict[tuple[str, str], list[str]] = {}
-        """New partition directories, for the log: by topic and log directory's path."""
+    _filesystem: Filesystem
+    _clock: Clock
+    _table: LogTable
+    _directories: ServedDirectories
+    _settings: LogManagerSettings
+    _is_cleaning: Callable[[Log], bool]
+    on_flushed: Callable[[float], object] | None = None
+    """Called with the milliseconds that each flush of a log took."""
+    unsynced: dict[str, str] = field(default_factory=dict)
+    """Partition directories that are not durable yet -> their log directory's path."""
+    _made: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """New partition directories, for the log: by topic and log directory's path."""
+
+    def __post_init__(self) -> None:
+        settings = self._settings
+        self.removal = DelayedRemoval(self._filesystem, self._clock)
         self._flushes: dict[TopicPartition, asyncio.Future[None]] = {}
         self._rolled: dict[TopicPartition, Log] = {}
         self._troubled: set[tuple[str, TopicPartition]] = set()
@@ -177,7 +172,7 @@ class LogJobs:
         """Begin; retention waits for `initial_delay_ms`, so that it does not slow down a start."""
         for job in self._jobs:
             is_delayed = job is self.retention
-            job.start(self._initial_delay_ms if is_delayed else None)
+            job.start(self._settings.initial_delay_ms if is_delayed else None)
 
     async def stop(self) -> None:
         """No job runs any more when this returns; requested flushes are finished too."""

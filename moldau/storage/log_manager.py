@@ -139,7 +139,7 @@ class LogManager:
             self.table,
             self.directories,
             settings,
-            is_cleaning=lambda log: self.cleaner.is_cleaning(log),
+            lambda log: self.cleaner.is_cleaning(log),
         )
         self.on_log_offline: Callable[[Log], object] | None = None
         """Called for each log that fails, alone or with its directory."""
@@ -148,9 +148,9 @@ class LogManager:
             filesystem,
             self.table,
             self.directories,
-            write_soon=self.jobs.recovery_points.soon,
-            mark_stray=self.mark_stray,
-            load=self._load,
+            self.jobs.recovery_points.soon,
+            self.mark_stray,
+            self._load,
         )
         self._opening_again: set[TopicPartition] = set()
         """Those that the disk threads are opening: no other log may be made of that name."""

@@ -12,6 +12,7 @@ import logging
 import os
 import random as random_module
 from collections.abc import Callable
+from dataclasses import dataclass
 from uuid import UUID
 
 from moldau.protocol.types import TopicPartition
@@ -30,6 +31,7 @@ from moldau.storage.meta_properties import META_PROPERTIES
 logger = logging.getLogger("moldau.storage")
 
 
+@dataclass(eq=False)
 class ServedDirectories:
     """Belongs to the log manager's loop.
 
@@ -37,26 +39,22 @@ class ServedDirectories:
         on_offline: called once for each directory that fails while the node runs.
     """
 
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        opened: LogDirectories,
-        table: LogTable,
-        random: random_module.Random,
-        on_offline: Callable[[LogDirectory], None] | None,
-    ) -> None:
-        self._filesystem = filesystem
-        self.all = opened.online
-        self.unavailable = opened.offline
+    _filesystem: Filesystem
+    _opened: LogDirectories
+    _table: LogTable
+    _random: random_module.Random
+    _on_offline: Callable[[LogDirectory], None] | None
+
+    def __post_init__(self) -> None:
+        self.all = self._opened.online
+        self.unavailable = self._opened.offline
         """Directories that could not be used at the start, and why."""
-        self._table = table
-        self._random = random
-        self._on_offline = on_offline
         self.checkpoints = {
             each.path: {
-                name: OffsetCheckpoint(filesystem, each.join(name)) for name in OFFSET_CHECKPOINTS
+                name: OffsetCheckpoint(self._filesystem, each.join(name))
+                for name in OFFSET_CHECKPOINTS
             }
-            for each in opened.online
+            for each in self.all
         }
         """Directory -> file name -> the checkpoint file."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from moldau.protocol.records import InvalidBatch
@@ -214,37 +214,30 @@ class _Cleaning:
         return sources
 
 
+@dataclass(eq=False)
 class LogCleaner:
     """States: made -> `start` -> running -> `stop`. Belongs to the log manager's loop."""
 
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        clock: Clock,
-        table: LogTable,
-        directories: ServedDirectories,
-        log_jobs: LogJobs,
-        settings: CleanerSettings,
-        make_worker: Callable[[], CleanerWorker],
-    ) -> None:
-        self._filesystem = filesystem
-        self._clock = clock
-        self._table = table
-        self._directories = directories
-        self._log_jobs = log_jobs
-        self.settings = settings
-        self._make_worker = make_worker
-        self._jobs: list[PeriodicJob] = []
-        self._retired: list[PeriodicJob] = []
-        self._under_way: dict[TopicPartition, _Cleaning] = {}
-        self.uncleanable: dict[TopicPartition, str] = {}
-        """Logs that could not be cleaned, and why: left alone until the node restarts."""
-        self._horizons: dict[TopicPartition, int] = {}
-        """When the newest tombstone of a cleaned log may go."""
-        self._lost_workers: dict[TopicPartition, int] = {}
-        """How often in a row the cleaning of a log has ended its process."""
-        self.figures = CleanerFigures(clock)
-        self._is_running = False
+    _filesystem: Filesystem
+    _clock: Clock
+    _table: LogTable
+    _directories: ServedDirectories
+    _log_jobs: LogJobs
+    settings: CleanerSettings
+    _make_worker: Callable[[], CleanerWorker]
+    uncleanable: dict[TopicPartition, str] = field(default_factory=dict)
+    """Logs that could not be cleaned, and why: left alone until the node restarts."""
+    _jobs: list[PeriodicJob] = field(default_factory=list)
+    _retired: list[PeriodicJob] = field(default_factory=list)
+    _under_way: dict[TopicPartition, _Cleaning] = field(default_factory=dict)
+    _horizons: dict[TopicPartition, int] = field(default_factory=dict)
+    """When the newest tombstone of a cleaned log may go."""
+    _lost_workers: dict[TopicPartition, int] = field(default_factory=dict)
+    """How often in a row the cleaning of a log has ended its process."""
+    _is_running: bool = False
+
+    def __post_init__(self) -> None:
+        self.figures = CleanerFigures(self._clock)
 
     def start(self) -> None:
         self._is_running = self.settings.enabled

@@ -9,6 +9,7 @@ once; a partition is answered NONE only when its marker is committed; a marker f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import Producer, TransactionEnd
@@ -42,6 +43,7 @@ _NOT_HERE: Final = frozenset(
 OnWritten = Callable[[WriteTxnMarkersResponse], None]
 
 
+@dataclass(frozen=True, slots=True)
 class MarkerWriter:
     """Belongs to the data loop.
 
@@ -50,12 +52,9 @@ class MarkerWriter:
         timeout_ms: how long a marker may take to be committed.
     """
 
-    def __init__(
-        self, manager: ReplicaManager, groups: CoordinatorRuntime[GroupState], timeout_ms: int
-    ) -> None:
-        self.manager = manager
-        self.groups = groups
-        self.timeout_ms = timeout_ms
+    manager: ReplicaManager
+    groups: CoordinatorRuntime[GroupState]
+    timeout_ms: int
 
     def write(self, request: WriteTxnMarkersRequest, done: OnWritten) -> Iterator[None]:
         """Append every marker, and answer when all are committed, refused, or late; a step for each

@@ -178,7 +178,7 @@ async def test_partitions_come_in_pages(broker: DataPath, monkeypatch: pytest.Mo
 async def test_log_directories(broker: DataPath, monkeypatch: pytest.MonkeyPatch):
     broker.create_topic("a", 2)
     monkeypatch.setattr(OsFilesystem, "disk_usage", lambda *_: (1_000, 300))
-    monkeypatch.setattr(broker.log_manager, "unavailable_directories", ["/gone"])
+    monkeypatch.setattr(broker.log_manager.directories, "unavailable", ["/gone"])
     assert views.log_directories(broker.services) == {
         "log_directories": [
             {
