@@ -364,19 +364,13 @@ class ConnectionGroup:
         """Close those that are too slow, the slowest of those over their share first, until there
         is room for what waits.
         """
-        wanted_bytes = budget.wanted_bytes()
-        if not wanted_bytes:
-            return
         slow = [
             (connection.share.is_over_share, lag_ms, connection.share)
             for connection in self
             if connection.share.budget is budget and (lag_ms := connection.lag_ms) > MAX_LAG_MS
         ]
         slow.sort(key=lambda each: each[:2], reverse=True)
-        for _, _, share in slow:
-            if wanted_bytes <= 0:
-                break
-            wanted_bytes -= share.held_bytes + share.unread_bytes
+        for share in budget.needed(share for _, _, share in slow):
             self._close_for_others(share)
 
     def _close_for_others(self, share: Share) -> None:

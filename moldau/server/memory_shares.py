@@ -10,8 +10,8 @@ there are.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final, Protocol
 
@@ -156,10 +156,27 @@ class Budget:
         self.small_reads_bytes = self.limit_bytes // SMALL_READS_PART
         self.newcomers_bytes = self.limit_bytes // NEWCOMERS_PART
 
-    def wanted_bytes(self) -> int:
-        """What those that wait need to go on, and what too many unread answers take."""
-        unread_bytes = self.unread_bytes - self.limit_bytes // 2
-        return max(unread_bytes, 0) + sum(share.wanted_bytes for share in self.waiting())
+    def needed(self, offered: Iterable[Share]) -> list[Share]:
+        """Those of the accounts, taken in this order, whose memory makes room for what waits, and
+        for answers where too many are unread. One that waits for the share of a holder needs room
+        in that alone.
+        """
+        wanted_bytes: defaultdict[Holder | None, int] = defaultdict(int)
+        wanted_bytes[None] = max(self.unread_bytes - self.limit_bytes // 2, 0)
+        for share in self.waiting():
+            wanted_bytes[share.barred] += share.wanted_bytes
+        needed = []
+        for share in offered:
+            short = [
+                holder
+                for holder in (None, share.principal, share.address)
+                if wanted_bytes[holder] > 0
+            ]
+            if short:
+                needed.append(share)
+            for holder in short:
+                wanted_bytes[holder] -= share.held_bytes + share.unread_bytes
+        return needed
 
     def waiting(self) -> Iterator[Share]:
         """All that wait."""
