@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Final, Protocol
@@ -25,6 +24,7 @@ from moldau.server.memory_shares import Budget, MemoryShares, Share
 from moldau.server.outgoing import Offload
 from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import Connection, Request, RequestMetrics
+from moldau.server.turns import Turns
 from moldau.text import short_name
 
 SWEEP_INTERVAL_MS: Final = 1000.0
@@ -71,8 +71,6 @@ class GroupMember(Connection, Protocol):
 
     def swept(self, elapsed_ms: float) -> None: ...
 
-    def take_turn(self) -> None: ...
-
 
 class ConnectionGroup:
     """The connections of one server, and what they share on its loop: limits, the memory their
@@ -115,8 +113,7 @@ class ConnectionGroup:
         self._places = ConnectionPlaces()
         self.connection_numbers = count(1)
         self._flush_queue: list[GroupMember] = []
-        self._line: deque[GroupMember] = deque()
-        self._is_turn_due = False
+        self.turns = Turns(clock, lambda callback: self.loop.call_soon(callback))
         self._waking = False
         self._swept_ms = 0.0
         self._sweep_timer: TimerHandle | None = None
@@ -279,6 +276,11 @@ class ConnectionGroup:
             self.loop.call_soon(self._flush_all)
         self._flush_queue.append(connection)
 
+    def flush_answered(self) -> None:
+        """Send what is answered: it does not wait for a turn of others."""
+        if self._flush_queue:
+            self._flush_all()
+
     def _flush_all(self) -> None:
         queue, self._flush_queue = self._flush_queue, []
         position = 0
@@ -292,27 +294,6 @@ class ConnectionGroup:
                 if not self._flush_queue:
                     self.loop.call_soon(self._flush_all)
                 self._flush_queue.extend(queue[position:])
-
-    def wait_for_turn(self, connection: GroupMember) -> None:
-        """Let the connection take its turn after those that wait already. There is one turn between
-        two looks at the sockets, however many wait: what has come in since then waits for one.
-        """
-        self._line.append(connection)
-        if not self._is_turn_due:
-            self._is_turn_due = True
-            self.loop.call_soon(self._next_turn)
-
-    def _next_turn(self) -> None:
-        connection = self._line.popleft()
-        if self._line:
-            self.loop.call_soon(self._next_turn)
-        else:
-            self._is_turn_due = False
-        try:
-            if self._flush_queue:
-                self._flush_all()  # what is answered does not wait for the turn
-        finally:
-            connection.take_turn()
 
     def on_completed(self, request: Request, response_bytes: int, now_ms: float) -> None:
         self.bytes_sent += response_bytes
@@ -390,19 +371,13 @@ class ConnectionGroup:
         """Close those that are too slow, the slowest of those over their share first, until there
         is room for what waits.
         """
-        wanted_bytes = budget.wanted_bytes()
-        if not wanted_bytes:
-            return
         slow = [
             (connection.share.is_over_share, lag_ms, connection.share)
             for connection in self
             if connection.share.budget is budget and (lag_ms := connection.lag_ms) > MAX_LAG_MS
         ]
         slow.sort(key=lambda each: each[:2], reverse=True)
-        for _, _, share in slow:
-            if wanted_bytes <= 0:
-                break
-            wanted_bytes -= share.held_bytes + share.unread_bytes
+        for share in budget.needed(share for _, _, share in slow):
             self._close_for_others(share)
 
     def _close_for_others(self, share: Share) -> None:

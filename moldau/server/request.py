@@ -11,10 +11,10 @@ broker that forwarded it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from sys import getrefcount
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from moldau.protocol.access_control import (
     CLUSTER_RESOURCE_NAME,
@@ -37,6 +37,8 @@ from moldau.server.fair_shares import FairShares, Lane
 from moldau.server.outgoing import Offload
 from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.quotas.request_time import Stopwatch
+
+T = TypeVar("T")
 
 AT_ONCE_BYTES: Final = 16 * 1024
 """A body above it is decoded in slices: it may hold so many elements that this takes 3 ms."""
@@ -109,6 +111,11 @@ class Connection(Protocol):
 
     def start(self, work: Work) -> None:
         """Run work that ends by itself, for a request of this connection."""
+
+    def in_turns(self, work: Coroutine[object, None, T]) -> Coroutine[object, None, T]:
+        """The same coroutine, for a task: a step waits while its party (the principal, or the
+        address of clients without one) has had what it may have of the loop.
+        """
 
     def on_close(self, callback: Callable[[Any], object]) -> None:
         """Call `callback` with the connection when it ends."""
