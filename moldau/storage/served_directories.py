@@ -86,12 +86,14 @@ class ServedDirectories:
 
     # -- checkpoints -----------------------------------------------------------------------------
 
-    def write_next(self, name: str, log: Log, offset: int) -> None:
+    def write_next(self, name: str, log: Log, next_offset: int) -> None:
         """Write a log's next offset durably, before what depends on it. Raises: OSError."""
         directory = self._table.directory_of.get(log.topic_partition)
         if directory is not None:
             offsets = self._table.offsets(directory, name)
-            self.checkpoints[directory.path][name].write({**offsets, log.topic_partition: offset})
+            self.checkpoints[directory.path][name].write(
+                {**offsets, log.topic_partition: next_offset}
+            )
 
     def prepare(self, directory: LogDirectory, name: str) -> Callable[[], object] | None:
         """The write of the present offsets into a checkpoint file, for a thread that may wait for
