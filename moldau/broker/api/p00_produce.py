@@ -148,13 +148,16 @@ def _append_topic(
             error = ErrorCode.INVALID_TOPIC_EXCEPTION
             message = f"only coordinators write to the internal topic {topic_name}"
     name = topic_name or ""
+    is_first = len(operation.topics) == 1
     for data in topic.partition_data:
+        if not is_first:
+            yield
+        is_first = False
         index = data.index
         slot = PartitionProduceResponse(index=index, base_offset=NO_OFFSET)
         response.partition_responses.append(slot)
         if error is not ErrorCode.NONE:
             operation.fail(slot, error, message)
-            yield
             continue
         records = data.records
         if not isinstance(records, bytearray | memoryview):
@@ -176,7 +179,6 @@ def _append_topic(
             slot.current_leader = LeaderIdAndEpoch(
                 leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
             )
-        yield
 
 
 def _append(
