@@ -21,7 +21,7 @@ from typing import Final
 COMMAND: Final = "> "
 
 
-def compare(path: Path, lines: Iterable[str]) -> None:
+def _compare(path: Path, lines: Iterable[str]) -> None:
     """Assert that the file has these lines, or write it."""
     text = "\n".join(lines).strip() + "\n"
     if os.environ.get("MOLDAU_WRITE_SCRIPTS"):
@@ -29,7 +29,7 @@ def compare(path: Path, lines: Iterable[str]) -> None:
     assert text == path.read_text(encoding="utf-8"), path.name
 
 
-def play(path: Path, execute: Callable[[list[str]], Iterable[str]]) -> None:
+def check_script(path: Path, execute: Callable[[list[str]], Iterable[str]]) -> None:
     """Execute the file's commands, each given as its words, and compare what they bring."""
     lines: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -41,4 +41,4 @@ def play(path: Path, execute: Callable[[list[str]], Iterable[str]]) -> None:
                 assert brought, "an empty line would not be part of the answer"
                 assert not brought.startswith((COMMAND, "#")), brought
                 lines.append(brought)
-    compare(path, lines)
+    _compare(path, lines)

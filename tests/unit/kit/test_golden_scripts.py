@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.golden_scripts import play
+from tests.kit.golden_scripts import check_script
 
 SCRIPT = """\
 # A comment.
@@ -33,7 +33,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_script_that_says_what_happens_passes(path: Path) -> None:
     path.write_text(SCRIPT)
-    play(path, double)
+    check_script(path, double)
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,14 @@ def test_a_script_that_says_something_else_fails_and_stays(
     text = SCRIPT.replace(right, wrong)
     path.write_text(text)
     with pytest.raises(AssertionError):
-        play(path, double)
+        check_script(path, double)
     assert path.read_text() == text
 
 
 def test_a_script_is_written_from_its_commands(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOLDAU_WRITE_SCRIPTS", "1")
     path.write_text(SCRIPT.replace("4\n", "").replace("aa\n", "zz\n"))
-    play(path, double)
+    check_script(path, double)
     assert path.read_text() == SCRIPT
 
 
@@ -60,4 +60,4 @@ def test_a_script_is_written_from_its_commands(path: Path, monkeypatch: pytest.M
 def test_an_answer_that_would_not_be_read_as_one_is_refused(path: Path, line: str) -> None:
     path.write_text("> answer\n")
     with pytest.raises(AssertionError):
-        play(path, lambda words: [line])
+        check_script(path, lambda words: [line])

@@ -23,7 +23,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
 )
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
-from tests.kit.golden_scripts import play
+from tests.kit.golden_scripts import check_script
 from tests.unit.broker.coordinator.group.consumer_harness import Consumer, ConsumerShard
 from tests.unit.broker.coordinator.group.harness import Member, topic_id_of
 from tests.unit.broker.coordinator.harness import MemoryPartition
@@ -303,7 +303,7 @@ def test_script(path: Path) -> None:
         "group": GroupScript,
         "transaction": TransactionScript,
     }
-    play(path, makes[path.stem.partition("_")[0]]().execute)
+    check_script(path, makes[path.stem.partition("_")[0]]().execute)
 
 
 def test_there_are_scripts_of_both_coordinators() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.golden_scripts import play
+from tests.kit.golden_scripts import check_script
 from tests.unit.raft.core.harness import Cluster, Replica, described, voter_set
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -115,7 +115,7 @@ class QuorumScript:
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.txt")), ids=lambda path: path.stem)
 def test_script(path: Path) -> None:
-    play(path, QuorumScript().execute)
+    check_script(path, QuorumScript().execute)
 
 
 def test_there_are_scripts() -> None:
