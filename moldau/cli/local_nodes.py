@@ -25,7 +25,7 @@ import typer
 
 from moldau.cli.options import key_values
 from moldau.cli.output import fail, say, warn
-from moldau.testing.layout import (
+from moldau.local.layout import (
     FIRST_BROKER_ID,
     HIGHEST_PORT,
     MOST_BROKERS,
@@ -41,7 +41,7 @@ from moldau.testing.layout import (
     counting_from,
     replication_properties,
 )
-from moldau.testing.secure_files import SecureFiles
+from moldau.local.secure_files import SecureFiles
 
 logger = logging.getLogger("moldau.supervisor")
 server_app = typer.Typer()
@@ -178,8 +178,7 @@ def make_cluster(directory: Path, layout: ClusterLayout) -> str:
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
         layout.write_configs()
-        # A lone node formats itself, which is faster than doing it here; it knows no users.
-        return layout.format() if len(layout.nodes) > 1 or layout.secure else ""
+        return "" if layout.formats_itself else layout.format()
     except BaseException:
         for made in missing[-1:] or list(directory.iterdir()):
             shutil.rmtree(made, ignore_errors=True)
@@ -188,10 +187,10 @@ def make_cluster(directory: Path, layout: ClusterLayout) -> str:
 
 def run_cluster(layout: ClusterLayout, topics: Sequence[str] = ()) -> int:
     """Run all nodes, creating `topics` before `ready`, until a stop signal; the exit status."""
+    from moldau.local.node_process import NodeProcess
+    from moldau.local.supervisor import Supervisor
+    from moldau.local.watchdog import Watchdog
     from moldau.runtime.telemetry.logs import configure_logging
-    from moldau.testing.node_process import NodeProcess
-    from moldau.testing.supervisor import Supervisor
-    from moldau.testing.watchdog import Watchdog
 
     configure_logging()  # events are not results: they go to stderr, as a node's do
     watchdog = Watchdog(None)

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Final, Self
 
 from moldau.config.backoff import backoff_ms
-from moldau.testing.node_process import STOP_DEADLINE_S, NodeFailed, NodeProcess
+from moldau.local.node_process import STOP_DEADLINE_S, NodeFailed, NodeProcess
 
 #: A node that ends like this would end like this again (see `moldau.broker.__main__`).
 WRONG_CONFIGURATION: Final = 2

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.testing.supervisor import RestartPolicy
+from moldau.local.supervisor import RestartPolicy
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.real
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.real
 SUPERVISE = """
 import sys
 from pathlib import Path
-from moldau.testing import node_process
-from moldau.testing.node_process import NodeProcess
-from moldau.testing.supervisor import RestartPolicy, Supervisor
-from moldau.testing.watchdog import Watchdog
+from moldau.local import node_process
+from moldau.local.node_process import NodeProcess
+from moldau.local.supervisor import RestartPolicy, Supervisor
+from moldau.local.watchdog import Watchdog
 
 home, fake, *names = sys.argv[1:]
 watchdog = Watchdog(None)
