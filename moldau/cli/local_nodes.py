@@ -9,7 +9,6 @@ are free, and what a failure leaves of it is removed.
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import shutil
@@ -43,7 +42,6 @@ from moldau.local.layout import (
 )
 from moldau.local.secure_files import SecureFiles
 
-logger = logging.getLogger("moldau.supervisor")
 server_app = typer.Typer()
 #: Controllers listen this far above the first broker.
 CONTROLLER_PORTS = 100
@@ -210,11 +208,9 @@ def run_cluster(layout: ClusterLayout, topics: Sequence[str] = ()) -> int:
         _tell_how(layout)
 
     try:
-        status = Supervisor([brokers, controllers], say=logger.info).run(on_ready)
+        return Supervisor([brokers, controllers]).run(on_ready)
     finally:
         watchdog.close()
-    logger.info("stopped")
-    return status
 
 
 def dev(

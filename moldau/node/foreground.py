@@ -27,7 +27,7 @@ from moldau.runtime.stop_signals import StopSignals
 from moldau.runtime.telemetry.logs import configure_logging
 from moldau.storage.meta_properties import META_PROPERTIES
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 
 def run_node(arguments: Sequence[str] | None, signals: StopSignals) -> int:
