@@ -176,14 +176,15 @@ def list_all(
     """List access control entries: all, or those described."""
     filters = which.filters(resources.named())
 
-    async def work(admin: SecurityCalls) -> set[AclBinding]:
-        return {each for one in filters for each in await admin.describe_acls(one)}
-
-    rows = _rows(access.ask(SecurityCalls, work))
+    rows = _rows(access.ask(SecurityCalls, lambda admin: _found(admin, filters)))
     if as_json:
         print_json(rows)
     else:
         _print(rows)
+
+
+async def _found(admin: SecurityCalls, filters: list[AclFilter]) -> set[AclBinding]:
+    return {each for one in filters for each in await admin.describe_acls(one)}
 
 
 @app.command("create")
@@ -246,10 +247,7 @@ def create(
         for each_host in host or [WILDCARD]
     ]
 
-    async def work(admin: SecurityCalls) -> None:
-        await admin.create_acls(bindings)
-
-    access.ask(SecurityCalls, work)
+    access.ask(SecurityCalls, lambda admin: admin.create_acls(bindings))
     _print(_rows(bindings))
 
 
@@ -305,14 +303,8 @@ def delete(
         fail("which ones? give what they are about, or --all", status=2)
     filters = which.filters(named)
 
-    async def find(admin: SecurityCalls) -> set[AclBinding]:
-        return {each for one in filters for each in await admin.describe_acls(one)}
-
-    async def remove(admin: SecurityCalls) -> list[AclBinding]:
-        return await admin.delete_acls(filters)
-
     if not yes:
-        found = access.ask(SecurityCalls, find)
+        found = access.ask(SecurityCalls, lambda admin: _found(admin, filters))
         if not found:
             fail("no entry is like that")
         if not sys.stdin.isatty():
@@ -320,7 +312,7 @@ def delete(
         _print(_rows(found))
         if not typer.confirm(f"Delete {len(found)} entries?", err=True):
             raise typer.Exit(1)
-    deleted = access.ask(SecurityCalls, remove)
+    deleted = access.ask(SecurityCalls, lambda admin: admin.delete_acls(filters))
     if not deleted:
         fail("no entry is like that")
     _print(_rows(set(deleted)))
