@@ -39,7 +39,7 @@ from benchmarks.nodes import (
 from benchmarks.sender import SendOrder, SendOutcome
 from benchmarks.stalls import Span, selections, touched, watched
 from benchmarks.wire import CLIENT_ID, ProduceFrame, Wire, joined
-from moldau.cli.bench.figures import process_cpu_seconds
+from moldau.cli.bench.figures import taken
 from moldau.metadata.image.security import AccessControlEntry
 from moldau.protocol.access_control import (
     WILDCARD,
@@ -238,14 +238,12 @@ def _ask(effort: Effort, node: BrokerNode) -> float:
         )
     )
     turns = effort.count(REQUEST_COUNT, least=100) // AT_ONCE
-    with Wire(HOST, node.port) as wire:
-        before = sum(process_cpu_seconds(node.pid))
+    with Wire(HOST, node.port) as wire, taken(node.pid) as cost:
         for _ in range(turns):
             wire.socket.sendall(frame * AT_ONCE)
             for _ in range(AT_ONCE):
                 wire.receive()
-        after = sum(process_cpu_seconds(node.pid))
-    return (after - before) / (turns * AT_ONCE) * 1e6
+    return cost.cpu_seconds(node.pid) / (turns * AT_ONCE) * 1e6
 
 
 # -- a quota -------------------------------------------------------------------------------------

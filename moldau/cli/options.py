@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -256,8 +256,7 @@ def asks(
             if (group := groups.get(each.name)) is None:
                 taken.append((each.name, each.annotation, each.default))
                 continue
-            kinds = get_type_hints(group, include_extras=True)
-            taken += [(one.name, kinds[one.name], one.default) for one in fields(group)]
+            taken += [(name, *option) for name, option in options_of(group).items()]
         end = len(taken) - (taken[-1:] != [] and taken[-1][0] == "as_json")
         taken[end:end] = [(name, kind, default) for name, (kind, default) in options.items()]
         vars(run)["__signature__"] = Signature(
@@ -270,6 +269,15 @@ def asks(
         return run
 
     return decorate
+
+
+def options_of(group: type) -> dict[str, tuple[object, object]]:
+    """Type and default of each field of a dataclass, as `asks` takes options."""
+    kinds = get_type_hints(group, include_extras=True)
+    return {
+        each.name: (kinds[each.name], Parameter.empty if each.default is MISSING else each.default)
+        for each in fields(group)
+    }
 
 
 def key_values(pairs: list[str], option: str) -> dict[str, str]:
