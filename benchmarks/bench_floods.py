@@ -32,7 +32,6 @@ from benchmarks.figures import (
     Spread,
     Table,
     at_most,
-    percentile,
     ratio_of_all,
 )
 from benchmarks.flooder import FloodCost, FloodOrder
@@ -41,7 +40,7 @@ from benchmarks.produce_load import brokers
 from benchmarks.stalls import Span, selections, touched, watched
 from benchmarks.wire import COMMIT_VERSION, RETRY_PAUSE_S, Wire, commit_request
 from moldau.broker.coordinator.key_partitions import partition_for
-from moldau.cli.bench.figures import taken
+from moldau.cli.bench.figures import percentile, taken
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 
 CALM: Final = "calm"
@@ -60,7 +59,7 @@ FIND_VERSION: Final = 2
 LIMIT: Final = 1.2
 LEAST_SHARE: Final = 0.01
 """Of a core, for the control."""
-PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
 UNDISTURBED: Final = "undisturbed"
 CONTROL: Final = "control"
@@ -133,12 +132,14 @@ def _add_rows(
     """
     undisturbed, control, flooded = latencies
     ratios: tuple[Spread, ...] = ()
-    for name, share in PERCENTILES.items():
-        rounds = [Spread.of([percentile(each, share) for each in state]) for state in latencies]
+    for name, percent in PERCENTILES.items():
+        rounds = [
+            Spread.of([percentile(sorted(each), percent) for each in state]) for state in latencies
+        ]
         ratios = (
-            ratio_of_all(control, undisturbed, share),
-            ratio_of_all(flooded, undisturbed, share),
-            ratio_of_all(flooded, control, share),
+            ratio_of_all(control, undisturbed, percent),
+            ratio_of_all(flooded, undisturbed, percent),
+            ratio_of_all(flooded, control, percent),
         )
         table.add(node_name, kind, name, *(cell.text() for cell in (*rounds, *ratios)))
     return ratios
