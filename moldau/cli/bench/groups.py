@@ -325,7 +325,7 @@ async def _pause(leaving: asyncio.Event, seconds: float) -> bool:
 
 @dataclass(slots=True)
 class Phase:
-    """What one phase took, this process and the coordinator's with the id, if one is given."""
+    """What one phase took of this process, and of the coordinator's where its id is given."""
 
     name: str
     cost: Cost
