@@ -142,7 +142,7 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.p43_elect_leaders import ElectionType
     from moldau.protocol.messages.p44_incremental_alter_configs import ConfigOperation
     from moldau.protocol.types import TopicPartition
-    from moldau.runtime.authentication.tokens import OAuthBearerToken
+    from moldau.sasl.oauthbearer.tokens import OAuthBearerToken
 
 __all__ = [
     "AbortTransaction",
@@ -308,6 +308,6 @@ at_first_use(
     protocol.messages.p43_elect_leaders: ElectionType
     protocol.messages.p44_incremental_alter_configs: ConfigOperation
     protocol.types: TopicPartition
-    runtime.authentication.tokens: OAuthBearerToken
+    sasl.oauthbearer.tokens: OAuthBearerToken
     """,
 )
