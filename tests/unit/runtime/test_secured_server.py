@@ -60,6 +60,7 @@ PLAIN_USERS = (
     'user_alice="a-secret" user_bob="b-secret";'
 )
 SALT, ITERATIONS = b"some salt", 4_096
+OTHERS = ScramUsers()
 CAROL = scram_keys(
     "SCRAM-SHA-256",
     salted_password("SCRAM-SHA-256", "c-secret", SALT, ITERATIONS),
@@ -92,13 +93,8 @@ def stores(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
     }
 
 
-OTHERS = ScramUsers()
-
-
-def find_keys(mechanism: str, user: str, is_token: bool) -> KnownKeys:
-    if (mechanism, user, is_token) == ("SCRAM-SHA-256", "carol", False):
-        return KnownKeys(CAROL, user)
-    return OTHERS(mechanism, user, is_token)
+def find_keys(mechanism: str, *name: Any) -> KnownKeys:
+    return KnownKeys(CAROL, "carol") if name == ("carol", False) else OTHERS(mechanism, *name)
 
 
 def configured(protocol: SecurityProtocol, **keys: str) -> tuple[NodeConfig, Endpoint]:
