@@ -23,11 +23,10 @@ T = TypeVar("T")
 MAX_FILE_BYTES: Final = 1024 * 1024
 """What is read of a file with a token, an assertion, a key or a template."""
 
-_PREFIX: Final = "sasl.oauthbearer.assertion"
-FILE_KEY: Final = f"{_PREFIX}.file"
-KEY_FILE_KEY: Final = f"{_PREFIX}.private.key.file"
-PASSPHRASE_KEY: Final = f"{_PREFIX}.private.key.passphrase"
-TEMPLATE_KEY: Final = f"{_PREFIX}.template.file"
+FILE_KEY: Final = "sasl.oauthbearer.assertion.file"
+KEY_FILE_KEY: Final = "sasl.oauthbearer.assertion.private.key.file"
+PASSPHRASE_KEY: Final = "sasl.oauthbearer.assertion.private.key.passphrase"
+TEMPLATE_KEY: Final = "sasl.oauthbearer.assertion.template.file"
 
 
 Assertion: TypeAlias = Callable[[], str]
@@ -88,13 +87,17 @@ class SignedAssertion:
                 f"{KEY_FILE_KEY} is needed, to sign assertions; or {FILE_KEY}"
             )
         self._clock = clock
-        self._algorithm: str = value(f"{_PREFIX}.algorithm").upper()
+        self._algorithm: str = value("sasl.oauthbearer.assertion.algorithm").upper()
         self._passphrase: str | None = value(PASSPHRASE_KEY)
-        claims = {name: value(f"{_PREFIX}.claim.{name}") for name in ("aud", "iss", "sub")}
+        claims = {
+            "aud": value("sasl.oauthbearer.assertion.claim.aud"),
+            "iss": value("sasl.oauthbearer.assertion.claim.iss"),
+            "sub": value("sasl.oauthbearer.assertion.claim.sub"),
+        }
         self._claims = {name: claim for name, claim in claims.items() if claim is not None}
-        self._expires_after_s: int = value(f"{_PREFIX}.claim.exp.seconds")
-        self._begins_before_s: int = value(f"{_PREFIX}.claim.nbf.seconds")
-        self._has_id: bool = value(f"{_PREFIX}.claim.jti.include")
+        self._expires_after_s: int = value("sasl.oauthbearer.assertion.claim.exp.seconds")
+        self._begins_before_s: int = value("sasl.oauthbearer.assertion.claim.nbf.seconds")
+        self._has_id: bool = value("sasl.oauthbearer.assertion.claim.jti.include")
         self._key = WatchedFile(KEY_FILE_KEY, key_file, self._parse_key)
         self._template: Callable[[], tuple[dict[str, Any], dict[str, Any]]] = lambda: ({}, {})
         if template_file is not None:

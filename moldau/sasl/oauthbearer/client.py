@@ -18,8 +18,8 @@ from moldau.config.definition import ConfigError
 from moldau.runtime.aside import Aside
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
 from moldau.runtime.clock import Clock
-from moldau.sasl.login import SaslLogin
-from moldau.sasl.mechanism import MechanismConfig, Value
+from moldau.sasl.login import SaslLogin, Value
+from moldau.sasl.mechanism import MechanismConfig
 from moldau.sasl.oauthbearer.assertions import (
     FILE_KEY,
     KEY_FILE_KEY,
