@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from moldau.protocol.scram import KnownKeys
     from moldau.server.authentication.listener_security import ListenerSecurity
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 SERVER_CLOSE_MS: Final = 2_000
 

@@ -35,7 +35,7 @@ from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log_segments import FlushJob, ReadResult
 from moldau.storage.segment import LogSegment
 
-logger = logging.getLogger("moldau.raft")
+logger = logging.getLogger(__name__)
 
 INLINE_READ_BYTES: Final = 64 * 1024
 """Records near the end of the log are in the page cache: reading this many of them is cheaper than

@@ -157,7 +157,7 @@ class EventQueue:
             self._idle.set()
 
 
-logger = logging.getLogger("moldau.raft")
+logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_MS: Final = 5_000.0
 """How long closing waits for the quorum to elect another leader."""

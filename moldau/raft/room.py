@@ -19,7 +19,7 @@ from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import is_out_of_room
 
-logger = logging.getLogger("moldau.raft")
+logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_MS: Final = 1_000.0
 MAX_PAUSE_MS: Final = 10_000.0

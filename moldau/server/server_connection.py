@@ -68,7 +68,7 @@ OVER_SHARE_FRAME_MS: Final = 10_000.0
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 
-_LOG = logging.getLogger("moldau.server")
+_LOG = logging.getLogger(__name__)
 
 
 class PauseReason:

@@ -87,6 +87,7 @@ AREAS = {
             "tests/unit/runtime",
             "tests/unit/sasl",
             "tests/unit/server/authentication",
+            "tests/unit/server/test_secured_server.py",
         ),
         LISTENERS,
     ),

@@ -42,6 +42,8 @@ from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.config.client import AdminConfig, ClientConfig, parse_address
 from moldau.client.errors import KafkaError, raise_for
+from moldau.local.layout import PortHolder
+from moldau.local.watchdog import Watchdog
 from moldau.metadata.features import SUPPORTED_FEATURES, range_entries
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
@@ -61,8 +63,6 @@ from moldau.raft import METADATA_DIRECTORY
 from moldau.runtime.event_loop import new_event_loop
 from moldau.runtime.fault_words import words_of
 from moldau.testing import Cluster
-from moldau.testing.layout import PortHolder
-from moldau.testing.watchdog import Watchdog
 
 CONTROLLER_COUNT: Final = 3
 BROKER_COUNT: Final = 3

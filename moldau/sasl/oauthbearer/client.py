@@ -71,7 +71,7 @@ _ID_KEY: Final = "sasl.oauthbearer.client.credentials.client.id"
 _SECRET_KEY: Final = "sasl.oauthbearer.client.credentials.client.secret"
 _ISSUER_KEY: Final = "sasl.oauthbearer.assertion.claim.iss"
 
-_LOG = logging.getLogger("moldau.server")
+_LOG = logging.getLogger(__name__)
 
 
 class TokenLogin(SaslLogin):
