@@ -384,7 +384,7 @@ async def test_what_is_read_and_what_is_not_is_said_once(
     said = [
         each.getMessage()
         for each in caplog.records
-        if each.name == "moldau.runtime.authentication.jwks"
+        if each.name == "moldau.sasl.oauthbearer.jwks"
     ]
     assert [text.split(":")[0] for text in said] == [
         "the keys of bearer tokens are not known, tokens are refused",
