@@ -382,9 +382,7 @@ async def test_what_is_read_and_what_is_not_is_said_once(
         asked = provider.asked
         await until_async(_asked(provider, asked + 3), what="three more")
     said = [
-        each.getMessage()
-        for each in caplog.records
-        if each.name == "moldau.sasl.oauthbearer.jwks"
+        each.getMessage() for each in caplog.records if each.name == "moldau.sasl.oauthbearer.jwks"
     ]
     assert [text.split(":")[0] for text in said] == [
         "the keys of bearer tokens are not known, tokens are refused",
