@@ -137,12 +137,14 @@ def test_what_users_call_is_documented():
 
 
 def _exported_names() -> set[str]:
-    """What the packages for users list in `__all__`."""
+    """What the packages for users list in `__all__`, or import as `X as X`."""
     names: set[str] = set()
     for path in python_files(*USERS_PACKAGES):
-        for node in tree_of(path).body if path.name == "__init__.py" else ():
+        for node in ast.walk(tree_of(path)) if path.name == "__init__.py" else ():
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 names.update(ast.literal_eval(node.value))
+            elif isinstance(node, ast.ImportFrom):
+                names.update(each.name for each in node.names if each.asname == each.name)
     assert {"Producer", "Consumer", "Cluster", "settle_sink"} <= names
     return names
 
