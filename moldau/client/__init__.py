@@ -133,7 +133,7 @@ if TYPE_CHECKING:
         ConfigOperation as ConfigOperation,
     )
     from moldau.protocol.types import TopicPartition as TopicPartition
-    from moldau.runtime.authentication.tokens import OAuthBearerToken as OAuthBearerToken
+    from moldau.sasl.oauthbearer.tokens import OAuthBearerToken as OAuthBearerToken
 
 at_first_use(
     globals(),
@@ -179,6 +179,6 @@ at_first_use(
     protocol.messages.p43_elect_leaders: ElectionType
     protocol.messages.p44_incremental_alter_configs: ConfigOperation
     protocol.types: TopicPartition
-    runtime.authentication.tokens: OAuthBearerToken
+    sasl.oauthbearer.tokens: OAuthBearerToken
     """,
 )

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -43,7 +43,6 @@ from moldau.runtime.network import (
 
 if TYPE_CHECKING:
     from moldau.protocol.messages.p18_api_versions import ApiVersionsResponse
-    from moldau.runtime.authentication.sasl import Send
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000.0
 """Default of `request.timeout.ms`."""
@@ -85,8 +84,32 @@ class UnsupportedByPeer(LocalProtocolError):
     """The peer serves no version of the API that we speak."""
 
 
-Authenticator: TypeAlias = "Callable[[Send, str], Awaitable[int]]"
+class Send(Protocol):
+    """Sends a request in the highest version both sides speak and returns the response."""
+
+    async def __call__(self, message: Request[Response], /) -> Response:
+        """Raises what `Connection.send` raises."""
+
+
+Authenticator: TypeAlias = Callable[[Send, str], Awaitable[int]]
 """Logs a connection in; returns for how many ms, 0 for ever. Raises AuthenticationError."""
+
+
+class Login(Protocol):
+    """What this process logs in to its peers with (`moldau.sasl`)."""
+
+    @property
+    def mechanism(self) -> str:
+        """The SASL mechanism's name."""
+
+    async def prepare(self) -> None:
+        """Have what may take long before the peer waits for it. Raises: AuthenticationError."""
+
+    async def authenticate(self, send: Send, peer: str) -> int:
+        """As an `Authenticator`."""
+
+    def change(self, value: Callable[[str], Any]) -> None:
+        """Go by what the keys say now, as far as a login that exists can."""
 
 
 class HeldRequests:

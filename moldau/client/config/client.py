@@ -17,7 +17,7 @@ from moldau.client.config.settings import Settings
 from moldau.client.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from moldau.runtime.authentication.tokens import OAuthBearerToken
+    from moldau.sasl.oauthbearer.tokens import OAuthBearerToken
 
 DEFAULT_PORT: Final = 9092
 

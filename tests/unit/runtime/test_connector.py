@@ -13,6 +13,7 @@ import pytest
 import trustme
 
 from moldau.config import ConfigError, NodeConfig
+from moldau.metadata.scram_users import ScramUsers
 from moldau.runtime.connection import Connection, NothingHeard
 from moldau.runtime.connector import FIRST_PAUSE_MS, Connector, PeerRefused, ToldProblems
 from moldau.runtime.network import AsyncioNetwork
@@ -44,7 +45,7 @@ class Peer:
 
     def __init__(self, config: NodeConfig) -> None:
         [endpoint] = config.listeners
-        security = ListenerSecurity.of(config, endpoint, lambda _mechanism, _user: None)
+        security = ListenerSecurity.of(config, endpoint, ScramUsers())
         self.principals: list[str] = []
         self._server = Server(self._handle)
         self._spec = ListenerSpec("NODES", HOST, 0, security)
@@ -263,7 +264,7 @@ def test_a_node_that_would_refuse_itself(
     config = by_tls(authority, tmp_path / "own", **{"ssl.client.auth": client_auth})
 
     def check() -> None:
-        own = ListenerSecurity.of(config, config.listeners[0], lambda _mechanism, _user: None)
+        own = ListenerSecurity.of(config, config.listeners[0], ScramUsers())
         check_own_certificate(own, peer_security(config, "NODES", MECHANISM_KEY))
 
     check()

@@ -22,6 +22,7 @@ import trustme
 
 from moldau.config import NodeConfig
 from moldau.config.listeners import Endpoint, SecurityProtocol
+from moldau.metadata.scram_users import ScramUsers
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import ReceiveMemory
@@ -31,12 +32,12 @@ from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.schema import Message
-from moldau.protocol.scram import ScramKeys, salted_password, scram_keys
+from moldau.protocol.scram import KnownKeys, salted_password, scram_keys
 from moldau.runtime import tls_transport
-from moldau.runtime.authentication.sasl import PlainExchange, ScramClient
 from moldau.runtime.ports import Ports
 from moldau.runtime.tls_transport import TlsTransport
-from moldau.server.authentication.core.mechanism import WRONG_PASSWORD
+from moldau.sasl.plain import WRONG_PASSWORD, PlainLogin
+from moldau.sasl.scram import ScramClient
 from moldau.server.authentication.listener_security import ListenerSecurity
 from moldau.server.authentication.out_of_place import refuse_handshake, refuse_token
 from moldau.server.authorizer import Authorizer
@@ -58,6 +59,7 @@ PLAIN_USERS = (
     'user_alice="a-secret" user_bob="b-secret";'
 )
 SALT, ITERATIONS = b"some salt", 4_096
+OTHERS = ScramUsers()
 CAROL = scram_keys(
     "SCRAM-SHA-256",
     salted_password("SCRAM-SHA-256", "c-secret", SALT, ITERATIONS),
@@ -90,8 +92,8 @@ def stores(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def find_keys(mechanism: str, user: str) -> ScramKeys | None:
-    return CAROL if (mechanism, user) == ("SCRAM-SHA-256", "carol") else None
+def find_keys(mechanism: str, *name: Any) -> KnownKeys:
+    return KnownKeys(CAROL, "carol") if name == ("carol", False) else OTHERS(mechanism, *name)
 
 
 def configured(protocol: SecurityProtocol, **keys: str) -> tuple[NodeConfig, Endpoint]:
@@ -167,7 +169,7 @@ class Client(Peer):
         """By PLAIN; returns the answer to the token."""
         chosen = await self.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
         assert chosen.error_code == ErrorCode.NONE
-        token = PlainExchange(name, password).first()
+        token = PlainLogin(name, password).first()
         return await self.ask(SaslAuthenticateRequest(auth_bytes=token), 2)
 
     async def who_am_i(self) -> str:
@@ -719,7 +721,7 @@ async def test_who_begins_to_authenticate_again_has_to_end_it(harness: Harness) 
     clock.advance(100_000)
     for each in (good, slow):
         await each.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
-    token = PlainExchange("alice", "a-secret").first()
+    token = PlainLogin("alice", "a-secret").first()
     await good.ask(SaslAuthenticateRequest(auth_bytes=token), 2)
     clock.advance(35_000)
     assert await slow.at_eof()
