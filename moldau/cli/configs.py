@@ -15,11 +15,11 @@ from moldau.cli.options import (
     ClusterAccess,
     asks_cluster,
     key_values,
-    nearest_text,
     registered_broker,
 )
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.cluster import BROKER_RESOURCES, ClusterCalls
+from moldau.text import did_you_mean
 
 app = typer.Typer()
 Entity = Annotated[
@@ -172,4 +172,4 @@ async def _check_deleted(
     known = {key for entries in (await admin.describe_configs(asked)).values() for key in entries}
     for key in keys:
         if key not in known:
-            fail(f"--delete {key}: no such key, and it is not set{nearest_text(key, known)}")
+            fail(f"--delete {key}: no such key, and it is not set{did_you_mean(key, known)}")

@@ -35,6 +35,7 @@ from moldau.config import ConfigError, read_properties_file, small_files
 from moldau.protocol.types import is_legal_topic_name
 from moldau.runtime.connection import UnsupportedByPeer
 from moldau.schema_registry.settings import take_registry_settings
+from moldau.text import did_you_mean
 
 if TYPE_CHECKING:
     from moldau.client.admin.calls import AdminCalls
@@ -420,7 +421,7 @@ def unknown_topic(
 ) -> client.UnknownTopicOrPartition:
     """The error of a topic that does not exist; it names the topics with the nearest names."""
     return client.UnknownTopicOrPartition(
-        f"there is no topic {name!r}{nearest_text(name, known, most=3)}{hint}"
+        f"there is no topic {name!r}{did_you_mean(name, known, most=3)}{hint}"
     )
 
 
@@ -435,14 +436,6 @@ async def registered_broker(admin: ClusterCalls, broker_id: int) -> client.Regis
             return broker
     known = ", ".join(str(broker.node_id) for broker in cluster.brokers)
     fail(f"there is no broker {broker_id}; there are {known or 'none'}")
-
-
-def nearest_text(name: str, known: Iterable[str], most: int = 1) -> str:
-    """The end of an error about a name that is not known: those that it resembles, if any."""
-    from difflib import get_close_matches
-
-    nearest = " or ".join(get_close_matches(name, list(known), n=most))
-    return f"; did you mean {nearest}?" if nearest else ""
 
 
 def ids_text(broker_ids: Iterable[int]) -> str:

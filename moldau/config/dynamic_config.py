@@ -19,8 +19,8 @@ from moldau.config.table import (
     LISTENER_PREFIX,
     PER_LISTENER_KEYS,
     TOPIC_KEYS,
-    did_you_mean,
     find_broker_key,
+    nearest_key,
     removed_answer,
 )
 from moldau.config.values import accept_value, shown
@@ -188,7 +188,7 @@ def _hint(name: str) -> str:
     removed = removed_answer(name)
     if removed is not None:
         return f"; it was removed from Kafka: {removed}"
-    return did_you_mean(name, BROKER_KEYS)
+    return nearest_key(name, BROKER_KEYS)
 
 
 def _check_between_keys(name: str, value: object) -> None:

@@ -38,9 +38,9 @@ from moldau.config.table import (
     PER_MECHANISM_KEYS,
     PLUGIN_PREFIXES,
     TOPIC_KEYS,
-    did_you_mean,
     find_broker_key,
     listener_key_suffix,
+    nearest_key,
     removed_answer,
 )
 from moldau.config.values import accept_value, format_value
@@ -452,7 +452,7 @@ def _unknown_key_warning(name: str, *, quiet: bool) -> str | None:
         key = TOPIC_KEYS[name]
         hint = f" (the node's default is {key.synonyms[0]})" if key.synonyms else ""
         return f"{name} is a topic configuration and has no effect on a node{hint}"
-    hint = did_you_mean(name, BROKER_KEYS)
+    hint = nearest_key(name, BROKER_KEYS)
     return f"{name} is not a known key and has no effect{hint}" if hint or not quiet else None
 
 

@@ -12,6 +12,7 @@ from moldau.config.definition import ConfigKey, ConfigType, Importance, Scope, S
 from moldau.config.keys import GROUP_AREA, NODE_AREAS, SERVED_KEYS, TOPIC_AREA
 from moldau.config.validators import NOT_EMPTY, OFFSET_RESET, Validator, list_of, one_of, within
 from moldau.config.values import parse_value
+from moldau.text import did_you_mean
 
 _UNSERVED_KEYS = os.path.join(os.path.dirname(__file__), "unserved_keys.tsv")
 _REMOVED = "removed"
@@ -166,9 +167,6 @@ def listener_key_suffix(name: str) -> str:
     return mechanism_suffix if is_of_mechanism else suffix
 
 
-def did_you_mean(name: str, known: Mapping[str, ConfigKey]) -> str:
-    """Names the known key that looks most like `name`; empty when none comes close."""
-    from difflib import get_close_matches  # only when there is something to complain about
-
-    matches = get_close_matches(name[:200].lower().replace("_", "."), known, n=1, cutoff=0.8)
-    return f"; did you mean {matches[0]}?" if matches else ""
+def nearest_key(name: str, known: Mapping[str, ConfigKey]) -> str:
+    """As `did_you_mean`, but very much alike: many keys have long parts in common."""
+    return did_you_mean(name, known, likeness=0.8)

@@ -18,8 +18,9 @@ from typing import ClassVar, Final, Self
 from moldau.client.config.keys import REDACTED, Key
 from moldau.client.errors import ConfigurationError
 from moldau.config import ConfigError, read_properties_file
+from moldau.text import did_you_mean
 
-WHERE_LISTED: Final = "docs/compatibility.md"
+WHERE_LISTED: Final = "; docs/compatibility.md lists them"
 _JAVA_KEYS: Final = os.path.join(os.path.dirname(__file__), "java_keys.tsv")
 
 
@@ -185,7 +186,9 @@ class Settings:
         known: Iterable[str] = self.KEYS
         if "." in name:
             known = [*map(dotted, known), *java_keys()]
-        raise ConfigurationError(f"{name}: no such setting{_nearest(name, known)}")
+        raise ConfigurationError(
+            f"{name}: no such setting{did_you_mean(name, known, WHERE_LISTED)}"
+        )
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} cannot be changed; make another one")
@@ -248,17 +251,10 @@ def check_property(name: str, value: str) -> None:
     if name in java_keys():
         return
     known = {dotted(each) for kind in all_kinds() for each in kind.KEYS}
-    raise ConfigurationError(f"{name}: no such setting{_nearest(name, known)}")
+    raise ConfigurationError(f"{name}: no such setting{did_you_mean(name, known, WHERE_LISTED)}")
 
 
 def is_secret(name: str) -> bool:
     """Whether a setting's value is never shown; those that are not known are not."""
     keys = (kind.KEYS.get(name.replace(".", "_")) for kind in all_kinds())
     return any(key is not None and key.sensitive for key in keys)
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
-    matches = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {matches[0]}?" if matches else f"; {WHERE_LISTED} lists them"
