@@ -28,7 +28,7 @@ _CLIENTS_WORDS: Final = {
     ConfigType.PASSWORD: "text",
     ConfigType.LIST: "a list of texts, or one text with commas between them",
 }
-"""What a client's key takes by its type; of the other types the limits say it."""
+"""What a client's key takes by its type. Keys of the other types have limits, which say it."""
 
 
 def shown(key: ConfigKey, text: str | None) -> str | None:
@@ -72,10 +72,9 @@ def value_of(key: ConfigKey, given: object) -> Any:
     if given is None and key.default is None:
         return None
     limits, value = key.validator, _typed(key, given)
-    if value is None:
-        has_words = key.type in _CLIENTS_WORDS and (limits is None or limits.spelling is None)
-        problem = _CLIENTS_WORDS[key.type] if has_words or limits is None else limits.limits
-    elif limits is not None and not limits.accepts(value):
+    if value is None and (limits is None or limits.spelling is None and key.type in _CLIENTS_WORDS):
+        problem = _CLIENTS_WORDS[key.type]
+    elif limits is not None and (value is None or not limits.accepts(value)):
         problem = limits.limits
     elif str(value) in key.refused_values:
         problem = key.refusal

@@ -135,7 +135,9 @@ def test_every_client_has_one_row_of_a_key_and_only_a_default_of_its_own_has_ano
 def test_every_row_says_what_its_status_needs():
     for row in read_rows(FILE):
         if row["status"] == "served":
-            assert row["type"] != "class" or row["annotation"], row
+            kind = row["type"].split()[0]
+            assert row["limits"] or kind in ("boolean", "string", "password", "list"), row
+            assert row["annotation"] or kind != "class", row
         else:
             assert row["area"] == CLIENT, row
             assert bool(row["reason"]) == (row["status"] == "refused"), row
