@@ -72,7 +72,8 @@ def value_of(key: ConfigKey, given: object) -> Any:
     if given is None and key.default is None:
         return None
     limits, value = key.validator, _typed(key, given)
-    if value is None and (limits is None or limits.spelling is None and key.type in _CLIENTS_WORDS):
+    is_choice = limits is not None and limits.spelling is not None
+    if value is None and key.type in _CLIENTS_WORDS and not is_choice:
         problem = _CLIENTS_WORDS[key.type]
     elif limits is not None and (value is None or not limits.accepts(value)):
         problem = limits.limits
