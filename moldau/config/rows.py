@@ -1,7 +1,7 @@
 """The data files of keys: one key a row, with the names of the columns in the first line.
 
-A column that a file lacks is empty. A key's `limits` are a name in `validators.NAMED`, a range as
-in `1..9` or `0..`, or an enumeration as in `a|b`.
+A key's `limits` are a name in `validators.NAMED`, a range as in `1..9` or `0..`, or an enumeration
+as in `a|b` or `any case: a|b`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def read_rows(file_name: str) -> Iterator[dict[str, str]]:
 
 
 def key_of_row(row: Mapping[str, str]) -> ConfigKey:
-    """A key that the table has in a data file. One that nothing says where to change is a client's:
-    its type may name a unit, as in `long ms`, and its limits a value that they lack, and why, as in
+    """The key that a row declares. In a file without the column `changeable` it is a client's: its
+    type may name a unit, as in `long ms`, and its limits may leave out a value and say why, as in
     `-1..9 but 0: a reason`.
     """
     kind, _, unit = row["type"].partition(" ")

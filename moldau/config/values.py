@@ -69,7 +69,7 @@ def value_of(key: ConfigKey, given: object) -> Any:
 
     Raises ConfigError: not of that type, or outside the limits.
     """
-    if given is None and key.default is None:
+    if given is None and key.default is None and key.type not in _BOUNDS:
         return None
     limits, value = key.validator, _typed(key, given)
     is_choice = limits is not None and limits.spelling is not None
