@@ -209,10 +209,10 @@ def check_property(name: str, value: str) -> None:
     """Raises ConfigurationError: no client has a setting of that dotted name, or it cannot have
     that value.
     """
-    for key in served_by(name).values():
-        _converted(key, value)
-        return
-    if name not in unserved_client_keys():
+    keys = [*served_by(name).values()]
+    if keys:
+        _converted(keys[0], value)
+    elif name not in unserved_client_keys():
         raise _unknown(name, served_names())
 
 
