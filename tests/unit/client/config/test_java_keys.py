@@ -117,7 +117,7 @@ def test_no_key_is_both_served_and_not():
     assert served.isdisjoint(unserved_client_keys())
 
 
-def test_every_client_has_one_row_of_a_key_and_only_a_default_of_its_own_has_another():
+def test_a_second_row_of_a_key_gives_one_client_another_default():
     rows = list(read_rows(FILE))
     pairs = [(area, row["key"]) for row in rows for area in areas_of(row)]
     assert len(pairs) == len(set(pairs))
