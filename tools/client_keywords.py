@@ -15,7 +15,7 @@ from moldau.config.rows import read_rows
 
 TARGET = Path(__file__).resolve().parent.parent / "moldau" / "client" / "config" / "keywords.pyi"
 CONSTRUCTOR = "bootstrap.servers"
-"""An argument of its own, and no keyword setting."""
+"""The one key that a constructor takes by position, and not among its keyword settings."""
 
 HEAD = '''\
 """The types of clients' settings. Written by tools/client_keywords.py (`make fmt`): do not edit.

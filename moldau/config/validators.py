@@ -18,7 +18,7 @@ _REPLICA: Final = re.compile(r"(?:\d+:\d+)?", re.ASCII)
 class Validator(NamedTuple):
     """`accepts` says whether a parsed, non-null value is inside the limits; `limits` are these as a
     clause that follows "must be". `spelling` of an enumeration is how it spells a word itself; None
-    for what is none of its words.
+    for any other text.
     """
 
     accepts: Callable[[Any], bool]

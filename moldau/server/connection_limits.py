@@ -17,7 +17,7 @@ from moldau.server.memory_shares import DEFAULT_MEMORY_LIMIT_BYTES, MemoryShares
 from moldau.server.quotas.core.connection_rates import ConnectionRates
 
 NO_LIMIT: Final = -1
-"""Kafka's `queued.max.request.bytes` without a limit of its own."""
+"""The value of `queued.max.request.bytes` that sets none."""
 
 
 @dataclass(frozen=True, slots=True)
