@@ -26,7 +26,7 @@ from moldau.cli.options import (
     parse_topics,
     require_groups,
 )
-from moldau.cli.output import complain, fail, print_json, print_table, say
+from moldau.cli.output import complain, fail, print_json, print_rows, print_table, say
 from moldau.client.admin.groups import GroupCalls
 from moldau.protocol.types import by_topic
 from moldau.text import did_you_mean
@@ -369,13 +369,7 @@ def list_groups(
             lambda groups: groups.list_groups(states=chosen_states, group_types=chosen_types),
         )
     ]
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        ("group", "type", "protocol", "state", "coordinator"),
-        (row.values() for row in rows),
-    )
+    print_rows(("group", "type", "protocol", "state", "coordinator"), rows, as_json=as_json)
 
 
 @app.command("delete")

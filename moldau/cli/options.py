@@ -17,11 +17,12 @@ import sys
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -233,25 +234,50 @@ def asks(
     options: Mapping[str, tuple[object, object]], make: Callable[..., object]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command options (by name: type and default) in place of its first parameter, which
-    `make` makes of them. They come behind the command's own options, before `--json`.
+    `make` makes of them. They come behind the command's own options, before `--json`. In place of
+    every other parameter that is a dataclass come its fields, which several commands may take.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        _, *own = signature(command, eval_str=True).parameters.values()
+        groups: dict[str, Any] = {
+            each.name: each.annotation for each in own if is_dataclass(each.annotation)
+        }
+
         @wraps(command)
         def run(**given: Any) -> None:
-            command(make(**{name: given.pop(name) for name in options}), **given)
+            access = make(**{name: given.pop(name) for name in options})
+            for name, group in groups.items():
+                given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+            command(access, **given)
 
-        _, *own = signature(command, eval_str=True).parameters.values()
-        end = len(own) - (own[-1:] != [] and own[-1].name == "as_json")
-        own[end:end] = [
-            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
-            for name, (kind, default) in options.items()
-        ]
-        vars(run)["__signature__"] = Signature(own)
-        run.__annotations__ = {each.name: each.annotation for each in own}
+        taken: list[tuple[str, object, object]] = []
+        for each in own:
+            if (group := groups.get(each.name)) is None:
+                taken.append((each.name, each.annotation, each.default))
+                continue
+            taken += [(name, *option) for name, option in options_of(group).items()]
+        end = len(taken) - (taken[-1:] != [] and taken[-1][0] == "as_json")
+        taken[end:end] = [(name, kind, default) for name, (kind, default) in options.items()]
+        vars(run)["__signature__"] = Signature(
+            [
+                Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+                for name, kind, default in taken
+            ]
+        )
+        run.__annotations__ = {name: kind for name, kind, _ in taken}
         return run
 
     return decorate
+
+
+def options_of(group: type) -> dict[str, tuple[object, object]]:
+    """Type and default of each field of a dataclass, as `asks` takes options."""
+    kinds = get_type_hints(group, include_extras=True)
+    return {
+        each.name: (kinds[each.name], Parameter.empty if each.default is MISSING else each.default)
+        for each in fields(group)
+    }
 
 
 def key_values(pairs: list[str], option: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from moldau.config.definition import ConfigError, ConfigKey, Values
 from moldau.config.table import BROKER_KEYS, REMOVED_TOPIC_KEYS, TOPIC_KEYS, nearest_key
 from moldau.config.values import accept_value, shown
 
-_log = logging.getLogger("moldau.config")
+_log = logging.getLogger(__name__)
 
 UNIT_MS: Final[Mapping[str, int]] = {
     "log.retention.minutes": 60 * 1000,

@@ -83,7 +83,7 @@ DEFAULT_TIMEOUT_MS: Final = 30_000
 MAX_TIMEOUT_MS: Final = 60_000
 """How long a request for a change waits at most, whatever time its client gives it."""
 
-logger = logging.getLogger("moldau.controller.apis")
+logger = logging.getLogger(__name__)
 
 ACTIVE_CONTROLLER_APIS: Final = frozenset(
     map(ApiKey, (*HANDLERS, *LIMITED_HANDLERS, *TOKEN_HANDLERS))

@@ -205,7 +205,7 @@ class Turns:
                 self._timer = self._clock.call_later(0.0, self._run)
 
 
-logger = logging.getLogger("moldau.controller")
+logger = logging.getLogger(__name__)
 
 MAX_WAITING_REQUESTS: Final = 1_000
 MIN_SESSION_CHECK_MS: Final = 10.0

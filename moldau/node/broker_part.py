@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from moldau.server.authentication.listener_security import ListenerSecurity
     from moldau.server.authentication.token_credentials import TokenCredentials
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 SERVER_CLOSE_MS: Final = 2_000
 

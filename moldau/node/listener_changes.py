@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MakeSecurity: TypeAlias = "Callable[[Mapping[str, Any]], ListenerSecurity | None]"
 """A listener's security out of typed values by `listener.name.LISTENER.KEY`."""
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 
 class ListenerChanges:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LOGIN_PATIENCE_S: Final = 10.0
 """How long a start waits for the first token."""
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 
 def listener_specs(

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from moldau.node.http.access import HttpAccess, HttpSecurity
     from moldau.node.http.server import HttpListener
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 HTTP_PATIENCE_S: Final = 1.0
 

@@ -67,7 +67,7 @@ from moldau.server.standard_authorizer import StandardAuthorizer
 if TYPE_CHECKING:
     from moldau.server.authentication.listener_security import ListenerSecurity
 
-logger = logging.getLogger("moldau.controller")
+logger = logging.getLogger(__name__)
 
 ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, object]], object]
 LeaderWatcher: TypeAlias = Callable[[LeaderAddress | None], None]

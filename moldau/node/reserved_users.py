@@ -14,7 +14,7 @@ from moldau.node.listeners import names_of_node
 
 MAX_TOLD: Final = 20
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 
 def warn_of_reserved_users(config: NodeConfig, image: MetadataImage) -> None:

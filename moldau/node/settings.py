@@ -71,7 +71,7 @@ def http_address(config: NodeConfig) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 LOG_LEVEL = "moldau.log.level"
 

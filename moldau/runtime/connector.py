@@ -34,7 +34,7 @@ MOST_PAUSE_MS: Final = 1_000.0
 MOST_KEPT_PROBLEMS: Final = 256
 """Peers whose problems are remembered; a cluster has fewer nodes that refuse this one."""
 
-_LOG = logging.getLogger("moldau.network")
+_LOG = logging.getLogger(__name__)
 
 
 class PeerRefused(ConnectionError):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from moldau.server.request import Request
 
 
-_LOG: Final = logging.getLogger("moldau.server")
+_LOG: Final = logging.getLogger(__name__)
 
 
 MAX_WAITING_REQUESTS: Final = 128

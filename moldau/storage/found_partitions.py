@@ -26,7 +26,7 @@ from moldau.storage.log_table import OfflinePartition
 if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 
 class FoundPartitions:

@@ -38,7 +38,7 @@ from moldau.storage.periodic import PeriodicJob
 if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 MAX_REMOVALS_PER_CALL = 64
 """Paths removed in one visit to a disk thread, so that others get their turn."""

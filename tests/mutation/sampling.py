@@ -87,6 +87,7 @@ AREAS = {
             "tests/unit/client/cluster/test_security.py",
             "tests/unit/runtime",
             "tests/unit/server/authentication",
+            "tests/unit/server/test_secured_server.py",
         ),
         LISTENERS,
     ),

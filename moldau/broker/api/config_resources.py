@@ -167,13 +167,11 @@ async def listener_problem(
 
 
 def known_loggers() -> list[str]:
-    """Names of the loggers whose level can be changed, "root" first."""
-    names = sorted(
-        name
-        for name, entry in logging.Logger.manager.loggerDict.items()
-        if isinstance(entry, logging.Logger) and name.split(".")[0] == "moldau"
-    )
-    return ["root", *names]
+    """Names of the loggers whose level can be changed, "root" first: modules that log, and the
+    packages that they are in.
+    """
+    names = logging.Logger.manager.loggerDict
+    return ["root", *sorted(name for name in names if name.split(".")[0] == "moldau")]
 
 
 def logger_level(logger_name: str) -> tuple[str, bool]:

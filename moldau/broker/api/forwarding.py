@@ -28,7 +28,7 @@ from moldau.protocol.schema import AnyRequest, Message, Request, Response
 from moldau.runtime.fault_words import words_of
 from moldau.server.request import RequestContext
 
-logger = logging.getLogger("moldau.broker.api.forwarding")
+logger = logging.getLogger(__name__)
 
 FORWARD_SLACK_MS: Final = 1_000
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from moldau.broker.coordinator.transaction.verification import TransactionVerifier
 
 
-logger = logging.getLogger("moldau.broker.lifecycle.background")
+logger = logging.getLogger(__name__)
 
 
 class Background:

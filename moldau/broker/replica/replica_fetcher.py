@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Meter, Registry
 
-logger = logging.getLogger("moldau.broker.replica.replication")
+logger = logging.getLogger(__name__)
 
 FIRST_FETCH_BY_TOPIC_ID: Final = 13
 FIRST_FETCH_WITH_REPLICA_STATE: Final = 15

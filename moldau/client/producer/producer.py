@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 ROOM_SHARE: Final = 8
 """`wait_for_room` waits until this part of `buffer.memory` is free."""
 
-_LOG: Final = logging.getLogger("moldau.client.producer")
+_LOG: Final = logging.getLogger(__name__)
 _running_loop = asyncio.get_running_loop
 
 

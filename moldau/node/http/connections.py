@@ -31,7 +31,7 @@ from moldau.runtime.telemetry.logs import Event
 from moldau.server.audit_log import Lines
 from moldau.text import quoted
 
-logger = logging.getLogger("moldau.node.http")
+logger = logging.getLogger(__name__)
 
 SERVER: Final = "moldau"
 """The header `Server`, on every answer: without a version of anything."""
@@ -154,7 +154,7 @@ class HttpConnection(web.RequestHandler):
             server,
             loop=asyncio.get_running_loop(),
             access_log=cast(logging.Logger, None),
-            logger=logging.getLogger("moldau.node.http.protocol"),
+            logger=logger,
             keepalive_timeout=connections.limits.idle_timeout_s,
             lingering_time=LINGER_S,
             auto_decompress=False,

@@ -56,7 +56,7 @@ RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 EDWARDS_ALGORITHMS: Final = ("EdDSA", "Ed25519")
 _PUBLIC_MEMBERS: Final = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 
-_LOG = logging.getLogger("moldau.server")
+_LOG = logging.getLogger(__name__)
 
 
 class VerifiesSignature(Protocol):

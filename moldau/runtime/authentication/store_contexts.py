@@ -24,7 +24,7 @@ _Signature: TypeAlias = tuple[tuple[int, ...] | None, ...]
 _OF_THE_MACHINE: Final = (StoreUnreadable, OSError, RuntimeError, MemoryError)
 """How the making of a context fails for want of files, memory or threads: another time may do."""
 
-_LOG = logging.getLogger("moldau.server")
+_LOG = logging.getLogger(__name__)
 
 
 class StoreContexts:

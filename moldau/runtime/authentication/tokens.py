@@ -24,7 +24,7 @@ from moldau.runtime.shared_work import outcome_of
 
 RENEWAL_PATIENCE_S: Final = 2.0
 
-_LOG = logging.getLogger("moldau.network")
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

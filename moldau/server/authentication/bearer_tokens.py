@@ -66,7 +66,7 @@ _UNSECURED: Final = (
 _UNSECURED_OPTIONS: Final = "unsecured"
 """What the options of OAuthBearerLoginModule that ask for unsecured tokens begin with."""
 
-_LOG = logging.getLogger("moldau.server")
+_LOG = logging.getLogger(__name__)
 
 
 class SignedTokens:

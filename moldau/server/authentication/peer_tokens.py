@@ -32,7 +32,7 @@ from moldau.server.authentication.bearer_tokens import (
 )
 from moldau.server.authentication.listener_security import jaas_key
 
-_LOG = logging.getLogger("moldau.server")
+_LOG = logging.getLogger(__name__)
 
 
 def peer_tokens(

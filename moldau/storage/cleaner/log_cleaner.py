@@ -45,7 +45,7 @@ from moldau.storage.transaction_proof import prove
 if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 MAX_LOST_WORKERS = 3
 """So often in a row may a log's cleaning end its process (a fault of ours, or no memory left)."""

@@ -30,12 +30,12 @@ from moldau.client import (
     ScramMechanism,
     ScramUpsertion,
 )
+from moldau.local.certificate_authority import CertificateAuthority
 from moldau.runtime.authentication import AuthenticationError
 from moldau.runtime.authentication.sasl import SaslCredentials, authenticate
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
-from moldau.testing.certificate_authority import CertificateAuthority
 from tests.kit.servers import Servers, plain_of
 from tests.kit.soaks import Say
 from tests.kit.waiting import until

@@ -183,7 +183,7 @@ async def test_a_login_is_tried_again_after_a_pause_and_told_once(
                 clock.advance(FIRST_PAUSE_MS * 2**number)
             with pytest.raises(PeerRefused, match="the user name or the password is wrong"):
                 await trying
-    told = [each.getMessage() for each in caplog.records if each.name == "moldau.network"]
+    told = [each.getMessage() for each in caplog.records if each.name == "moldau.runtime.connector"]
     assert len(told) == 1
     assert "listener NODES" in told[0]
     assert "wrong-secret" not in caplog.text
@@ -231,7 +231,7 @@ async def test_two_ways_to_a_peer_say_once_what_is_wrong_with_it(
         with pytest.raises(PeerRefused):
             await wrong[1].connect(HOST, peer.port)
         port = f":{peer.port}"
-    said = [each.getMessage() for each in caplog.records if each.name == "moldau.network"]
+    said = [each.getMessage() for each in caplog.records if each.name == "moldau.runtime.connector"]
     refused, again = "no connection of listener NODES", "takes connections of this node again"
     assert [refused in line for line in said] == [True, True, False, True]
     assert again in said[2]

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.server.request import RequestContext
 
-logger = logging.getLogger("moldau.broker.coordinator.groups")
+logger = logging.getLogger(__name__)
 
 MAX_LOOK_UPS: Final = 1_000
 """Groups whose regular expressions wait to be looked up; one more tries again with a heartbeat."""

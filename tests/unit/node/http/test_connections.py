@@ -37,7 +37,7 @@ UNREAD = "the answer is not taken in time"
 
 def problems(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     """Address and problem of each line about clients."""
-    lines = [each.msg for each in caplog.records if each.name == "moldau.node.http"]
+    lines = [each.msg for each in caplog.records if each.name == "moldau.node.http.connections"]
     return [
         (line.fields["host"], line.fields["problem"])
         for line in lines
@@ -383,7 +383,7 @@ async def test_what_clients_get_wrong_is_counted(
             await client.closed()
         assert len(problems(caplog)) == 1
         await pass_time(20_000)
-        lines = [each for each in caplog.records if each.name == "moldau.node.http"]
+        lines = [each for each in caplog.records if each.name == "moldau.node.http.connections"]
         [first, count] = lines[-2:]
         text = "HTTP client at 10.0.0.1: what it sends is no HTTP"
         assert first.getMessage() == text

@@ -243,9 +243,9 @@ async def test_it_ends_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     assert made.port == 0
     await made.start(HOST, 0)
     assert made.port > 1
-    assert [each.getMessage() for each in caplog.records if each.name == "moldau.node.http"] == [
-        f"HTTP listener on {HOST}:{made.port}"
-    ]
+    assert [
+        each.getMessage() for each in caplog.records if each.name == "moldau.node.http.server"
+    ] == [f"HTTP listener on {HOST}:{made.port}"]
     client = await Site(made).client()
     ended = []
 

@@ -380,7 +380,11 @@ async def test_what_is_read_and_what_is_not_is_said_once(
         provider.answer = BAD_ANSWERS["garbage"]
         asked = provider.asked
         await until_async(_asked(provider, asked + 3), what="three more")
-    said = [each.getMessage() for each in caplog.records if each.name == "moldau.server"]
+    said = [
+        each.getMessage()
+        for each in caplog.records
+        if each.name == "moldau.runtime.authentication.jwks"
+    ]
     assert [text.split(":")[0] for text in said] == [
         "the keys of bearer tokens are not known, tokens are refused",
         "1 keys of bearer tokens from http",

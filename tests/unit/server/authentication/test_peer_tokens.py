@@ -70,7 +70,9 @@ async def test_a_token_of_a_file_and_a_missing_one_is_one_line(
                 await own.connect(HOST, peer.port)
             clock.advance(60_000)
         assert (one.principals, other.principals) == ([], [])
-        said = [each.getMessage() for each in caplog.records if each.name == "moldau.network"]
+        said = [
+            each.getMessage() for each in caplog.records if each.name == "moldau.runtime.connector"
+        ]
         assert len(said) == 1
         assert said[0].startswith("no connection of listener NODES to another node: token file")
         (tmp_path / "token").write_text(signer.token(claims_of("node-1")))

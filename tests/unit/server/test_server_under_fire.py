@@ -24,9 +24,8 @@ from moldau.server.server_connection import (
 from moldau.server.turns import AT_ONCE_MS
 from tests.kit.dice import drawn_seed
 from tests.kit.manual_clock import ManualClock
+from tests.kit.server_harness import Harness, Peer, response
 from tests.kit.waiting import until_async
-
-from .conftest import Harness, Peer, response
 
 pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 

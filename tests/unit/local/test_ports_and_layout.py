@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from moldau.config import NodeConfig
-from moldau.raft import VoterSet
-from moldau.raft.snapshot_files import BOOTSTRAP_SNAPSHOT, read_snapshot_file, snapshot_path
-from moldau.runtime.filesystem import OsFilesystem
-from moldau.storage.meta_properties import MetaProperties, read_meta_properties
-from moldau.testing.layout import (
+from moldau.local.layout import (
     ClusterLayout,
     LayoutError,
     NodeSpec,
@@ -22,6 +18,10 @@ from moldau.testing.layout import (
     counting_from,
     ephemeral_range,
 )
+from moldau.raft import VoterSet
+from moldau.raft.snapshot_files import BOOTSTRAP_SNAPSHOT, read_snapshot_file, snapshot_path
+from moldau.runtime.filesystem import OsFilesystem
+from moldau.storage.meta_properties import MetaProperties, read_meta_properties
 
 HOST = "127.0.0.1"
 

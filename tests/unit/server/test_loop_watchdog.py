@@ -20,8 +20,7 @@ from moldau.server.loop_watchdog import (
 )
 from moldau.server.request import Request
 from tests.kit.manual_clock import ManualClock
-
-from .conftest import Harness, Written, response
+from tests.kit.server_harness import Harness, Written, response
 
 STALLS = "kafka.server:type=DataLoop,name=Stalls"
 

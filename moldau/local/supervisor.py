@@ -1,4 +1,4 @@
-"""Keeps the nodes of a cluster running in the foreground, one line per event.
+"""Keeps the nodes of a cluster running in the foreground, one line of the log per event.
 
 Owns starting, restarting with back-off, and the orderly end of all. Must not know what nodes do, or
 be run outside of the main thread (it owns the signals). Invariant: when `run` returns no node is
@@ -8,6 +8,7 @@ left; should this process be killed, the watchdog of its nodes ends them.
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import select
 import signal
@@ -20,8 +21,9 @@ from types import FrameType
 from typing import Final, Self
 
 from moldau.config.backoff import backoff_ms
-from moldau.testing.node_process import STOP_DEADLINE_S, NodeFailed, NodeProcess
+from moldau.local.node_process import STOP_DEADLINE_S, NodeFailed, NodeProcess
 
+logger = logging.getLogger(__name__)
 #: A node that ends like this would end like this again (see `moldau.broker.__main__`).
 WRONG_CONFIGURATION: Final = 2
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -73,7 +75,6 @@ class Supervisor:
     Args:
         groups: nodes by name; groups are stopped one after the other (brokers, then controllers,
             which a broker needs for its controlled shutdown), and started all at once.
-        say: gets one line per event.
         policy: back-off.
     """
 
@@ -81,13 +82,11 @@ class Supervisor:
         self,
         groups: Sequence[Mapping[str, NodeProcess]],
         *,
-        say: Callable[[str], None],
         policy: RestartPolicy | None = None,
     ) -> None:
         self._groups = [
             [_Supervised(name, process) for name, process in group.items()] for group in groups
         ]
-        self._say = say
         self._policy = policy or RestartPolicy()
         self._random = random.Random()
         self._was_ready = False
@@ -120,6 +119,7 @@ class Supervisor:
                 is_orderly = bool(signals.stop_count)
             finally:
                 is_orderly = self._stop_all(signals) and is_orderly
+                logger.info("stopped")
         return 0 if is_orderly else 1
 
     # -- running ---------------------------------------------------------------------------------
@@ -146,14 +146,14 @@ class Supervisor:
             self._fail(node, _now_ms(), f"cannot be started: {error.strerror or error}")
             return
         node.state = _State.STARTING
-        self._say(f"{node.name} starts as process {node.process.pid}")
+        logger.info(f"{node.name} starts as process {node.process.pid}")
 
     def _look_at_start(self, node: _Supervised, now_ms: float) -> None:
         address = node.process.take_address()
         if address is not None:
             node.state = _State.SERVING
             node.serving_since_ms = now_ms
-            self._say(f"{node.name} serves on {address}")
+            logger.info(f"{node.name} serves on {address}")
 
     def _ended(self, node: _Supervised, now_ms: float) -> None:
         status = node.process.exit_code
@@ -169,12 +169,12 @@ class Supervisor:
         node.failure_count += 1
         if for_good or (not self._was_ready and node.failure_count >= MOST_FAILED_STARTS):
             node.state = _State.GIVEN_UP
-            self._say(f"{node.name} {why}; it is not started again")
+            logger.info(f"{node.name} {why}; it is not started again")
             return
         pause_ms = self._policy.pause_ms(node.failure_count, self._random)
         node.state = _State.PAUSED
         node.due_ms = now_ms + pause_ms
-        self._say(f"{node.name} {why}; it starts again in {pause_ms / 1000:.1f} s")
+        logger.info(f"{node.name} {why}; it starts again in {pause_ms / 1000:.1f} s")
 
     def _wait_s(self) -> float:
         due = [node.due_ms for node in self._nodes if node.state is _State.PAUSED]
@@ -192,7 +192,7 @@ class Supervisor:
             for node in running:
                 with contextlib.suppress(NodeFailed):  # it may have ended by itself just now
                     node.process.ask_to_stop()
-                    self._say(f"{node.name} is asked to stop")
+                    logger.info(f"{node.name} is asked to stop")
             end_ms = _now_ms() + STOP_DEADLINE_S * 1000
             while any(node.process.running for node in running):
                 if signals.stop_count > 1 or _now_ms() >= end_ms:
@@ -204,7 +204,7 @@ class Supervisor:
                 is_early = node.state is _State.STARTING and status == -signal.SIGTERM
                 has_stopped = status == 0 or is_early
                 is_orderly = is_orderly and has_stopped
-                self._say(f"{node.name} {'stopped' if has_stopped else f'ended {_how(status)}'}")
+                logger.info(f"{node.name} {'stopped' if has_stopped else f'ended {_how(status)}'}")
             for node in group:
                 if node not in running:
                     node.process.kill()  # collects the end of one that is gone

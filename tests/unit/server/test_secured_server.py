@@ -48,9 +48,8 @@ from moldau.server.server import ListenerSpec, Server
 from moldau.server.server_connection import ServerConnection
 from tests.kit.counting import Newcomers, collector_at_rest
 from tests.kit.manual_clock import ManualClock
+from tests.kit.server_harness import Harness, Peer
 from tests.kit.waiting import until_async
-
-from .conftest import Harness, Peer
 
 pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 

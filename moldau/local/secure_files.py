@@ -101,7 +101,7 @@ class SecureFiles:
         if "," in str(self.directory.absolute()) or '"' in str(self.directory.absolute()):
             raise NotSecured(f"{self.directory}: a comma or a quotation mark in the path")
         try:
-            from moldau.testing.certificate_authority import CertificateAuthority, CertificateError
+            from moldau.local.certificate_authority import CertificateAuthority, CertificateError
         except ImportError:
             raise NotSecured(
                 "a secured cluster needs the cryptography package: pip install 'moldau[tls]'"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.testing.watchdog import Watchdog
+from moldau.local.watchdog import Watchdog
 
 pytestmark = pytest.mark.real
 

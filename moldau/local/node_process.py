@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from moldau.local.watchdog import Watchdog
 from moldau.runtime.private_files import owner_only
-from moldau.testing.watchdog import Watchdog
 
 #: What a node is.
 COMMAND = (sys.executable, "-m", "moldau.broker")

@@ -14,19 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from moldau.testing.supervisor import RestartPolicy
+from moldau.local.supervisor import RestartPolicy
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.real
 
 #: Supervises the nodes named in its arguments, `-` between the groups.
 SUPERVISE = """
+import logging
 import sys
 from pathlib import Path
-from moldau.testing import node_process
-from moldau.testing.node_process import NodeProcess
-from moldau.testing.supervisor import RestartPolicy, Supervisor
-from moldau.testing.watchdog import Watchdog
+from moldau.local import node_process
+from moldau.local.node_process import NodeProcess
+from moldau.local.supervisor import RestartPolicy, Supervisor
+from moldau.local.watchdog import Watchdog
 
 home, fake, *names = sys.argv[1:]
 watchdog = Watchdog(None)
@@ -42,7 +43,8 @@ for name in names:
         )
 policy = RestartPolicy(first_ms=1, most_ms=20)
 say = lambda line: print(line, flush=True)
-status = Supervisor(groups, say=say, policy=policy).run(lambda: say("all ready"))
+logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stdout)
+status = Supervisor(groups, policy=policy).run(lambda: say("all ready"))
 watchdog.close()
 sys.exit(status)
 """
@@ -112,6 +114,7 @@ def test_all_start_and_stop_group_by_group(tmp_path: Path, number: signal.Signal
         "b1 stopped",
         "b2 stopped",
         "c1 stopped",
+        "stopped",
     ]
 
 
@@ -166,7 +169,7 @@ def test_a_second_signal_kills_what_does_not_stop(tmp_path: Path):
         run.process.send_signal(signal.SIGTERM)
         run.until("^n is asked to stop$")
         assert run.end(signal.SIGTERM) == 1
-    assert run.lines[-1] == "n ended by SIGKILL"
+    assert run.lines[-2:] == ["n ended by SIGKILL", "stopped"]
 
 
 def test_a_silent_node_keeps_the_others_from_being_all_ready(tmp_path: Path):

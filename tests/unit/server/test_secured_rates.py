@@ -11,10 +11,10 @@ from moldau.config.listeners import SecurityProtocol
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.quotas.core.connection_rates import ConnectionRates
 from tests.kit.manual_clock import ManualClock
+from tests.kit.server_harness import Harness
 from tests.kit.waiting import until_async
 
 from . import test_secured_server
-from .conftest import Harness
 from .test_secured_server import secured
 
 pytestmark = pytest.mark.real

@@ -41,9 +41,8 @@ from moldau.server.server_connection import (
     MAX_PENDING_RESPONSE_BYTES,
 )
 from tests.kit.manual_clock import ManualClock
+from tests.kit.server_harness import Harness, Peer, Written, response
 from tests.kit.waiting import until_async
-
-from .conftest import Harness, Peer, Written, response
 
 pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 

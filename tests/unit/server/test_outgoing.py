@@ -16,9 +16,8 @@ from moldau.server import outgoing
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.request import Request
 from tests.kit.dice import drawn_seed
+from tests.kit.server_harness import Harness, response
 from tests.kit.waiting import until_async
-
-from .conftest import Harness, response
 
 pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 
