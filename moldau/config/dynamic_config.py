@@ -26,18 +26,7 @@ from moldau.config.table import (
 from moldau.config.values import accept_value, shown
 
 CHANGED_PER_LISTENER: Final = frozenset(
-    {
-        "ssl.key.password",
-        "ssl.keystore.certificate.chain",
-        "ssl.keystore.key",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-        "ssl.keystore.type",
-        "ssl.truststore.certificates",
-        "ssl.truststore.location",
-        "ssl.truststore.password",
-        "ssl.truststore.type",
-    }
+    name for name in PER_LISTENER_KEYS if name.startswith(("ssl.key", "ssl.truststore."))
 )
 """Keys that a broker changes at run time for one listener, and only behind its prefix (KIP-226)."""
 

@@ -149,11 +149,11 @@ class BrokerPart:
             self._filesystem,
             self._clock,
             self._directories,
-            LogManagerSettings.from_values(self._config),
+            LogManagerSettings.from_config(self._config),
             topic_config=self._log_config,
             random=self._random,
             on_directory_offline=self._directory_failed,
-            cleaner_settings=CleanerSettings.from_values(self._config),
+            cleaner_settings=CleanerSettings.from_config(self._config),
             make_cleaner_worker=worker if self._has_child_processes else None,
         )
         log_manager.on_flushed = self._registry.histogram(

@@ -310,7 +310,7 @@ class Node:
             is_ready=self._is_ready,
             data_loop=asyncio.get_running_loop(),
             access=self._http_access(security),
-            limits=HttpLimits.of(self._config),
+            limits=HttpLimits.from_config(self._config),
         )
         await self._http.start(*address)
 

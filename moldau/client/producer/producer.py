@@ -14,7 +14,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, cast
 
 from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
-from moldau.client.config.producer import ProducerConfig, ProducerSettings
+from moldau.client.config.keywords import ProducerSettings
+from moldau.client.config.producer import ProducerConfig
 from moldau.client.errors import (
     ClientClosed,
     ConfigurationError,

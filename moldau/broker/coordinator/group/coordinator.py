@@ -119,7 +119,7 @@ class GroupCoordinator:
         self._soon = ports.soon
         self._settings = GroupSettings.from_config(services.node_config)
         self._consumer_settings = ConsumerGroupSettings.from_config(
-            services.node_config, services.broker_id
+            services.node_config, broker_id=services.broker_id
         )
         self._memory = memory_limit(
             services.node_config["moldau.group.coordinator.max.bytes"], "groups"

@@ -232,7 +232,7 @@ def listener() -> HttpListener:
         is_ready=lambda: False,
         data_loop=loop,
         access=HttpAccess(HttpSecurity.of(made), authority),
-        limits=HttpLimits.of(made),
+        limits=HttpLimits.from_config(made),
     )
 
 
