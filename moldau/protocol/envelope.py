@@ -7,7 +7,7 @@ and no size prefix.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Generator
+from collections.abc import Container, Generator
 from typing import Final, NamedTuple
 
 from moldau.addresses import canonical_address
@@ -29,33 +29,6 @@ from moldau.protocol.messages.p58_envelope import (
 )
 from moldau.protocol.schema import Message
 from moldau.protocol.types import Part
-
-FORWARDABLE_APIS: Final = frozenset(
-    {
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.CREATE_ACLS,
-        ApiKey.DELETE_ACLS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.CREATE_DELEGATION_TOKEN,
-        ApiKey.RENEW_DELEGATION_TOKEN,
-        ApiKey.EXPIRE_DELEGATION_TOKEN,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.ALTER_CLIENT_QUOTAS,
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-        ApiKey.DESCRIBE_QUORUM,
-        ApiKey.UPDATE_FEATURES,
-        ApiKey.UNREGISTER_BROKER,
-        ApiKey.ALLOCATE_PRODUCER_IDS,
-        ApiKey.ADD_RAFT_VOTER,
-        ApiKey.REMOVE_RAFT_VOTER,
-    }
-)
-"""What Apache Kafka 4.3 lets brokers forward."""
 
 _SIZE_BYTES: Final = 4
 _VERSION_BYTES: Final = 2
@@ -128,7 +101,6 @@ def encode_envelope(
     Raises:
         LocalProtocolError: the message does not fit the version.
     """
-    assert message.API_KEY in FORWARDABLE_APIS, f"API {message.API_KEY} is not forwarded"
     frame = _joined(
         encode_request(
             message, api_version=api_version, correlation_id=correlation_id, client_id=client_id
@@ -146,9 +118,12 @@ def encode_envelope(
 
 
 def decode_envelope(
-    envelope: EnvelopeRequest,
+    envelope: EnvelopeRequest, forwardable: Container[int]
 ) -> Generator[tuple[Message, int], None, ForwardedRequest]:
     """Take a client's request out of its Envelope, in steps as `Message.decode_in_steps` has them.
+
+    Args:
+        forwardable: the APIs that brokers may forward.
 
     Raises EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for an address that
     is none and an API that may not be forwarded; UNSUPPORTED_VERSION for what cannot be read.
@@ -167,7 +142,7 @@ def decode_envelope(
         raise EnvelopeRefused(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
     if not registry.is_known(header.api_key):
         raise EnvelopeRefused(ErrorCode.UNSUPPORTED_VERSION, f"there is no API {header.api_key}")
-    if header.api_key not in FORWARDABLE_APIS:
+    if header.api_key not in forwardable:
         raise EnvelopeRefused(
             ErrorCode.INVALID_REQUEST, f"{ApiKey(header.api_key).name} is not to be forwarded"
         )

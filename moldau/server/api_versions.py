@@ -17,6 +17,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p18_api_versions as p18
+from moldau.server.apis import Api
 from moldau.server.request import RequestContext
 
 CLIENT_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,254}[a-zA-Z0-9])?\Z")
@@ -27,14 +28,14 @@ FIRST_VERSION_WITH_ZERO_FEATURES: Final = 4
 def answer_api_versions(
     context: RequestContext,
     request: p18.ApiVersionsRequest,
-    served: Mapping[ApiKey, tuple[int, int]],
+    apis: Mapping[ApiKey, Api],
     image: MetadataImage,
     kraft_version: int,
 ) -> None:
     """Answer at once: every client begins with this.
 
     Args:
-        served: the lowest and highest version by API.
+        apis: what the listener serves.
         kraft_version: the finalized level, which is not in the image.
     """
     if context.api_version >= FIRST_VERSION_WITH_SOFTWARE:
@@ -46,8 +47,12 @@ def answer_api_versions(
         context.request.connection.client_software_version = request.client_software_version
     response = p18.ApiVersionsResponse(
         api_keys=[
-            p18.ApiVersion(api_key=api_key, min_version=min_version, max_version=max_version)
-            for api_key, (min_version, max_version) in served.items()
+            p18.ApiVersion(
+                api_key=api_key,
+                min_version=api.min_version if api.told_since is None else api.told_since,
+                max_version=api.max_version,
+            )
+            for api_key, api in apis.items()
         ]
     )
     if context.api_version >= FIRST_VERSION_WITH_SOFTWARE:

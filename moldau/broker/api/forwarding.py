@@ -26,6 +26,7 @@ from moldau.protocol.error_responses import error_response
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET
 from moldau.protocol.schema import AnyRequest, Message, Request, Response
 from moldau.runtime.fault_words import words_of
+from moldau.server.apis import APIS
 from moldau.server.request import RequestContext
 
 logger = logging.getLogger("moldau.broker.api.forwarding")
@@ -39,9 +40,6 @@ Kafka's brokers try to reach a controller."""
 VISIBLE_WAIT_MS: Final = 2_000
 """How long the answer to a change waits at most for this broker's metadata. A broker that lags
 further behind answers all the same: the change has happened."""
-
-QUESTIONS: Final = frozenset({ApiKey.DESCRIBE_QUORUM, ApiKey.LIST_PARTITION_REASSIGNMENTS})
-"""Forwarded, but no change: their answers do not wait for metadata."""
 
 
 async def answer(services: BrokerServices, context: RequestContext, request: AnyRequest) -> Message:
@@ -111,7 +109,7 @@ async def _send(
     response, end_offset = await services.controller.forward(
         request, context.principal, client, timeout_ms=limit_ms
     )
-    if request.API_KEY not in QUESTIONS:
+    if APIS[ApiKey(request.API_KEY)].changes_metadata:
         until_s = min(deadline_s, loop.time() + VISIBLE_WAIT_MS / 1000)
         await _wait_visible(services, end_offset, until_s)
     return response

@@ -29,6 +29,7 @@ from moldau.runtime.connector import Connector
 from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.loop_thread import LoopBusy, LoopThread
+from moldau.server.apis import APIS
 from moldau.server.authorizer import Authorizer
 from moldau.server.outgoing import Offload, run_inline
 from moldau.server.request import Sender
@@ -119,17 +120,6 @@ class OwnController(NamedTuple):
     authorizer: Authorizer
 
 
-_LANES: Final = {
-    ApiKey.BROKER_REGISTRATION: "heartbeat",
-    ApiKey.BROKER_HEARTBEAT: "heartbeat",
-    ApiKey.ALTER_PARTITION: "alter-partition",
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: "directory-assignments",
-    ApiKey.ADD_RAFT_VOTER: "voters",  # waits until the new voter has caught up
-    ApiKey.REMOVE_RAFT_VOTER: "voters",
-}
-_CLIENTS_LANE: Final = "forwarding"
-
-
 class _Asked(NamedTuple, Generic[Response]):
     """A request and on whose behalf it is sent; `client` is None for the broker's own."""
 
@@ -142,7 +132,7 @@ class NetworkControllerChannel:
     """`ControllerChannel` over connections to the active controller, or to that of this process.
 
     Answers come in order on a connection, so what must not wait for a slow change has a connection
-    of its own (`_LANES`), as in Apache Kafka.
+    of its own (the `link` of its row), as in Apache Kafka.
 
     Args:
         leader: the active controller as far as known; called on this loop.
@@ -174,7 +164,7 @@ class NetworkControllerChannel:
                 connector=connector,
                 request_timeout_ms=request_timeout_ms,
             )
-            for lane in (*dict.fromkeys(_LANES.values()), _CLIENTS_LANE)
+            for lane in dict.fromkeys(api.link for api in APIS.values())
         }
         self._correlation_ids = itertools.cycle(range(2**31))
         self.waiting_count = 0
@@ -249,7 +239,7 @@ class NetworkControllerChannel:
         own, request = self._own, asked.request
         if own is not None and leader.node_id == own.node_id:
             return await self._ask_own(own, leader, asked, timeout_ms)
-        link = self._links[_LANES.get(ApiKey(request.API_KEY), _CLIENTS_LANE)]
+        link = self._links[APIS[ApiKey(request.API_KEY)].link]
         try:
             if asked.client is None:
                 response = await link.send(leader, request, timeout_ms=timeout_ms)

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.api import BROKER_APIS, FORWARDED
 from moldau.broker.api.p03_metadata import PARTITIONS_PER_TURN
 from moldau.broker.lifecycle.controller_channel import (
     ControllerAnswer,
@@ -18,6 +17,7 @@ from moldau.broker.lifecycle.controller_channel import (
     ForwardedClient,
 )
 from moldau.config import NodeConfig
+from moldau.metadata import descriptions
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_response, has_error
@@ -46,7 +46,7 @@ from moldau.protocol.messages.p51_alter_user_scram_credentials import (
 )
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
-from moldau.server import described_configs
+from moldau.server.apis import BROKER_APIS, FORWARDED
 from moldau.server.authorizer import Authorizer
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
@@ -268,8 +268,8 @@ async def test_described_resources_share_entries_up_to_a_limit(
         assert expected in found
     assert not defaults.configs, "nothing is set for the whole cluster"
 
-    assert count * 10_000 < described_configs.MAX_DESCRIBED_ENTRIES, "ten thousand topics at once"
-    monkeypatch.setattr(described_configs, "MAX_DESCRIBED_ENTRIES", 3 * count + 1)
+    assert count * 10_000 < descriptions.MAX_DESCRIBED_ENTRIES, "ten thousand topics at once"
+    monkeypatch.setattr(descriptions, "MAX_DESCRIBED_ENTRIES", 3 * count + 1)
     results = await described(
         (2, "a"), (2, "b"), (2, "a"), (2, "b"), (2, "none"), (8, str(BROKER_ID))
     )
@@ -282,7 +282,7 @@ async def test_described_resources_share_entries_up_to_a_limit(
     assert not results[3].configs
 
 
-FORWARDED_APIS = [key for key, served in BROKER_APIS.items() if served.module == FORWARDED]
+FORWARDED_APIS = [key for key, served in BROKER_APIS.items() if served.broker == FORWARDED]
 
 
 def made(api_key: ApiKey, version: int) -> Message:

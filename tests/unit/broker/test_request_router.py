@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.api import BROKER_APIS, load_handler_module
+from moldau.broker.api import load_handler_module
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p60_describe_cluster import (
@@ -16,6 +16,7 @@ from moldau.protocol.messages.p60_describe_cluster import (
 )
 from moldau.protocol.registry import request_class
 from moldau.runtime.telemetry.metrics import Registry
+from moldau.server.apis import BROKER_APIS
 from moldau.server.authorizer import Authorizer
 from moldau.server.fair_shares import Lane
 from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog

@@ -17,7 +17,6 @@ from moldau.broker.lifecycle.controller_channel import (
 )
 from moldau.node.quorum_link import LeaderRelay
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.envelope import FORWARDABLE_APIS
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (
@@ -39,6 +38,7 @@ from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
 from moldau.runtime.leader_link import LeaderAddress
 from moldau.runtime.loop_thread import LoopThread
+from moldau.server.apis import FORWARDABLE_APIS
 from moldau.server.authorizer import Authorizer
 from moldau.server.request import Sender
 from tests.kit.waiting import until_async
