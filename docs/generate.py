@@ -72,7 +72,7 @@ def render_apis() -> str:
         controllers = versions if api.controller else "no"
         brokers, gaps = "no", "none known" if api.controller else "not advertised"
         if api.broker:
-            brokers, gaps = versions, _gaps(api)
+            brokers, gaps = versions, "none" if api.broker == apis.BY_LISTENER else _gaps(api)
         gaps = f"{gaps}{CONTROLLER_GAPS.get(api_key, '')}"
         lines.append(f"| {int(api_key)} | {name} | {known} | {brokers} | {controllers} | {gaps} |")
     return "\n".join([*lines, "", API_END])

@@ -37,12 +37,11 @@ from moldau.protocol.error_responses import error_response, fit_version, has_err
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.headers import RequestHeader
 from moldau.protocol.messages import p57_update_features as p57
-from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.schema import AnyRequest, Message, Request, Struct
 from moldau.runtime.clock import Clock
 from moldau.runtime.slices import completed
-from moldau.server.api_versions import answer_api_versions
+from moldau.server.api_versions import listener_handlers
 from moldau.server.apis import (
     BY_LISTENER,
     CHANGES,
@@ -52,7 +51,6 @@ from moldau.server.apis import (
     QUORUM,
     Api,
 )
-from moldau.server.authentication.out_of_place import refuse_handshake, refuse_token
 from moldau.server.change_log import ChangeLog
 from moldau.server.decoding import Steps as DecodingSteps
 from moldau.server.outgoing import Offload
@@ -114,12 +112,9 @@ class ControllerApis:
         """
 
     def routes(self) -> dict[int, Route]:
-        own = {
-            ApiKey.API_VERSIONS: Handler(handle=self._answer_api_versions),
-            ApiKey.SASL_HANDSHAKE: Handler(handle=refuse_handshake),
-            ApiKey.SASL_AUTHENTICATE: Handler(handle=refuse_token),
-            ApiKey.ENVELOPE: Handler(answer=self._answer_envelope),
-        }
+        told = self._descriptions
+        own = listener_handlers(CONTROLLER_APIS, told.image, told.kraft_version)
+        own[ApiKey.ENVELOPE] = Handler(answer=self._answer_envelope)
         others = Handler(answer=self.answer)
         routes = {}
         for api_key, api in CONTROLLER_APIS.items():
@@ -171,12 +166,6 @@ class ControllerApis:
         if context.api_version is not None:
             fit_version(response, context.api_version)
         return response
-
-    def _answer_api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> None:
-        descriptions = self._descriptions
-        answer_api_versions(
-            context, request, CONTROLLER_APIS, descriptions.image(), descriptions.kraft_version()
-        )
 
     async def _answer_envelope(
         self, context: RequestContext, forwarded: ForwardedRequest | EnvelopeRefused

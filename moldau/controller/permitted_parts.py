@@ -18,10 +18,10 @@ from moldau.protocol.delegation_tokens import owner_of, without_token
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p19_create_topics as p19
 from moldau.protocol.messages import p20_delete_topics as p20
-from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p37_create_partitions as p37
 from moldau.protocol.messages import p38_create_delegation_token as p38
-from moldau.protocol.messages import p44_incremental_alter_configs as incremental
+from moldau.protocol.messages import p44_incremental_alter_configs as p44
+from moldau.protocol.registry import response_class
 from moldau.protocol.schema import AnyRequest, Message
 from moldau.protocol.types import METADATA_TOPIC_NAME, ZERO_UUID
 from moldau.server.config_permissions import (
@@ -72,11 +72,21 @@ def _may_ask(
     return allowed, refused
 
 
-def _joined(response_class: Callable[[], Message], field: str, refused: list[Any]) -> Merge:
+def _with_topics(request: Any, topics: list[Any]) -> AnyRequest | None:
+    """The request for these topics alone, None for none."""
+    if not topics:
+        return None
+    asked: AnyRequest = type(request)(
+        topics=topics, timeout_ms=request.timeout_ms, validate_only=request.validate_only
+    )
+    return asked
+
+
+def _joined(make: Callable[[], Message], field: str, refused: list[Any]) -> Merge:
     """Merges by adding the refusals to the response's results, which are in that field."""
 
     def merge(response: Message | None) -> Steps[Message]:
-        response = response or response_class()
+        response = response or make()
         getattr(response, field).extend(refused)
         yield
         return response
@@ -112,14 +122,7 @@ def create_topics(
         response.topics += refused
         return response
 
-    if not allowed:
-        return None, merge
-    return (
-        p19.CreateTopicsRequest(
-            topics=allowed, timeout_ms=request.timeout_ms, validate_only=request.validate_only
-        ),
-        merge,
-    )
+    return _with_topics(request, allowed), merge
 
 
 def delete_topics(
@@ -214,14 +217,7 @@ def create_partitions(
         p37.CreatePartitionsTopicResult,
     )
     merge = _joined(p37.CreatePartitionsResponse, "results", refused)
-    if not allowed:
-        return None, merge
-    return (
-        p37.CreatePartitionsRequest(
-            topics=allowed, timeout_ms=request.timeout_ms, validate_only=request.validate_only
-        ),
-        merge,
-    )
+    return _with_topics(request, allowed), merge
 
 
 def create_delegation_token(
@@ -245,41 +241,30 @@ def create_delegation_token(
     return request if is_allowed else None, merge
 
 
-def _config_filter(
-    request_class: Callable[..., AnyRequest], response_class: Callable[[], Message]
-) -> Filter:
-    def restrict(request: Any, context: Sender, image: MetadataImage) -> Filtered:
-        allowed, refused = [], []
-        for resource in request.resources:
-            yield
-            kind, name = resource.resource_type, resource.resource_name
-            error = config_permission(context, Operation.ALTER_CONFIGS, kind, name)
-            words = "altering its configuration is not allowed"
-            if error is ErrorCode.NONE and not may_change_stores(
-                context, resource, image.configs.get(kind, name)
-            ):
-                error, words = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, STORES_NEED_ALTER
-            if error is ErrorCode.NONE:
-                allowed.append(resource)
-            else:
-                refused.append(
-                    incremental.AlterConfigsResourceResponse(
-                        error_code=error,
-                        error_message=words,
-                        resource_type=kind,
-                        resource_name=name,
-                    )
+def alter_configs(request: Any, context: Sender, image: MetadataImage) -> Filtered:
+    """ALTER_CONFIGS on the resource, of AlterConfigs and IncrementalAlterConfigs."""
+    allowed, refused = [], []
+    for resource in request.resources:
+        yield
+        kind, name = resource.resource_type, resource.resource_name
+        error = config_permission(context, Operation.ALTER_CONFIGS, kind, name)
+        words = "altering its configuration is not allowed"
+        if error is ErrorCode.NONE and not may_change_stores(
+            context, resource, image.configs.get(kind, name)
+        ):
+            error, words = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, STORES_NEED_ALTER
+        if error is ErrorCode.NONE:
+            allowed.append(resource)
+        else:
+            refused.append(
+                p44.AlterConfigsResourceResponse(
+                    error_code=error,
+                    error_message=words,
+                    resource_type=kind,
+                    resource_name=name,
                 )
-
-        merge = _joined(response_class, "responses", refused)
-        if not allowed:
-            return None, merge
-        return request_class(resources=allowed, validate_only=request.validate_only), merge
-
-    return restrict
-
-
-alter_configs: Final = _config_filter(legacy.AlterConfigsRequest, legacy.AlterConfigsResponse)
-incremental_alter_configs: Final = _config_filter(
-    incremental.IncrementalAlterConfigsRequest, incremental.IncrementalAlterConfigsResponse
-)
+            )
+    merge = _joined(response_class(request.API_KEY), "responses", refused)
+    if not allowed:
+        return None, merge
+    return type(request)(resources=allowed, validate_only=request.validate_only), merge

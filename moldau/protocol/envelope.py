@@ -17,7 +17,6 @@ from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocol
 from moldau.protocol.headers import (
     RequestHeader,
     decode_request_header,
-    decode_response,
     encode_request,
     encode_response,
 )
@@ -28,7 +27,7 @@ from moldau.protocol.messages.p58_envelope import (
     EnvelopeResponse,
 )
 from moldau.protocol.schema import Message
-from moldau.protocol.types import Part
+from moldau.protocol.types import Buffer, Part
 
 _SIZE_BYTES: Final = 4
 _VERSION_BYTES: Final = 2
@@ -91,10 +90,12 @@ def encode_envelope(
     principal: str,
     client_host: str,
     token_authenticated: bool = False,
+    body: Buffer | None = None,
 ) -> EnvelopeRequest:
     """Put a client's request into an Envelope.
 
     Args:
+        body: the message as the client has encoded it; None encodes it.
         client_host: the client's IP address as text; text that is no address becomes 0.0.0.0.
         token_authenticated: whether a delegation token has proved the principal.
 
@@ -103,7 +104,11 @@ def encode_envelope(
     """
     frame = _joined(
         encode_request(
-            message, api_version=api_version, correlation_id=correlation_id, client_id=client_id
+            message,
+            api_version=api_version,
+            correlation_id=correlation_id,
+            client_id=client_id,
+            body=None if body is None else [body],
         )
     )
     try:
@@ -174,26 +179,27 @@ def encode_enveloped_response(
     return EnvelopeResponse(response_data=frame, committed_end_offset=committed_end_offset)
 
 
-def decode_enveloped_response(
-    envelope: EnvelopeResponse, *, api_key: int, api_version: int, correlation_id: int
-) -> Message:
-    """Take the response to an embedded request out of an Envelope's that has no error.
+def enveloped_response(envelope: EnvelopeResponse, correlation_id: int) -> bytes:
+    """Take the response to an embedded request, header included, out of an Envelope's that has no
+    error.
 
     Raises RemoteProtocolError: it is not the response to that request.
     """
     if envelope.response_data is None:
         raise RemoteProtocolError("an Envelope response has neither error nor content")
-    received_id, message = decode_response(api_key, api_version, bytes(envelope.response_data))
+    frame = bytes(envelope.response_data)
+    received_id = int.from_bytes(frame[:_SIZE_BYTES], "big", signed=True)
     if received_id != correlation_id:
         raise RemoteProtocolError(
             f"an Envelope answers request {received_id} where {correlation_id} was asked"
         )
-    return message
+    return frame
 
 
 def _joined(parts: list[Part]) -> bytes:
     """A frame in one piece, without its size prefix."""
     try:
-        return b"".join(parts)[_SIZE_BYTES:]  # type: ignore[arg-type]
+        head, *others = parts
+        return b"".join((memoryview(head)[_SIZE_BYTES:], *others))  # type: ignore[arg-type]
     except TypeError as error:
         raise LocalProtocolError(f"records in files do not fit an Envelope: {error}") from error

@@ -68,6 +68,7 @@ TOKENS: Final = "delegation_tokens"
 QUORUM: Final = "the quorum"
 DESCRIBED: Final = "a description"
 BY_LISTENER: Final = "the listener itself"
+"""The same at brokers and controllers: ApiVersions, and SASL where no session waits for it."""
 
 
 class Api(NamedTuple):
@@ -75,7 +76,8 @@ class Api(NamedTuple):
 
     Attributes:
         min_version, max_version: what is served, inclusive.
-        broker: what answers on a broker's listener: a module of `broker.api`; "" for nothing.
+        broker: what answers on a broker's listener: BY_LISTENER, or a module of `broker.api`; ""
+            for nothing.
         lane: at a broker, of what a coroutine answers; FORWARDING if any of it is forwarded.
         budget: of the decoding of what is not small, with the rights that a sender needs for it.
         controller: what answers on a controller's listener: QUORUM; DESCRIBED, from the metadata
@@ -162,7 +164,8 @@ APIS: Final[dict[ApiKey, Api]] = {
         13,
         "p00_produce",
         budget=needs(on_topics(Operation.WRITE)),
-        # librdkafka before 2.8 leaves batches uncompressed, without a word, unless it reads 0.
+        # As Apache Kafka, though 0 to 2 are refused: librdkafka before 2.8 leaves batches
+        # uncompressed, without a word, unless it reads that.
         told_since=0,
     ),
     ApiKey.FETCH: Api(
@@ -204,8 +207,8 @@ APIS: Final[dict[ApiKey, Api]] = {
     ApiKey.SYNC_GROUP: Api(0, 5, "p14_sync_group", budget=_READS_GROUP),
     ApiKey.DESCRIBE_GROUPS: Api(0, 6, "p15_describe_groups", budget=_DESCRIBES_GROUPS),
     ApiKey.LIST_GROUPS: Api(0, 5, "p16_list_groups"),
-    ApiKey.SASL_HANDSHAKE: Api(0, 1, "p17_sasl_handshake", controller=BY_LISTENER),
-    ApiKey.API_VERSIONS: Api(0, 4, "p18_api_versions", controller=BY_LISTENER),
+    ApiKey.SASL_HANDSHAKE: Api(0, 1, BY_LISTENER, controller=BY_LISTENER),
+    ApiKey.API_VERSIONS: Api(0, 4, BY_LISTENER, controller=BY_LISTENER),
     ApiKey.CREATE_TOPICS: _forwarded(
         2,
         7,
@@ -291,7 +294,7 @@ APIS: Final[dict[ApiKey, Api]] = {
     ApiKey.DESCRIBE_LOG_DIRS: Api(
         1, 5, "p35_describe_log_dirs", DESCRIPTIONS, needs(on_cluster(Operation.DESCRIBE))
     ),
-    ApiKey.SASL_AUTHENTICATE: Api(0, 2, "p36_sasl_authenticate", controller=BY_LISTENER),
+    ApiKey.SASL_AUTHENTICATE: Api(0, 2, BY_LISTENER, controller=BY_LISTENER),
     ApiKey.CREATE_PARTITIONS: _forwarded(
         0,
         3,
@@ -323,7 +326,7 @@ APIS: Final[dict[ApiKey, Api]] = {
         FORWARDING,
         on_configs(Operation.ALTER_CONFIGS),
         "configuration_control.incremental_alter_configs",
-        restricted_by="incremental_alter_configs",
+        restricted_by="alter_configs",
         changed=configurations_changed,
     ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _forwarded(

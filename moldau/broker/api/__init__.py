@@ -14,6 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from moldau.server.api_versions import listener_handlers
 from moldau.server.apis import BROKER_APIS, Api
 from moldau.server.request_router import Handler, Route
 
@@ -27,11 +28,14 @@ def load_handler_module(api: Api) -> ModuleType:
 
 def broker_routes(services: BrokerServices) -> dict[int, Route]:
     """The table for a request router; `services` is what handlers work with."""
+    own = listener_handlers(
+        BROKER_APIS, lambda: services.metadata.image, lambda: services.kraft_version()
+    )
     return {
         int(api_key): Route(
             api.min_version,
             api.max_version,
-            partial(_load_handler, services, api),
+            partial(_load_handler, services, api, own.get(api_key)),
             api.lane,
             budget=api.budget,
         )
@@ -39,7 +43,9 @@ def broker_routes(services: BrokerServices) -> dict[int, Route]:
     }
 
 
-def _load_handler(services: BrokerServices, api: Api) -> Handler:
+def _load_handler(services: BrokerServices, api: Api, own: Handler | None) -> Handler:
+    if own is not None:
+        return own
     module = load_handler_module(api)
     handle, answer = getattr(module, "handle", None), getattr(module, "answer", None)
     return Handler(handle and partial(handle, services), answer and partial(answer, services))

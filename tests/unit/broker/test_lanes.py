@@ -348,12 +348,14 @@ async def test_metadata_is_answered_while_no_controller_answers(broker: DataPath
     given_up = asyncio.Event()
     timeouts = []
 
-    async def forward(request: Any, principal: str, client: Any, *, timeout_ms: int) -> Any:
+    async def pass_on(
+        request: Any, principal: str, client: Any, *, body: Any, timeout_ms: int
+    ) -> Any:
         timeouts.append(timeout_ms)
         await given_up.wait()
         raise ControllerUnavailable("no controller")
 
-    broker.channel.forward = forward  # type: ignore[attr-defined]
+    broker.channel.pass_on = pass_on  # type: ignore[attr-defined]
     attackers = [client_of("User:low") for _ in range(4)]
     requests = [
         FakeRequest(attackers[number % 4], ApiKey.CREATE_TOPICS, 7, create_topics())

@@ -13,7 +13,7 @@ from moldau.controller import apis
 from moldau.controller.apis import MANY_ELEMENTS, LongWork, has_many_elements
 from moldau.metadata import descriptions
 from moldau.metadata.descriptions import MAX_DESCRIBED_ENTRIES
-from moldau.protocol.envelope import decode_enveloped_response, encode_envelope
+from moldau.protocol.envelope import encode_envelope
 from moldau.protocol.error_responses import error_codes
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
@@ -29,6 +29,7 @@ from moldau.protocol.messages.p44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from moldau.runtime.slices import SLICE_MS
+from tests.kit.envelopes import decode_enveloped_response
 from tests.kit.manual_clock import ManualClock
 from tests.unit.controller.harness import ControllerBench
 

@@ -9,7 +9,6 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import (
     EnvelopeRefused,
     decode_envelope,
-    decode_enveloped_response,
     decode_principal,
     encode_envelope,
     encode_enveloped_response,
@@ -31,6 +30,7 @@ from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterResponse
 from moldau.protocol.registry import api_keys, request_class, response_class
 from moldau.protocol.schema import ArrayType, Struct, StructType
 from moldau.server.apis import FORWARDABLE_APIS
+from tests.kit.envelopes import decode_enveloped_response
 
 # Made by the classes of kafka-clients 4.3.0: Envelope request and response around CreateTopics
 # v7, correlation id 42, client id "client-1", principal by DefaultKafkaPrincipalBuilder.serialize.
