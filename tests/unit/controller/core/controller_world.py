@@ -167,8 +167,7 @@ class World:
             pending.result = self.core.resume(
                 pending.request,
                 pending.result,
-                log_end_offset=self.log_end_offset,
-                now_ms=self.now_ms,
+                Asked(self.log_end_offset, self.now_ms),
             )
             self._take_over(pending)
 
