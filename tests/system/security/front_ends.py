@@ -56,6 +56,9 @@ LISTENERS: Final = (
 TLS_LISTENERS: Final = ("SSL", "MTLS", "SASL_SSL", "INTERNAL", "CONTROLLER")
 SASL_LISTENERS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "žluť", "")
+SENDER: Final = "127.0.2.1"
+"""The address that nonsense comes from: good clients are at another."""
+
 AT_ONCE: Final = 24
 MOST_SILENT: Final = 150
 MOST_BYTES: Final = 70_000
@@ -245,7 +248,9 @@ class Nonsense:
 
     async def _open(self, name: str, *, has_tls: bool) -> tuple[Any, asyncio.StreamWriter]:
         context = self._client_context if has_tls else None
-        return await asyncio.open_connection(HOST, self._node.port(name), ssl=context)
+        return await asyncio.open_connection(
+            HOST, self._node.port(name), ssl=context, local_addr=(SENDER, 0)
+        )
 
     async def _say(self, name: str, parts: list[bytes], *, has_tls: bool = False) -> None:
         reader, writer = await self._open(name, has_tls=has_tls)
