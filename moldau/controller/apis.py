@@ -121,7 +121,7 @@ class ControllerApis:
             routes[int(api_key)] = Route(
                 api.min_version,
                 api.max_version,
-                partial(own.get, api_key, others),
+                partial(Handler, *own.get(api_key, others)),
                 None if api.controller == BY_LISTENER else api.controller_lane,
                 budget=api.controller_budget,
             )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from moldau.controller import apis, permitted_parts
+from moldau.controller import permitted_parts
 from moldau.controller.apis import DECIDERS
 from moldau.controller.core.cluster_control import ClusterControl
 from moldau.controller.descriptions import ClusterDescriptions
@@ -65,6 +65,7 @@ from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
 from moldau.runtime.connection import Connection, ConnectionLost
+from moldau.server import apis
 from moldau.server import server as server_module
 from moldau.server.apis import (
     BY_LISTENER,
