@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Final
@@ -26,6 +25,7 @@ from moldau.server.outgoing import Offload
 from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import Request, RequestMetrics
 from moldau.server.server_connection import ServerConnection
+from moldau.server.turns import Turns
 from moldau.text import short_name
 
 SWEEP_INTERVAL_MS: Final = 1000.0
@@ -89,8 +89,7 @@ class ConnectionGroup:
         self._places = ConnectionPlaces()
         self.connection_numbers = count(1)
         self._flush_queue: list[ServerConnection] = []
-        self._line: deque[ServerConnection] = deque()
-        self._is_turn_due = False
+        self.turns = Turns(clock, lambda callback: self.loop.call_soon(callback))
         self._waking = False
         self._swept_ms = 0.0
         self._sweep_timer: TimerHandle | None = None
@@ -253,6 +252,11 @@ class ConnectionGroup:
             self.loop.call_soon(self._flush_all)
         self._flush_queue.append(connection)
 
+    def flush_answered(self) -> None:
+        """Send what is answered: it does not wait for a turn of others."""
+        if self._flush_queue:
+            self._flush_all()
+
     def _flush_all(self) -> None:
         queue, self._flush_queue = self._flush_queue, []
         position = 0
@@ -266,27 +270,6 @@ class ConnectionGroup:
                 if not self._flush_queue:
                     self.loop.call_soon(self._flush_all)
                 self._flush_queue.extend(queue[position:])
-
-    def wait_for_turn(self, connection: ServerConnection) -> None:
-        """Let the connection take its turn after those that wait already. There is one turn between
-        two looks at the sockets, however many wait: what has come in since then waits for one.
-        """
-        self._line.append(connection)
-        if not self._is_turn_due:
-            self._is_turn_due = True
-            self.loop.call_soon(self._next_turn)
-
-    def _next_turn(self) -> None:
-        connection = self._line.popleft()
-        if self._line:
-            self.loop.call_soon(self._next_turn)
-        else:
-            self._is_turn_due = False
-        try:
-            if self._flush_queue:
-                self._flush_all()  # what is answered does not wait for the turn
-        finally:
-            connection.take_turn()
 
     def on_completed(self, request: Request, response_bytes: int, now_ms: float) -> None:
         self.bytes_sent += response_bytes
@@ -364,19 +347,13 @@ class ConnectionGroup:
         """Close those that are too slow, the slowest of those over their share first, until there
         is room for what waits.
         """
-        wanted_bytes = budget.wanted_bytes()
-        if not wanted_bytes:
-            return
         slow = [
             (connection.share.is_over_share, lag_ms, connection.share)
             for connection in self
             if connection.share.budget is budget and (lag_ms := connection.lag_ms) > MAX_LAG_MS
         ]
         slow.sort(key=lambda each: each[:2], reverse=True)
-        for _, _, share in slow:
-            if wanted_bytes <= 0:
-                break
-            wanted_bytes -= share.held_bytes + share.unread_bytes
+        for share in budget.needed(share for _, _, share in slow):
             self._close_for_others(share)
 
     def _close_for_others(self, share: Share) -> None:

@@ -10,8 +10,8 @@ there are.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final, Protocol
 
@@ -86,15 +86,25 @@ class Holder:
         held_bytes: what its connections are charged with.
         unread_bytes: answers in memory that it has not read.
         waiting_count: its connections that wait.
+        handled_ms: how long its requests have been handled at once until `window_end_ms`.
     """
 
-    __slots__ = ("held_bytes", "share_count", "unread_bytes", "waiting_count")
+    __slots__ = (
+        "handled_ms",
+        "held_bytes",
+        "share_count",
+        "unread_bytes",
+        "waiting_count",
+        "window_end_ms",
+    )
 
     def __init__(self) -> None:
         self.held_bytes = 0
         self.unread_bytes = 0
         self.waiting_count = 0
         self.share_count = 0
+        self.handled_ms = 0.0
+        self.window_end_ms = 0.0
 
 
 class Budget:
@@ -156,10 +166,27 @@ class Budget:
         self.small_reads_bytes = self.limit_bytes // SMALL_READS_PART
         self.newcomers_bytes = self.limit_bytes // NEWCOMERS_PART
 
-    def wanted_bytes(self) -> int:
-        """What those that wait need to go on, and what too many unread answers take."""
-        unread_bytes = self.unread_bytes - self.limit_bytes // 2
-        return max(unread_bytes, 0) + sum(share.wanted_bytes for share in self.waiting())
+    def needed(self, offered: Iterable[Share]) -> list[Share]:
+        """Those of the accounts, taken in this order, whose memory makes room for what waits, and
+        for answers where too many are unread. One that waits for the share of a holder needs room
+        in that alone.
+        """
+        wanted_bytes: defaultdict[Holder | None, int] = defaultdict(int)
+        wanted_bytes[None] = max(self.unread_bytes - self.limit_bytes // 2, 0)
+        for share in self.waiting():
+            wanted_bytes[share.barred] += share.wanted_bytes
+        needed = []
+        for share in offered:
+            short = [
+                holder
+                for holder in (None, share.principal, share.address)
+                if wanted_bytes[holder] > 0
+            ]
+            if short:
+                needed.append(share)
+            for holder in short:
+                wanted_bytes[holder] -= share.held_bytes + share.unread_bytes
+        return needed
 
     def waiting(self) -> Iterator[Share]:
         """All that wait."""
@@ -179,6 +206,8 @@ class Share(Account):
 
     Attributes:
         user: the principal; empty for a peer that has no name of its own.
+        party: who answers for what the connection does: where there is a name, the address may be
+            others'.
         held_bytes: what this connection holds.
         unread_bytes: answers in memory that its peer has not read.
         barred: the holder whose share kept the last request from being allowed; None if it was the
@@ -195,6 +224,7 @@ class Share(Account):
         "is_closed",
         "is_waiting",
         "owner",
+        "party",
         "principal",
         "unread_bytes",
         "user",
@@ -221,6 +251,7 @@ class Share(Account):
         # Those without a name have nothing in common.
         self.principal = budget.holder(user, is_principal=True) if user else Holder()
         self.address = budget.holder(self.host, is_principal=False)
+        self.party = self.principal if user else self.address
         self.principal.share_count += 1
         self.address.share_count += 1
 
@@ -255,18 +286,13 @@ class Share(Account):
         return (
             self.principal.held_bytes > share_bytes
             or self.address.held_bytes > share_bytes
-            or self._reader.unread_bytes > share_bytes
+            or self.party.unread_bytes > share_bytes
         )
 
     @property
     def unread_by_reader(self) -> int:
         """Bytes of answers that the principal has not read, or the address where it has no name."""
-        return self._reader.unread_bytes
-
-    @property
-    def _reader(self) -> Holder:
-        """Who answers for what is not read: where there is a name, the address may be others'."""
-        return self.principal if self.user else self.address
+        return self.party.unread_bytes
 
     def allows(self, size_bytes: int, use: Use) -> bool:
         budget = self.budget
@@ -284,14 +310,14 @@ class Share(Account):
         if shares.freed is self:
             return True
         is_read = use is Use.READ
-        is_newcomer = is_read and self._reader.held_bytes + size_bytes <= NEWCOMER_BYTES
+        is_newcomer = is_read and self.party.held_bytes + size_bytes <= NEWCOMER_BYTES
         # Large frames leave room for small ones, those of the same principal and address, too.
         kept = 0 if is_read else budget.small_reads_bytes
         kept_of_all = budget.newcomers_bytes if is_read and not is_newcomer else kept
         if budget.held_bytes + size_bytes > budget.limit_bytes - kept_of_all:
             return False
-        if budget.is_flooded and self._reader.unread_bytes > budget.share_bytes:
-            self.barred = self._reader
+        if budget.is_flooded and self.party.unread_bytes > budget.share_bytes:
+            self.barred = self.party
             return False
         if is_newcomer:
             return True  # whatever others at its address hold
@@ -328,7 +354,7 @@ class Share(Account):
         """So much of the answers is in memory, and has not been read."""
         more = unread_bytes - self.unread_bytes
         self.unread_bytes = unread_bytes
-        self._reader.unread_bytes += more
+        self.party.unread_bytes += more
         budget = self.budget
         budget.unread_bytes += more
         budget.is_flooded = 2 * budget.unread_bytes > budget.limit_bytes

@@ -9,10 +9,10 @@ a forwarded request is its client, never the broker that forwarded it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from moldau.protocol.access_control import (
     CLUSTER_RESOURCE_NAME,
@@ -37,6 +37,8 @@ from moldau.server.quotas.request_time import Stopwatch
 if TYPE_CHECKING:
     from moldau.server.authentication.gate import SaslGate
     from moldau.server.decoding import Decoded
+
+T = TypeVar("T")
 
 AT_ONCE_BYTES: Final = 16 * 1024
 """A body above it is decoded in slices: it may hold so many elements that this takes 3 ms."""
@@ -99,6 +101,11 @@ class Connection(Protocol):
 
     def start(self, work: Work) -> None:
         """Run work that ends by itself, for a request of this connection."""
+
+    def in_turns(self, work: Coroutine[object, None, T]) -> Coroutine[object, None, T]:
+        """The same coroutine, for a task: a step waits while its party (the principal, or the
+        address of clients without one) has had what it may have of the loop.
+        """
 
     def on_close(self, callback: Callable[[Any], object]) -> None:
         """Call `callback` with the connection when it ends."""

@@ -450,7 +450,7 @@ class RequestRouter:
             running = TimedWork(running, context.stopwatch)
         if self._watchdog is not None:
             running = self._watchdog.watch(request, running)
-        task = asyncio.get_running_loop().create_task(running)
+        task = asyncio.get_running_loop().create_task(request.connection.in_turns(running))
         self._running[task] = None
         if lane.ends_with_connection:
             self._ending(request).add(task)

@@ -5,8 +5,8 @@ paused. Must not: know any API (but the header), or wait; what connections share
 
 Invariants: responses leave in the order of their requests; at most `MAX_IN_FLIGHT_REQUESTS` are
 with the handler, `MAX_HELD_REQUESTS` of those that are held; while any pause reason holds, nothing
-more is read from the socket; what the handler has not had within `TURN_MS` waits in the group's
-line, one request a turn; whatever one peer sends, only its own connection suffers; all memory that
+more is read from the socket; what the handler has not had at once waits for turns, one request
+each; whatever one peer sends, only its own connection suffers; all memory that
 a peer can make us hold has a limit.
 """
 
@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from moldau.addresses import canonical_address, network_of
 from moldau.protocol.errors import RemoteProtocolError
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from moldau.server.authentication.listener_security import ListenerSecurity
     from moldau.server.connection_group import ConnectionGroup
 
+T = TypeVar("T")
+
 MAX_IN_FLIGHT_REQUESTS: Final = 64
 """Requests of one connection with the handler; more wait in the receive buffer, then in the socket.
 """
@@ -46,12 +48,6 @@ handled before. Apache Kafka handles one request of a connection at a time, what
 
 MAX_HELD_BYTES: Final = 1024 * 1024
 """Bytes of such requests after which the connection's next ones are not handled."""
-
-TURN_MS: Final = 0.25
-"""How long requests that have just been read are handled. The rest joins the group's line, of
-which one request is handled between two looks at the sockets; nothing more is read from the
-connection before the handler has all that it has sent.
-"""
 
 UNSENT_MS: Final = 1.0
 """The answers of so much handling leave together while the connection stays in the line: a call to
@@ -289,6 +285,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     def start(self, work: Work) -> None:
         self._group.start_work(work)
 
+    def in_turns(self, work: Coroutine[object, None, T]) -> Coroutine[object, None, T]:
+        return self._group.turns.taken_by(self.share, work)
+
     def on_close(self, callback: Callable[[ServerConnection], object]) -> None:
         self._close_callbacks.append(callback)
 
@@ -372,7 +371,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._group.bytes_received += nbytes
             self._backlog.extend(frames)
             if not self._in_line:
-                self._dispatch(now, TURN_MS)
+                self._handle_new(now)
         if not self._pause_reasons and not self.is_closed and not reader.make_ready():
             self._wait_for_memory()
 
@@ -449,10 +448,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._was_paused = bool(self._pause_reasons & ~PauseReason.UNREAD_RESPONSES)
 
     def take_turn(self) -> None:
-        """First in the line: one request is handled."""
+        """Its turn has come: one request is handled, after what is answered has left."""
         self._in_line = False
-        if not self.is_closed:
-            self._dispatch(self._group.clock.monotonic_ms(), 0.0)
+        group = self._group
+        try:
+            group.flush_answered()
+        finally:
+            if not self.is_closed:
+                self._dispatch(group.clock.monotonic_ms(), 0.0)
 
     def flush(self) -> None:
         """Send what can be sent: the answered requests at the head of the order, joined."""
@@ -497,6 +500,17 @@ class ServerConnection(asyncio.BufferedProtocol):
             stream.close_when_sent()
 
     # -- inner workings -------------------------------------------------------------------------
+
+    def _handle_new(self, now: float) -> None:
+        """Give to the handler what has just been read, as far as it may have it at once."""
+        group, party = self._group, self.share.party
+        turn_ms = group.turns.at_once_ms(party, now)
+        if turn_ms:
+            self._dispatch(now, turn_ms)
+            party.handled_ms += group.clock.monotonic_ms() - now
+        else:
+            self._pause(PauseReason.BACKLOG)
+            self._join_line()
 
     def _dispatch(self, now: float, turn_ms: float) -> None:
         """Give frames to the handler until there are none, a pause reason stops it, or the turn is
@@ -576,7 +590,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Have a turn after the connections that wait already."""
         if self._has_more and not self._in_line and not self._pause_reasons & _STOPS_DISPATCH:
             self._in_line = True
-            self._group.wait_for_turn(self)
+            self._group.turns.wait(self.share.party, self)
 
     def _queue_parts(self, request: Request, pending: list[bytes | bytearray | memoryview]) -> int:
         """Move a response's parts to `pending`, and through it to the stream at a big region."""

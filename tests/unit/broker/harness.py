@@ -98,6 +98,9 @@ class FakeConnection:
     def proceed(self) -> None:
         self.suspended_count -= 1
 
+    def in_turns(self, work: Any) -> Any:
+        return work
+
     def throttle(self, delay_ms: float) -> None:
         self.throttled_ms = max(self.throttled_ms, delay_ms)
 

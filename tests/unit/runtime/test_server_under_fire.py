@@ -19,9 +19,9 @@ from moldau.server.connection_limits import ServerLimits
 from moldau.server.request import Request
 from moldau.server.server_connection import (
     MAX_IN_FLIGHT_REQUESTS,
-    TURN_MS,
     ServerConnection,
 )
+from moldau.server.turns import AT_ONCE_MS
 from tests.kit.dice import drawn_seed
 from tests.kit.manual_clock import ManualClock
 from tests.kit.waiting import until_async
@@ -261,7 +261,7 @@ async def test_connections_take_turns_however_much_of_one_has_been_read(harness:
 
     def handler(request: Request) -> None:
         order.append(request.connection)
-        clock.stand_still(TURN_MS / 2)
+        clock.stand_still(AT_ONCE_MS / 2)
         echo(request)
 
     server = await harness.server(handler, clock=clock)
@@ -291,7 +291,7 @@ async def test_what_comes_in_waits_for_one_request_however_many_connections_floo
 
     def handler(request: Request) -> None:
         order.append(request.connection)
-        clock.stand_still(TURN_MS / 4)
+        clock.stand_still(AT_ONCE_MS / 4)
         echo(request)
         if len(order) % 100 == 0 and len(sent_at) < question_count:
             sent_at.append(len(order))
@@ -327,7 +327,7 @@ async def test_answers_of_turns_are_sent_before_the_connection_leaves_the_line(
 
     def handler(request: Request) -> None:
         if request.correlation_id == 0:
-            clock.stand_still(TURN_MS)
+            clock.stand_still(AT_ONCE_MS)
         echo(request)
         if request.correlation_id == last:
             request.connection.throttle(1_000)
@@ -347,7 +347,7 @@ async def test_nothing_is_read_while_requests_wait_for_their_turn(harness: Harne
     clock = ManualClock()
 
     def handler(request: Request) -> None:
-        clock.stand_still(TURN_MS)
+        clock.stand_still(AT_ONCE_MS)
         echo(request)
 
     server = await harness.server(handler, clock=clock)

@@ -292,7 +292,7 @@ def test_too_many_unread_answers_keep_their_own_reader_waiting() -> None:
     assert greedy.barred is greedy.principal
     assert other.allows(1, Use.READ), "a name answers for itself, and not for its address"
     assert nameless.allows(1, Use.READ)
-    assert rig.budget.wanted_bytes() == 1
+    assert rig.budget.needed([nameless]) == [nameless]
     nameless.count_unread(share_bytes + 1)
     assert not rig.share("", "g").allows(1, Use.READ), "its address has too many"
     nameless.move(NODES, "node")
@@ -395,7 +395,7 @@ def test_one_that_waits_no_more_is_passed_over() -> None:
     rig.shares.serve_line(rig.budget)
     assert rig.served() == [left]
     left.wanted_bytes = 5
-    assert rig.budget.wanted_bytes() == 0
+    assert rig.budget.needed([left]) == []
 
 
 def test_what_those_that_wait_want() -> None:
@@ -404,7 +404,28 @@ def test_what_those_that_wait_want() -> None:
         share = rig.share(str(number))
         share.wanted_bytes = wanted
         rig.shares.wait(share)
-    assert rig.budget.wanted_bytes() == 7
+    offered = [rig.share(f"slow {number}") for number in range(4)]
+    assert rig.budget.needed(offered) == offered, "what holds nothing gives nothing"
+    for share in offered:
+        share.charge(2)
+    offered[1].count_unread(1)
+    assert rig.budget.needed(offered) == offered[:3]
+
+
+def test_one_that_waits_for_its_own_share_needs_nothing_of_others() -> None:
+    rig = Rig()
+    greedy, neighbour, stranger = rig.share("greedy", "g"), rig.share("n", "g"), rig.share("s", "s")
+    own = rig.share("greedy", "elsewhere")
+    for share in (neighbour, stranger, own):
+        share.charge(2)
+    greedy.wanted_bytes, greedy.barred = 1, greedy.principal
+    rig.shares.wait(greedy)
+    assert rig.budget.needed([stranger, neighbour, own]) == [own]
+    greedy.barred = greedy.address
+    assert rig.budget.needed([stranger, own, neighbour]) == [neighbour]
+    stranger.wanted_bytes = 1
+    rig.shares.wait(stranger)
+    assert rig.budget.needed([own, neighbour]) == [own, neighbour], "the budget itself is short"
 
 
 class Closing(Peer):

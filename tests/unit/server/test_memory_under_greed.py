@@ -142,12 +142,13 @@ class World:
         if not budget.waiting_count:
             return
         self.shares.serve_line(budget, len(budget.line))
-        wanted = budget.wanted_bytes()
-        for each in sorted(self.peers, key=lambda each: -each.slow_steps):
-            is_slow = each.slow_steps > SLOW_STEPS and not each.is_closed
-            if wanted > 0 and is_slow and each.share.budget is budget:
-                wanted -= each.share.held_bytes
-                each.close("too slow")
+        slow = [
+            each.share
+            for each in sorted(self.peers, key=lambda each: -each.slow_steps)
+            if each.slow_steps > SLOW_STEPS and not each.is_closed and each.share.budget is budget
+        ]
+        for share in budget.needed(slow):
+            share.owner.close("too slow")
         if not budget.moved:
             stuck = self.shares.free_a_frame(budget)
             if stuck is not None:

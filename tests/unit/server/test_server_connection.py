@@ -23,10 +23,10 @@ from moldau.server.server_connection import (
     MAX_HELD_REQUESTS,
     MAX_IN_FLIGHT_REQUESTS,
     MAX_PENDING_RESPONSE_BYTES,
-    TURN_MS,
     UNSENT_MS,
     ServerConnection,
 )
+from moldau.server.turns import AT_ONCE_MS
 from tests.unit.server.connection_rig import (
     Rig,
     Transport,
@@ -277,7 +277,7 @@ def test_a_turn_has_an_end_and_the_rest_waits_behind_others() -> None:
     greedy, other = rig.connection(), rig.connection()
 
     def handle(request: Request) -> None:
-        rig.clock.stand_still(TURN_MS)
+        rig.clock.stand_still(AT_ONCE_MS)
         answer(request)
 
     rig.on_request = handle
@@ -323,7 +323,7 @@ def test_what_is_answered_does_not_wait_for_the_turn() -> None:
     order: list[str] = []
 
     def handle(request: Request) -> None:
-        rig.clock.stand_still(TURN_MS)
+        rig.clock.stand_still(AT_ONCE_MS)
         order.append("turn")
 
     rig.on_request = handle

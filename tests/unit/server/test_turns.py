@@ -1,0 +1,181 @@
+"""Parties take turns on the loop: what is handled at once, what waits, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from moldau.server.memory_shares import Holder
+from moldau.server.request import Request
+from moldau.server.turns import AT_ONCE_MS, SHARED_MS, WINDOW_MS, Turns
+from tests.kit.manual_clock import ManualClock
+from tests.unit.server.connection_rig import Rig, answer, frame, numbers, receive
+
+
+class Waiting:
+    def __init__(self, name: str, taken: list[str]) -> None:
+        self.name = name
+        self.taken = taken
+
+    def take_turn(self) -> None:
+        self.taken.append(self.name)
+
+
+class Bench:
+    """Turns with a loop that is stepped by hand."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.soon: list[Callable[[], None]] = []
+        self.turns = Turns(self.clock, self.soon.append)
+        self.taken: list[str] = []
+
+    def wait(self, party: Holder, *names: str) -> None:
+        for name in names:
+            self.turns.wait(party, Waiting(name, self.taken))
+
+    def step(self) -> None:
+        due, self.soon[:] = list(self.soon), []
+        for each in due:
+            each()
+
+
+def test_a_party_alone_always_has_its_requests_handled_at_once() -> None:
+    turns, party = Bench().turns, Holder()
+    for now_ms in (0.0, 1.0, SHARED_MS):
+        assert turns.at_once_ms(party, now_ms) == AT_ONCE_MS
+        party.handled_ms += 10 * AT_ONCE_MS
+
+
+def test_parties_that_share_the_loop_have_so_much_of_each_window() -> None:
+    turns, greedy, other = Bench().turns, Holder(), Holder()
+    assert turns.at_once_ms(greedy, 0.0) == AT_ONCE_MS
+    greedy.handled_ms += 10 * AT_ONCE_MS
+    assert turns.at_once_ms(other, 1.0) == AT_ONCE_MS
+    assert turns.at_once_ms(greedy, 2.0) == AT_ONCE_MS, "its first window begins"
+    greedy.handled_ms += AT_ONCE_MS / 4
+    assert turns.at_once_ms(greedy, 2.0 + WINDOW_MS / 2) == AT_ONCE_MS * 3 / 4
+    greedy.handled_ms += AT_ONCE_MS
+    assert turns.at_once_ms(greedy, 2.0 + WINDOW_MS / 2) == 0
+    assert turns.at_once_ms(other, 2.0 + WINDOW_MS / 2) == AT_ONCE_MS
+    assert turns.at_once_ms(greedy, 2.0 + WINDOW_MS) == AT_ONCE_MS, "the next window"
+    greedy.handled_ms += AT_ONCE_MS
+    last_ms = 2.0 + WINDOW_MS  # of a change from one party to another
+    assert turns.at_once_ms(greedy, last_ms + WINDOW_MS / 2) == 0
+    greedy.window_end_ms = last_ms + 2 * SHARED_MS
+    assert turns.at_once_ms(greedy, last_ms + SHARED_MS - 0.01) == 0
+    assert turns.at_once_ms(greedy, last_ms + SHARED_MS) == AT_ONCE_MS, "alone again"
+
+
+def test_what_waits_has_one_turn_between_two_looks_and_parties_alternate() -> None:
+    bench, greedy, other = Bench(), Holder(), Holder()
+    bench.wait(greedy, "g1", "g2", "g3")
+    bench.wait(other, "o1", "o2")
+    for count in range(1, 6):
+        assert len(bench.soon) == 1
+        bench.step()
+        assert len(bench.taken) == count
+    assert bench.taken == ["g1", "o1", "g2", "o2", "g3"]
+    assert not bench.soon
+    bench.wait(greedy, "g4")
+    bench.step()
+    assert bench.taken[-1] == "g4"
+
+
+def test_a_turn_that_fails_leaves_the_others_theirs() -> None:
+    bench, party = Bench(), Holder()
+
+    class Failing:
+        def take_turn(self) -> None:
+            raise ZeroDivisionError
+
+    bench.turns.wait(party, Failing())
+    bench.wait(party, "next")
+    with pytest.raises(ZeroDivisionError):
+        bench.step()
+    bench.step()
+    assert bench.taken == ["next"]
+
+
+def test_a_principal_with_many_connections_does_not_hold_up_another() -> None:
+    rig = Rig()
+
+    def handle(request: Request) -> None:
+        rig.clock.stand_still(AT_ONCE_MS / 2)
+        answer(request)
+
+    rig.on_request = handle
+    greedy = [rig.connection("L", (f"10.0.1.{number}", 1)) for number in range(8)]
+    other, beside = rig.connection(), rig.connection()
+    for connection in greedy:
+        connection.authenticate("User:greedy")
+    other.authenticate("User:other")
+    receive(other, frame(100))
+    for number, connection in enumerate(greedy):
+        receive(connection, frame(number))
+    receive(other, frame(101))
+    assert numbers(rig) == [100, 0, 1, 101], "what is over its part waits"
+    receive(beside, *(frame(200 + number) for number in range(5)))
+    assert numbers(rig)[4:] == [200, 201]
+    rig.loop.run()
+    assert numbers(rig)[6:] == [2, 202, 3, 203, 4, 204, 5, 6, 7]
+    assert rig.memory.reserved_bytes == 0
+
+
+# -- coroutines -----------------------------------------------------------------------------------
+
+
+async def test_a_step_that_its_party_may_not_take_now_waits_for_a_turn() -> None:
+    rig = Rig()
+    rig.group.loop = asyncio.get_running_loop()
+    one, other = rig.connection(), rig.connection("L", ("10.0.0.7", 1))
+    turns, now_ms = rig.group.turns, rig.clock.monotonic_ms
+    order: list[str] = []
+
+    async def work(name: str, steps: int) -> str:
+        for number in range(steps):
+            order.append(f"{name}{number}")
+            rig.clock.stand_still(AT_ONCE_MS)
+            await asyncio.sleep(0)
+        return name
+
+    turns.at_once_ms(other.share.party, now_ms())
+    tasks = [asyncio.create_task(one.in_turns(work(name, 2))) for name in ("a", "b", "c")]
+    tasks.append(asyncio.create_task(other.in_turns(work("o", 2))))
+    assert await asyncio.gather(*tasks) == ["a", "b", "c", "o"]
+    assert order[:2] == ["a0", "o0"], "the others of its party wait"
+    assert sorted(order) == ["a0", "a1", "b0", "b1", "c0", "c1", "o0", "o1"]
+    assert order.index("o1") < order.index("b1")
+
+
+async def test_work_that_waits_for_a_turn_can_be_cancelled() -> None:
+    rig = Rig()
+    rig.group.loop = asyncio.get_running_loop()
+    one, other = rig.connection(), rig.connection("L", ("10.0.0.7", 1))
+    party, now_ms = one.share.party, rig.clock.monotonic_ms
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        ended.append("done")
+
+    rig.group.turns.at_once_ms(other.share.party, now_ms())
+    task = asyncio.create_task(one.in_turns(work()))
+    await asyncio.sleep(0)  # the first step
+    party.window_end_ms, party.handled_ms = now_ms() + WINDOW_MS, AT_ONCE_MS
+    rig.group.turns.at_once_ms(other.share.party, now_ms())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["cancelled"]
+    unbegun = one.in_turns(work())
+    unbegun.close()
+    assert await other.in_turns(work()) is None  # type: ignore[func-returns-value]
+    assert ended == ["cancelled", "done"]
