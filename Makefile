@@ -90,7 +90,7 @@ spark: setup ## Everything with Spark, the long ones too: drivers and executors 
 spark-matrix: setup ## tests/spark with older PySparks too: VERSIONS="4.1 4.2"
 	$(BIN)/python .ci/spark_matrix.py $(VERSIONS)
 
-docs: setup ## Write the generated parts of the documents anew: docs/compatibility.md, docs/reference/commands.md
+docs: setup ## Write the generated parts of the documents: tables, commands, state diagrams
 	$(BIN)/python docs/generate.py
 
 site: setup ## Build the documents as a site into build/site; a warning or a dead link fails

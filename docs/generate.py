@@ -5,7 +5,8 @@ between the markers: the APIs (Apache Kafka's from the golden list, the served o
 from the tables of both kinds of listeners and the handlers' docstrings), the differences of admin
 answers (from the differential test's list), which client comes which way to a secured listener
 (from those tests' list), the configuration keys (from `moldau.config`) and the clients'; and in
-docs/security.md what one client can take (from `resource_shares.toml`).
+docs/security.md what one client can take (from `resource_shares.toml`); and the state diagrams of
+ARCHITECTURE.md and docs/states.md (from the product's tables of legal transitions).
 Must not: touch anything outside the markers.
 Invariant: the result depends on the source alone; tests/tidy checks that the file is current.
 """
@@ -30,6 +31,7 @@ import command_reference  # noqa: E402
 import node_keys  # noqa: E402
 import resource_shares  # noqa: E402
 import security_matrix  # noqa: E402
+import state_diagrams  # noqa: E402
 
 COMPATIBILITY = ROOT / "docs" / "compatibility.md"
 SECURITY = ROOT / "docs" / "security.md"
@@ -111,6 +113,13 @@ def current_security(text: str) -> str:
     )
 
 
+def current_diagrams(page: Path, text: str) -> str:
+    """What a page with state diagrams should say, given what it says."""
+    return replace_between(
+        text, state_diagrams.BEGIN, state_diagrams.END, state_diagrams.render(page)
+    )
+
+
 def main() -> int:
     """Rewrites the files in place."""
     command_reference.PAGE.write_text(command_reference.render(), encoding="utf-8")
@@ -118,6 +127,9 @@ def main() -> int:
     COMPATIBILITY.write_text(current_text(text), encoding="utf-8")
     text = SECURITY.read_text(encoding="utf-8")
     SECURITY.write_text(current_security(text), encoding="utf-8")
+    for page in state_diagrams.PAGES:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(current_diagrams(page, text), encoding="utf-8")
     return 0
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, cast
+from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
 import typer.main
@@ -33,9 +33,6 @@ from moldau.cli.streams import (
     discard_output,
     open_standard_streams,
 )
-
-if TYPE_CHECKING:
-    from typer._click.core import Command, Context
 
 #: By name, behind that of the tree that has it: the module below `moldau.cli`, what is there (a
 #: function or a tree of commands), and a line of help.
@@ -69,9 +66,8 @@ COMMANDS: Final = {
 class CommandGroup(TyperGroup):
     """Commands whose names are taken in the singular and in the plural."""
 
-    def resolve_command(
-        self, ctx: Context, args: list[str]
-    ) -> tuple[str | None, Command | None, list[str]]:
+    # The types of the overridden method are private to the framework (docs/adr/0022).
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         given = args[0]
         for name in (given, f"{given}s", given.removesuffix("s")):
             if name in self.commands:

@@ -22,16 +22,39 @@ _INT32: Final = PackedStruct(">i")
 _ACKS_AND_TIMEOUT_BYTES: Final = 6
 _INDEX_BYTES: Final = 4
 _TOPIC_ID_BYTES: Final = 16
+_MORE_BYTES: Final = 0x80
+"""A length from here on takes more than one byte."""
+_ONE_TOPIC: Final = 2
+"""The length of such an array: one is added to each."""
 
 
 def has_more_parts(body: Buffer, api_version: int, limit: int) -> bool:
     """Whether a Produce request has more than `limit` topics and partitions."""
     try:
+        if api_version >= FIRST_FLEXIBLE:
+            count = _few(body, by_id=api_version >= FIRST_BY_TOPIC_ID)
+            if count:
+                return count > limit
         return _Walk(body, api_version >= FIRST_FLEXIBLE).counts_more(
             limit, by_id=api_version >= FIRST_BY_TOPIC_ID
         )
     except (RemoteProtocolError, PackingError, IndexError):
         return False
+
+
+def _few(body: Buffer, *, by_id: bool) -> int:
+    """The topic and the partitions of a flexible request for one topic, whose lengths all take one
+    byte, as most do; 0 of others.
+    """
+    id_bytes = body[0]
+    position = max(id_bytes, 1) + _ACKS_AND_TIMEOUT_BYTES
+    if id_bytes >= _MORE_BYTES or body[position] != _ONE_TOPIC:
+        return 0
+    name_bytes = _TOPIC_ID_BYTES if by_id else body[position + 1]
+    if not 0 < name_bytes < _MORE_BYTES:
+        return 0
+    partitions = body[position + 1 + name_bytes]
+    return max(partitions, 1) if partitions < _MORE_BYTES else 0
 
 
 class _Walk:

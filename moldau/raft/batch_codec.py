@@ -102,17 +102,20 @@ def decode_batches(data: Buffer, source: str) -> Iterator[DecodedBatch]:
         for position, header in iter_batches(data):
             if not verify_crc(data, position, header):
                 raise MetadataLogError(f"{source}: at byte {position}: the CRC does not match")
-            records = decode_records(data, position, max_bytes=MAX_DECOMPRESSED_BYTES)
-            if header.is_control:
-                control = tuple(
-                    (decode_control_key(record.key).type, bytes(record.value or b""))
-                    for record in records
-                )
-                yield DecodedBatch(header, control_records=control)
-            else:
-                yield DecodedBatch(header, tuple(_metadata_record(record) for record in records))
+            yield _decode_batch(data, position, header)
     except (InvalidBatch, RemoteProtocolError) as error:
         raise MetadataLogError(f"{source}: {error}") from None
+
+
+def _decode_batch(data: Buffer, position: int, header: BatchHeader) -> DecodedBatch:
+    """Raises InvalidBatch, RemoteProtocolError."""
+    records = decode_records(data, position, max_bytes=MAX_DECOMPRESSED_BYTES)
+    if header.is_control:
+        control = tuple(
+            (decode_control_key(record.key).type, bytes(record.value or b"")) for record in records
+        )
+        return DecodedBatch(header, control_records=control)
+    return DecodedBatch(header, tuple(_metadata_record(record) for record in records))
 
 
 def _metadata_record(record: Record) -> Message:
@@ -227,9 +230,8 @@ def _decode(data: memoryview, header: BatchHeader) -> DecodedBatch | None:
     Raises MetadataLogError: a control batch that makes no sense.
     """
     try:
-        (decoded,) = decode_batches(data, "fetched")
-    except MetadataLogError:
+        return _decode_batch(data, 0, header)
+    except (InvalidBatch, RemoteProtocolError) as error:
         if header.is_control:
-            raise
+            raise MetadataLogError(f"fetched: {error}") from None
         return None
-    return decoded

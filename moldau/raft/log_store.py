@@ -30,7 +30,7 @@ from moldau.raft.log_files import LogFiles, voters_in_batch
 from moldau.raft.state_files import NOTE_EVERY, write_flushed_end, write_quorum_state
 from moldau.raft.values import MetadataLogError
 from moldau.runtime.clock import Clock
-from moldau.storage.append import AppendOrigin, AppendResult
+from moldau.storage.append import AppendOrigin, AppendResult, RecordBatches
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log_segments import FlushJob, ReadResult
 from moldau.storage.segment import LogSegment
@@ -185,7 +185,7 @@ class LogStore:
         self, batch: bytearray, leader_epoch: int, timestamp_ms: int, records: tuple[Message, ...]
     ) -> AppendResult:
         result = self._log.append_as_leader(
-            batch, leader_epoch=leader_epoch, origin=AppendOrigin.RAFT_LEADER
+            RecordBatches.read(batch), leader_epoch=leader_epoch, origin=AppendOrigin.RAFT_LEADER
         )
         if result.error is ErrorCode.NONE:
             self._recent.add(

@@ -76,10 +76,10 @@ async def sorted_in_slices(slices: LoopSlices, texts: Iterable[str]) -> Iterator
 
 def in_slices(clock: Clock, steps: Iterator[object]) -> Work | None:
     """Take steps until they end or the slice is over; what takes the others, if any are left."""
-    slices = LoopSlices(clock)
+    end_ms = clock.monotonic_ms() + SLICE_MS
     for _ in steps:
-        if slices.is_over:
-            return _go_on(slices, steps)
+        if clock.monotonic_ms() >= end_ms:
+            return _go_on(LoopSlices(clock), steps)
     return None
 
 

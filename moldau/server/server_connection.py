@@ -506,18 +506,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         group, party = self._group, self.share.party
         turn_ms = group.turns.at_once_ms(party, now)
         if turn_ms:
-            self._dispatch(now, turn_ms)
-            party.handled_ms += group.clock.monotonic_ms() - now
+            party.handled_ms += self._dispatch(now, turn_ms)
         else:
             self._pause(PauseReason.BACKLOG)
             self._join_line()
 
-    def _dispatch(self, now: float, turn_ms: float) -> None:
+    def _dispatch(self, now: float, turn_ms: float) -> float:
         """Give frames to the handler until there are none, a pause reason stops it, or the turn is
-        over, with one request at least.
+        over, with one request at least. Returns how long that took.
         """
         if self._dispatching:
-            return
+            return 0.0
         self._dispatching = True
         backlog, requests, group = self._backlog, self._requests, self._group
         reader = self._reader
@@ -536,7 +535,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                     self._reader.release(frame)
                     self.flush()
                     self.close(f"malformed request header: {error}")
-                    return
+                    return 0.0
                 request = Request(self, header, header_size, frame, now)
                 requests.append(request)
                 try:
@@ -544,7 +543,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 except RemoteProtocolError as error:
                     self.flush()
                     request.close(f"malformed request: {error}")
-                    return
+                    return 0.0
                 except BaseException:
                     # Our fault. The fault table decides about the node; this request may never
                     # be answered, and nothing behind it could be.
@@ -567,9 +566,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._join_line()
         elif self._pause_reasons & PauseReason.BACKLOG:
             self._resume(PauseReason.BACKLOG)
-        self._unsent_ms += begun_ms - now
+        took_ms = begun_ms - now
+        self._unsent_ms += took_ms
         if turn_ms or not self._in_line or self._unsent_ms >= UNSENT_MS:
             self.flush()
+        return took_ms
 
     @property
     def _has_more(self) -> bool:

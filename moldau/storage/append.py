@@ -23,12 +23,13 @@ from moldau.protocol.records import (
     iter_batches,
     patch_batch,
     patch_log_append_time,
+    read_batch_header,
     recompress,
     scan_keys,
     validate_header,
     verify_crc,
 )
-from moldau.protocol.records.header import CODEC_MASK, TRANSACTIONAL_BIT
+from moldau.protocol.records.header import CODEC_MASK
 from moldau.storage.batch_scan import require_crc
 from moldau.storage.faults import AppendRejected
 from moldau.storage.log_config import MAX_INT64, LogConfig
@@ -44,10 +45,6 @@ snappy, lz4 and zstd (a run of 128 KB in four bytes). A larger count is false an
 offsets."""
 _MAX_CODEC = 4
 _LENGTH = Struct(">i")
-_MAGIC_AT: Final = 16
-_ATTRIBUTES_AT: Final = 22
-_PRODUCER: Final = Struct(">qhi")
-_PRODUCER_AT: Final = 43
 MAX_INLINE_KEY_CHECKS = 5_000
 """Records of an uncompressed batch whose keys are read on the loop (native codec: 0.1 ms)."""
 
@@ -57,6 +54,28 @@ MAX_RECORD_ERRORS = 1_000
 
 Batches = list[tuple[int, BatchHeader]]
 """Position and header of each batch of a buffer."""
+
+
+@dataclass(slots=True, eq=False)
+class RecordBatches:
+    """The batches of one append: their bytes, and the headers, read where the bytes came in.
+
+    The append changes bytes and headers together. `is_prepared`: `prepare` made them, so their CRCs
+    are right, and every record has a key where the topic demands one.
+    """
+
+    data: bytearray | memoryview
+    headers: Batches
+    is_prepared: bool = False
+
+    @classmethod
+    def read(cls, data: bytearray | memoryview) -> RecordBatches:
+        """Raises: AppendRejected with CORRUPT_MESSAGE or INVALID_RECORD: these are no batches."""
+        try:
+            return cls(data, list(iter_batches(data)))
+        except InvalidBatch as error:
+            raise rejected(error) from None
+
 
 ROOMLESS_MS: Final = 1_000
 """How long after a batch found no room the batches behind it, which are in flight, get the same
@@ -95,26 +114,6 @@ class AppendResult:
     keyless_count: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class BatchProducer:
-    """The producer of a transactional batch, as its header says."""
-
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-
-
-def transactional_producer(records: bytearray | memoryview) -> BatchProducer | None:
-    """The producer of a transactional batch of magic 2; None for anything else."""
-    if (
-        len(records) < BATCH_HEADER_SIZE
-        or not records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT
-        or records[_MAGIC_AT] != 2
-    ):
-        return None
-    return BatchProducer(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
-
-
 def rejected(invalid: InvalidBatch) -> AppendRejected:
     """The answer to a batch that is not valid in itself."""
     record_errors: tuple[tuple[int, str], ...] = ()
@@ -124,26 +123,26 @@ def rejected(invalid: InvalidBatch) -> AppendRejected:
 
 
 def check_batches(
-    records: bytearray | memoryview, config: LogConfig, origin: AppendOrigin, now_ms: int
-) -> Batches:
-    """Position and header of every batch, all of them acceptable.
+    batches: RecordBatches, config: LogConfig, origin: AppendOrigin, now_ms: int
+) -> None:
+    """Check that every batch is acceptable.
 
     Raises: AppendRejected with CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE,
     RECORD_LIST_TOO_LARGE or INVALID_TIMESTAMP.
     """
-    batches = []
+    data = batches.data
     from_client = origin is AppendOrigin.CLIENT
     checks_time = from_client and not config.uses_log_append_time
     max_message_bytes = config.max_message_bytes
     try:
-        for position, header in iter_batches(records):
+        for position, header in batches.headers:
             if header.batch_length + 12 > max_message_bytes and from_client:
                 raise AppendRejected(
                     ErrorCode.MESSAGE_TOO_LARGE,
                     f"a batch of {header.size_bytes} bytes, max.message.bytes "
                     f"is {max_message_bytes}",
                 )
-            if not verify_crc(records, position, header):
+            if not batches.is_prepared and not verify_crc(data, position, header):
                 raise InvalidBatch(
                     InvalidBatchReason.BAD_CRC, "the CRC does not match", position=position
                 )
@@ -161,38 +160,42 @@ def check_batches(
                 )
             if checks_time and header.max_timestamp_ms >= 0:
                 _check_time(header, config, now_ms)
-            batches.append((position, header))
     except InvalidBatch as error:
         raise rejected(error) from None
-    if not batches:
+    if not batches.headers:
         raise AppendRejected(ErrorCode.INVALID_RECORD, "no record batch in the request")
-    if len(records) > config.segment_bytes and origin is not AppendOrigin.REPLICATION:
+    if len(data) > config.segment_bytes and origin is not AppendOrigin.REPLICATION:
         raise AppendRejected(
             ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"{len(records)} bytes do not fit in a segment of {config.segment_bytes}",
+            f"{len(data)} bytes do not fit in a segment of {config.segment_bytes}",
         )
-    return batches
 
 
-def whole_batches_bytes(records: bytearray | memoryview) -> int:
-    """How many bytes of a fetch response are whole batches: it may end within a batch.
+def _whole_batches(records: bytearray | memoryview) -> RecordBatches:
+    """The whole batches of a fetch response, which may end within a batch.
 
-    Raises: AppendRejected with CORRUPT_MESSAGE when there is not one whole batch.
+    Raises: AppendRejected with CORRUPT_MESSAGE: garbage, or not one whole batch.
     """
     size_bytes = len(records)
     position = 0
-    while position + LOG_OVERHEAD <= size_bytes:
-        (batch_length,) = _LENGTH.unpack_from(records, position + 8)
-        if batch_length < BATCH_HEADER_SIZE - LOG_OVERHEAD:
-            return size_bytes  # garbage: reading the headers fails on it
-        if position + LOG_OVERHEAD + batch_length > size_bytes:
-            break
-        position += LOG_OVERHEAD + batch_length
-    if not position:
+    headers: Batches = []
+    try:
+        while position + LOG_OVERHEAD <= size_bytes:
+            (batch_length,) = _LENGTH.unpack_from(records, position + 8)
+            end = position + LOG_OVERHEAD + batch_length
+            if end > size_bytes and batch_length >= BATCH_HEADER_SIZE - LOG_OVERHEAD:
+                break
+            headers.append((position, read_batch_header(records, position)))
+            position = end
+    except InvalidBatch as error:
+        raise rejected(error) from None
+    if not headers:
         raise AppendRejected(
             ErrorCode.CORRUPT_MESSAGE, f"no whole record batch in {size_bytes} bytes"
         )
-    return position
+    return RecordBatches(
+        records if position == size_bytes else memoryview(records)[:position], headers
+    )
 
 
 def _is_plain(header: BatchHeader) -> bool:
@@ -238,18 +241,18 @@ class RoomlessProducers(dict[int, float]):
 
     __slots__ = ()
 
-    def note(self, batches: Batches, now_ms: float) -> None:
+    def note(self, batches: RecordBatches, now_ms: float) -> None:
         """These batches found no room; `now_ms` is monotonic."""
-        for _, header in batches:
+        for _, header in batches.headers:
             if header.producer_id >= 0:
                 self.pop(header.producer_id, None)
                 self[header.producer_id] = now_ms
         while len(self) > MAX_ROOMLESS_PRODUCERS:
             del self[next(iter(self))]
 
-    def forget(self, batches: Batches) -> None:
+    def forget(self, batches: RecordBatches) -> None:
         """These batches were written."""
-        for _, header in batches:
+        for _, header in batches.headers:
             self.pop(header.producer_id, None)
 
     def has_recent(self, producer_id: int, now_ms: float) -> bool:
@@ -257,10 +260,10 @@ class RoomlessProducers(dict[int, float]):
         return refused_ms is not None and now_ms - refused_ms < ROOMLESS_MS
 
 
-def assign_offsets(batches: Batches, log_end_offset: int, leader_epoch: int) -> None:
+def assign_offsets(batches: RecordBatches, log_end_offset: int, leader_epoch: int) -> None:
     """Put offsets and leader epoch in the headers. Raises: AppendRejected with INVALID_RECORD."""
     offset = log_end_offset
-    for _, header in batches:
+    for _, header in batches.headers:
         header.base_offset = offset
         header.partition_leader_epoch = leader_epoch
         offset += header.last_offset_delta + 1
@@ -268,11 +271,10 @@ def assign_offsets(batches: Batches, log_end_offset: int, leader_epoch: int) -> 
         raise AppendRejected(ErrorCode.INVALID_RECORD, "more records than a segment can number")
 
 
-def patch_batches(
-    records: bytearray | memoryview, batches: Batches, config: LogConfig, now_ms: int
-) -> None:
+def patch_batches(batches: RecordBatches, config: LogConfig, now_ms: int) -> None:
     """Write what `assign_offsets` put in the headers, and the append time, into the buffer."""
-    for position, header in batches:
+    records = batches.data
+    for position, header in batches.headers:
         patch_batch(
             records,
             position,
@@ -292,20 +294,18 @@ def check_fetched(
     last_leader_epoch: int,
     *,
     may_begin_below: bool,
-) -> tuple[bytearray | memoryview, Batches]:
+) -> RecordBatches:
     """What a follower appends of a fetch response: whole batches up to `leader_epoch`.
 
     They must follow each other from `next_offset` on, under leader epochs that never descend from
     `last_leader_epoch` on; with `may_begin_below` the first one may begin before `next_offset`.
     Raises: AppendRejected.
     """
-    whole_bytes = whole_batches_bytes(records)
-    if whole_bytes < len(records):
-        records = memoryview(records)[:whole_bytes]
-    batches = check_batches(records, config, AppendOrigin.REPLICATION, now_ms)
-    for index, (position, header) in enumerate(batches):
+    batches = _whole_batches(records)
+    check_batches(batches, config, AppendOrigin.REPLICATION, now_ms)
+    for index, (position, header) in enumerate(batches.headers):
         if header.partition_leader_epoch > leader_epoch:
-            return memoryview(records)[:position], batches[:index]
+            return RecordBatches(memoryview(records)[:position], batches.headers[:index])
         if (header.last_offset if may_begin_below else header.base_offset) < next_offset:
             raise AppendRejected(
                 ErrorCode.CORRUPT_MESSAGE,
@@ -319,60 +319,53 @@ def check_fetched(
             )
         next_offset, last_leader_epoch = header.next_offset, header.partition_leader_epoch
         may_begin_below = False
-    return records, batches
+    return batches
 
 
-def has_holes(next_offset: int, batches: Batches) -> bool:
+def has_holes(next_offset: int, batches: RecordBatches) -> bool:
     """Whether offsets are missing: the leader's log was compacted."""
-    for _, header in batches:
+    for _, header in batches.headers:
         if header.base_offset > next_offset:
             return True
         next_offset = header.base_offset + header.last_offset_delta + 1
     return False
 
 
-def pieces(
-    batches: Batches, size_bytes: int, segment_bytes: int
-) -> Iterator[tuple[int, int, Batches]]:
-    """`(start, end, batches)` of what fits in a segment each; positions count from the start.
-
-    A batch that is larger than a segment gets one of its own.
-    """
-    first_offset = batches[0][1].base_offset
+def pieces(batches: RecordBatches, segment_bytes: int) -> Iterator[RecordBatches]:
+    """What fits in a segment each. A batch that is larger than a segment gets one of its own."""
+    headers = batches.headers
+    first_offset = headers[0][1].base_offset
     if (
-        size_bytes <= segment_bytes
-        and batches[-1][1].last_offset - first_offset <= MAX_RELATIVE_OFFSET
+        len(batches.data) <= segment_bytes
+        and headers[-1][1].last_offset - first_offset <= MAX_RELATIVE_OFFSET
     ):
-        yield 0, size_bytes, batches
+        yield batches
         return
+    data = memoryview(batches.data)
     start = end = 0
     piece: Batches = []
-    for position, header in batches:
+    for position, header in headers:
         end = position + header.size_bytes
         if piece and (
             end - start > segment_bytes or header.last_offset - first_offset > MAX_RELATIVE_OFFSET
         ):
-            yield start, position, piece
+            yield RecordBatches(data[start:position], piece)
             start, first_offset, piece = position, header.base_offset, []
         piece.append((position - start, header))
-    yield start, end, piece
+    yield RecordBatches(data[start:end], piece)
 
 
-class PreparedRecords(bytearray):
-    """Batches that `prepare` has checked: the append does not decompress them again."""
-
-
-def require_keys(records: bytearray | memoryview, batches: Batches) -> None:
+def require_keys(batches: RecordBatches) -> None:
     """Check that every record of data has a key and fits its batch.
 
     Raises: AppendRejected with INVALID_RECORD (naming the records), CORRUPT_MESSAGE or
     MESSAGE_TOO_LARGE.
     """
-    if isinstance(records, PreparedRecords):
+    if batches.is_prepared:
         return
     try:
-        for position, header in batches:
-            _require_keys(records, position, header)
+        for position, header in batches.headers:
+            _require_keys(batches.data, position, header)
     except InvalidBatch as error:
         raise rejected(error) from None
 
@@ -401,29 +394,23 @@ def _require_keys(records: bytearray | memoryview, position: int, header: BatchH
         raise refusal from None
 
 
-def needs_preparation(records: bytearray | memoryview, config: LogConfig) -> bool:
-    """Whether to call `prepare` off the loop: a batch must change its codec, or its keys take time.
-
-    Garbage needs no preparation; the append rejects it.
-    """
-    if isinstance(records, PreparedRecords):
+def needs_preparation(batches: RecordBatches, config: LogConfig) -> bool:
+    """Whether to call `prepare` off the loop: for another codec, or because keys take time."""
+    if batches.is_prepared:
         return False
     target = config.target_codec
     compacts = config.compacts
-    try:
-        for _, header in iter_batches(records):
-            codec = header.attributes & CODEC_MASK
-            if header.record_count and (
-                (target is not None and codec != target)
-                or (compacts and (codec or header.record_count > MAX_INLINE_KEY_CHECKS))
-            ):
-                return True
-        return False
-    except InvalidBatch:
-        return False
+    for _, header in batches.headers:
+        codec = header.attributes & CODEC_MASK
+        if header.record_count and (
+            (target is not None and codec != target)
+            or (compacts and (codec or header.record_count > MAX_INLINE_KEY_CHECKS))
+        ):
+            return True
+    return False
 
 
-def prepare(records: bytearray | memoryview, config: LogConfig) -> PreparedRecords:
+def prepare(batches: RecordBatches, config: LogConfig) -> RecordBatches:
     """The same batches under the topic's codec, their keys checked for a compacted topic.
 
     Touches nothing but its arguments: offload it.
@@ -431,19 +418,25 @@ def prepare(records: bytearray | memoryview, config: LogConfig) -> PreparedRecor
     Raises: AppendRejected with CORRUPT_MESSAGE, INVALID_RECORD or MESSAGE_TOO_LARGE.
     """
     target = config.target_codec
-    prepared = PreparedRecords()
+    records = batches.data
+    prepared = bytearray()
+    headers: Batches = []
     try:
-        for position, header in iter_batches(records):
+        for position, header in batches.headers:
             if header.size_bytes > config.max_message_bytes:
-                # The append rejects it.
-                return PreparedRecords(records)
+                return batches  # The append rejects it.
             require_crc(verify_crc(records, position, header), position)
             if config.compacts:
                 _require_keys(records, position, header)
             if target is None or header.attributes & CODEC_MASK == target:
+                headers.append((len(prepared), header))
                 prepared += records[position : position + header.size_bytes]
             else:
-                prepared += recompress(records, position, header, target, config.compression_level)
+                recompressed, new_header = recompress(
+                    records, position, header, target, config.compression_level
+                )
+                headers.append((len(prepared), new_header))
+                prepared += recompressed
     except InvalidBatch as error:
         raise rejected(error) from None
-    return prepared
+    return RecordBatches(prepared, headers, is_prepared=True)

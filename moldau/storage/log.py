@@ -25,7 +25,7 @@ from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage import append
-from moldau.storage.append import AppendOrigin, AppendResult, Batches, RoomlessProducers
+from moldau.storage.append import AppendOrigin, AppendResult, RecordBatches, RoomlessProducers
 from moldau.storage.faults import (
     AppendRejected,
     CorruptFile,
@@ -202,13 +202,13 @@ class Log:
 
     # -- appending -------------------------------------------------------------------------------
 
-    def needs_preparation(self, records: bytearray | memoryview) -> bool:
-        """Whether `append.prepare(records, log.config)` must run first, off the loop."""
-        return self.config.looks_at_records and append.needs_preparation(records, self.config)
+    def needs_preparation(self, batches: RecordBatches) -> bool:
+        """Whether `append.prepare(batches, log.config)` must run first, off the loop."""
+        return self.config.looks_at_records and append.needs_preparation(batches, self.config)
 
     def append_as_leader(
         self,
-        records: bytearray | memoryview,
+        batches: RecordBatches,
         *,
         leader_epoch: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
@@ -232,29 +232,28 @@ class Log:
             return self._storage_error(self.offline_reason)
         config = self.config
         now_ms = self.clock.now_ms()
-        batches: Batches = []
         try:
-            batches = append.check_batches(records, config, origin, now_ms)
+            append.check_batches(batches, config, origin, now_ms)
             if config.compacts:
-                append.require_keys(records, batches)
+                append.require_keys(batches)
             if origin is AppendOrigin.CLIENT:
-                for _, header in batches:
+                for _, header in batches.headers:
                     if header.producer_id >= 0:
                         duplicate = self.producer_state.find_duplicate(header)
                         if duplicate is not None:
                             return self._duplicate(duplicate, now_ms)
             append.assign_offsets(batches, self.log_end_offset, leader_epoch)
             updates = self.producer_state.check_append(
-                records, batches, now_ms, origin, verification, transaction_version
+                batches, now_ms, origin, verification, transaction_version
             )
         except AppendRejected as error:
             if error.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                producer_id = batches[0][1].producer_id
+                producer_id = batches.headers[0][1].producer_id
                 if self.roomless_producers.has_recent(producer_id, self.clock.monotonic_ms()):
                     return self._storage_error("the producer's batch before this one found no room")
             return self.rejected(error)
-        append.patch_batches(records, batches, config, now_ms)
-        return self._write(records, batches, updates, now_ms)
+        append.patch_batches(batches, config, now_ms)
+        return self._write(batches, updates, now_ms)
 
     def _duplicate(self, batch: ProducerBatch, now_ms: int) -> AppendResult:
         return AppendResult(
@@ -285,7 +284,7 @@ class Log:
             # The first batch of an empty log may begin below its end: the log start offset can lie
             # inside the leader's batch.
             is_empty = self.log_start_offset == self.log_end_offset
-            records, batches = append.check_fetched(
+            batches = append.check_fetched(
                 records,
                 self.config,
                 now_ms,
@@ -296,7 +295,7 @@ class Log:
             )
         except AppendRejected as error:
             return self.rejected(error)
-        if not batches:
+        if not batches.headers:
             return AppendResult(ErrorCode.NONE, log_start_offset=self.log_start_offset)
         if self.first_dirty_offset is None and append.has_holes(self.log_end_offset, batches):
             try:
@@ -304,23 +303,17 @@ class Log:
             except OSError as error:
                 self.first_dirty_offset = None
                 return self._write_failed(error, self.log_end_offset)
-        return self._write_fetched(records, batches, now_ms)
+        return self._write_fetched(batches, now_ms)
 
-    def _write_fetched(
-        self, records: bytearray | memoryview, batches: Batches, now_ms: int
-    ) -> AppendResult:
+    def _write_fetched(self, batches: RecordBatches, now_ms: int) -> AppendResult:
         """Write in as few pieces as segments allow; a piece stays if a later one fails."""
         whole: AppendResult | None = None
-        view = memoryview(records)
-        for start, end, piece in append.pieces(batches, len(records), self.config.segment_bytes):
-            part = records if end - start == len(records) else view[start:end]
+        for piece in append.pieces(batches, self.config.segment_bytes):
             try:
-                updates = self.producer_state.check_append(
-                    part, piece, now_ms, AppendOrigin.REPLICATION
-                )
+                updates = self.producer_state.check_append(piece, now_ms, AppendOrigin.REPLICATION)
             except AppendRejected as error:
                 return self.rejected(error)
-            result = self._write(part, piece, updates, now_ms)
+            result = self._write(piece, updates, now_ms)
             if result.error is not ErrorCode.NONE:
                 return result
             if whole is None:
@@ -333,21 +326,18 @@ class Log:
         return whole
 
     def _write(
-        self,
-        records: bytearray | memoryview,
-        batches: Batches,
-        updates: list[ProducerUpdate],
-        now_ms: int,
+        self, batches: RecordBatches, updates: list[ProducerUpdate], now_ms: int
     ) -> AppendResult:
-        first = batches[0][1]
-        last = batches[-1][1]
+        records, headers = batches.data, batches.headers
+        first = headers[0][1]
+        last = headers[-1][1]
         next_offset = last.base_offset + last.last_offset_delta + 1
         config = self.config
         segment = self.segments.active
         try:
             if not segment.is_active:
                 segment.activate(config)
-            if segment.must_roll(len(records), batches, next_offset - 1, now_ms, config):
+            if segment.must_roll(len(records), headers, next_offset - 1, now_ms, config):
                 # At the log's end, so that a gap between segments can only be a power loss's work;
                 # but not farther from the last offset than a segment can number.
                 end = self.log_end_offset
@@ -356,7 +346,7 @@ class Log:
             aborted: list[AbortedTransaction] | tuple[()] = ()
             if any(each.is_aborted for update in updates for each in update.completed):
                 aborted = self.producer_state.aborts(updates)
-            segment.append(records, batches, config.index_interval_bytes, aborted)
+            segment.append(records, headers, config.index_interval_bytes, aborted)
         except (OSError, InvalidBatch) as error:
             if isinstance(error, OSError) and is_out_of_room(error):
                 self.roomless_producers.note(batches, self.clock.monotonic_ms())
@@ -366,7 +356,7 @@ class Log:
             logger.info("%s: there is room again to append", self.name)
         if self.roomless_producers:
             self.roomless_producers.forget(batches)
-        for _, header in batches:
+        for _, header in headers:
             if header.partition_leader_epoch != self.leader_epoch_cache.latest_epoch:
                 self.leader_epoch_cache.assign(header.partition_leader_epoch, header.base_offset)
         self.producer_state.apply(updates)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from moldau.protocol.records import BatchHeader, InvalidBatch
 from moldau.protocol.records.header import crc32c
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.append import AppendOrigin, Batches
+from moldau.storage.append import AppendOrigin, RecordBatches
 from moldau.storage.batch_scan import scan_headers
 from moldau.storage.faults import AppendRejected, is_out_of_room
 from moldau.storage.indexes import AbortedTransaction, TransactionIndex
@@ -140,8 +140,7 @@ class ProducerState:
 
     def check_append(
         self,
-        records: bytearray | memoryview,
-        batches: Batches,
+        batches: RecordBatches,
         now_ms: int,
         origin: AppendOrigin,
         verification: Verification | None = None,
@@ -152,7 +151,7 @@ class ProducerState:
         Raises: AppendRejected.
         """
         updates: dict[int, ProducerUpdate] = {}
-        for position, header in batches:
+        for position, header in batches.headers:
             producer_id = header.producer_id
             if producer_id < 0:
                 continue
@@ -166,7 +165,7 @@ class ProducerState:
             if is_control:
                 update.add_control_batch(
                     header,
-                    records,
+                    batches.data,
                     position,
                     now_ms,
                     check=origin is not AppendOrigin.REPLICATION,

@@ -195,7 +195,8 @@ def test_recompression_changes_nothing_else(source: Codec, target: Codec) -> Non
     }
     records = sample_records(50)
     batch = encode_batch(records, codec=source, **options)  # type: ignore[arg-type]
-    again = recompress(b"pad" + batch, 3, read_batch_header(batch), target)
+    again, header = recompress(b"pad" + batch, 3, read_batch_header(batch), target)
+    assert header == read_batch_header(again)
     assert again == encode_batch(records, codec=target, **options)  # type: ignore[arg-type]
 
 

@@ -21,7 +21,7 @@ from moldau.protocol.records import (
     patch_batch,
 )
 from moldau.protocol.types import TopicPartition
-from moldau.storage.append import AppendOrigin
+from moldau.storage.append import AppendOrigin, RecordBatches
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_manager import LogManager
@@ -133,7 +133,9 @@ class Workload:
             partition_leader_epoch=self.leader_epoch,
         )
         self.model.begin_append(stored_batches(expected))
-        result = self.log.append_as_leader(data, leader_epoch=self.leader_epoch, origin=origin)
+        result = self.log.append_as_leader(
+            RecordBatches.read(data), leader_epoch=self.leader_epoch, origin=origin
+        )
         assert result.error is ErrorCode.NONE, result
         assert data == expected
         self.model.end_append()

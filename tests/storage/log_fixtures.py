@@ -10,7 +10,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Record, decode_records, encode_batch, iter_batches
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.append import AppendOrigin, AppendResult
+from moldau.storage.append import AppendOrigin, AppendResult, RecordBatches
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_segments import ReadResult
@@ -89,7 +89,7 @@ def append(
 ) -> AppendResult:
     """Append one batch that must be taken."""
     result = log.append_as_leader(
-        batch_of(*values, **options), leader_epoch=leader_epoch, origin=origin
+        RecordBatches.read(batch_of(*values, **options)), leader_epoch=leader_epoch, origin=origin
     )
     assert result.error is ErrorCode.NONE, result
     return result

@@ -26,7 +26,7 @@ from moldau.protocol.records import (
     encode_end_txn_batch,
     patch_batch,
 )
-from moldau.storage.append import AppendOrigin
+from moldau.storage.append import AppendOrigin, RecordBatches
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig, LogManagerSettings
 from moldau.storage.log_manager import LogManager
@@ -315,7 +315,7 @@ class History:
         """A client's batch."""
         producer_id = self.dice.randrange(PRODUCER_COUNT)
         sent, batch = self._data(self._known(producer_id), producer_id, self.log.log_end_offset)
-        result = self.log.append_as_leader(sent, leader_epoch=0)
+        result = self.log.append_as_leader(RecordBatches.read(sent), leader_epoch=0)
         assert (result.error, result.base_offset) == (ErrorCode.NONE, batch.base_offset), result
         self.model.batches.append(batch)
 
@@ -325,7 +325,9 @@ class History:
         is_open = [each for each in known if known[each].current_txn_first_offset != NOTHING]
         producer_id = self.dice.choice(is_open or list(known))
         sent, batch = self._marker(known[producer_id], producer_id, self.log.log_end_offset)
-        result = self.log.append_as_leader(sent, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+        result = self.log.append_as_leader(
+            RecordBatches.read(sent), leader_epoch=0, origin=AppendOrigin.COORDINATOR
+        )
         assert (result.error, result.base_offset) == (ErrorCode.NONE, batch.base_offset), result
         self.model.batches.append(batch)
 

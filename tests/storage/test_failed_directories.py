@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from moldau.protocol.errors import ErrorCode
+from moldau.storage.append import RecordBatches
 from moldau.storage.checkpoints import read_clean_shutdown_marker
 from moldau.storage.faults import LogOffline
 from moldau.storage.log_manager import describe_log_dirs
@@ -89,7 +90,10 @@ async def test_failing_directory_goes_offline_and_the_other_serves() -> None:
     assert first.offline
     assert len(node.failed) == 1
     assert "/one" in (manager.offline_reason(tp("a-0")) or "")
-    assert first.append_as_leader(batch(), leader_epoch=0).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (
+        first.append_as_leader(RecordBatches.read(batch()), leader_epoch=0).error
+        is ErrorCode.KAFKA_STORAGE_ERROR
+    )
     fill(second)
     described = {each.directory: each for each in describe_log_dirs(manager)}
     assert described["/one"].error is ErrorCode.KAFKA_STORAGE_ERROR

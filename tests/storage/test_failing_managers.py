@@ -14,6 +14,7 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
+from moldau.storage.append import RecordBatches
 from moldau.storage.checkpoints import PARTITION_METADATA
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log_manager import LogManager
@@ -59,7 +60,7 @@ class Life:
         assert directory is not None
         self.places[topic_partition] = IDENTITY, directory.directory_id
         for _ in range(3):
-            result = log.append_as_leader(batch(2), leader_epoch=0)
+            result = log.append_as_leader(RecordBatches.read(batch(2)), leader_epoch=0)
             if result.error is ErrorCode.NONE:
                 self.ends[topic_partition] = log.log_end_offset
             log.update_high_watermark(log.log_end_offset)

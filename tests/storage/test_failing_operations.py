@@ -16,7 +16,7 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import ControlRecordType, EndTxnMarker, encode_end_txn_batch
-from moldau.storage.append import AppendOrigin
+from moldau.storage.append import AppendOrigin, RecordBatches
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
@@ -84,7 +84,9 @@ class Life:
     def _append(self, log: Log, value: str, sequence: int = -1) -> None:
         producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
         options: dict[str, Any] = {**producer, "is_transactional": True} if sequence >= 0 else {}
-        result = log.append_as_leader(batch_of(value, **options), leader_epoch=0)
+        result = log.append_as_leader(
+            RecordBatches.read(batch_of(value, **options)), leader_epoch=0
+        )
         if result.error is ErrorCode.NONE:
             self.acknowledged[result.base_offset] = value
         else:
@@ -114,7 +116,9 @@ class Life:
             producer_epoch=0,
             timestamp_ms=START_MS,
         )
-        log.append_as_leader(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+        log.append_as_leader(
+            RecordBatches.read(marker), leader_epoch=0, origin=AppendOrigin.COORDINATOR
+        )
 
     def _cut(self, log: Log) -> None:
         self.acknowledged = {at: value for at, value in self.acknowledged.items() if at < CUT_AT}

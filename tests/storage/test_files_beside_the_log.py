@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from moldau.protocol.records import ControlRecordType
+from moldau.storage.append import RecordBatches
 from moldau.storage.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
@@ -105,7 +106,10 @@ def look(log: Log) -> Seen:
         [offset_of_max_timestamp(log), *[offset_for_timestamp(log, each) for each in stamps]],
         [log.end_offset_for_epoch(epoch) for epoch in range(4)],
         log.last_stable_offset,
-        [log.append_as_leader(each, leader_epoch=1).is_duplicate for each in last],
+        [
+            log.append_as_leader(RecordBatches.read(each), leader_epoch=1).is_duplicate
+            for each in last
+        ],
     )
 
 

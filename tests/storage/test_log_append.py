@@ -20,7 +20,7 @@ from moldau.protocol.records import (
 from moldau.protocol.records.header import write_header
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage import append as storage_append
-from moldau.storage.append import AppendOrigin, needs_preparation, prepare
+from moldau.storage.append import AppendOrigin, RecordBatches, needs_preparation, prepare
 from moldau.storage.faults import AppendRejected
 from moldau.storage.log_config import LogConfig
 from tests.storage.log_fixtures import (
@@ -43,7 +43,7 @@ def test_batches_keep_their_bytes_but_for_offset_and_epoch() -> None:
     sent = batch_of("c", "d", "e", codec=Codec.LZ4)
     original = bytes(sent)
 
-    result = log.append_as_leader(sent, leader_epoch=7)
+    result = log.append_as_leader(RecordBatches.read(sent), leader_epoch=7)
 
     assert (result.base_offset, result.last_offset, result.record_count) == (2, 4, 3)
     region = log.read(2, max_bytes=1 << 20).records
@@ -58,11 +58,11 @@ def test_many_batches_in_one_append_are_one_write() -> None:
     bench = LogBench()
     log = bench.open()
     assert isinstance(bench.filesystem, SimulatedFilesystem)
-    log.append_as_leader(batch_of("first"), leader_epoch=0)
+    log.append_as_leader(RecordBatches.read(batch_of("first")), leader_epoch=0)
     before = bench.filesystem.operation_count
     joined = batch_of("a") + batch_of("b", "c") + batch_of("d")
 
-    result = log.append_as_leader(joined, leader_epoch=0)
+    result = log.append_as_leader(RecordBatches.read(joined), leader_epoch=0)
 
     assert (result.base_offset, result.last_offset) == (1, 4)
     assert [o.name for o in bench.filesystem.operations[before:]] == ["append"]
@@ -74,7 +74,9 @@ def test_a_frames_view_is_appended_in_place_and_let_go(codec: Codec) -> None:
     log = LogBench(config=LogConfig(message_timestamp_type="LogAppendTime")).open()
     frame = bytearray(b"head" + batch_of("a", "b", codec=codec) + b"tail")
     with memoryview(frame) as whole, whole[4:-4] as view:
-        assert log.append_as_leader(view, leader_epoch=5).error is ErrorCode.NONE
+        assert (
+            log.append_as_leader(RecordBatches.read(view), leader_epoch=5).error is ErrorCode.NONE
+        )
         assert bytes(view) == bytes(log.read(0, max_bytes=1 << 20).records)
     assert (frame[:4], frame[-4:]) == (b"head", b"tail")
     frame.append(0)  # BufferError if a view of it were still held
@@ -85,12 +87,15 @@ def refuse(log_config: LogConfig, sent: bytearray) -> ErrorCode:
     log = bench.open()
     append(log, "before") if log_config.max_message_bytes > 100 else None
     size, before = log.size_bytes, bytes(sent)
-    result = log.append_as_leader(sent, leader_epoch=0)
+    try:
+        result = log.append_as_leader(RecordBatches.read(sent), leader_epoch=0)
+    except AppendRejected as rejected:
+        result = log.rejected(rejected)
     assert bytes(sent) == before, "a refused buffer was changed"
     assert log.size_bytes == size
     assert result.base_offset == -1
     assert result.error_message
-    assert log.append_as_leader(batch_of("x"), leader_epoch=0).error in (
+    assert log.append_as_leader(RecordBatches.read(batch_of("x")), leader_epoch=0).error in (
         ErrorCode.NONE,
         ErrorCode.MESSAGE_TOO_LARGE,
     )
@@ -149,7 +154,7 @@ def test_a_batch_of_exactly_the_largest_size_is_taken() -> None:
         (len(sent) - 1, ErrorCode.MESSAGE_TOO_LARGE),
     ]:
         log = LogBench(config=LogConfig(max_message_bytes=max_bytes)).open()
-        result = log.append_as_leader(bytearray(sent), leader_epoch=0)
+        result = log.append_as_leader(RecordBatches.read(bytearray(sent)), leader_epoch=0)
         assert result.error is error
 
 
@@ -158,13 +163,13 @@ def test_as_many_records_as_the_bytes_can_hold_are_taken_and_no_more() -> None:
 
     sent = encode_batch([Record(n, START_MS, None, None) for n in range(5)])
     assert len(sent) == 61 + 5 * 7, "the least that a record takes"
-    assert LogBench().open().append_as_leader(bytearray(sent), leader_epoch=0).error is (
-        ErrorCode.NONE
-    )
+    assert LogBench().open().append_as_leader(
+        RecordBatches.read(bytearray(sent)), leader_epoch=0
+    ).error is (ErrorCode.NONE)
     sent[23:27] = (5).to_bytes(4, "big")
     sent[57:61] = (6).to_bytes(4, "big")
     write_crc(sent, 0, len(sent))
-    result = LogBench().open().append_as_leader(sent, leader_epoch=0)
+    result = LogBench().open().append_as_leader(RecordBatches.read(sent), leader_epoch=0)
     assert result.error is ErrorCode.INVALID_RECORD
     assert "6 records in" in (result.error_message or "")
 
@@ -176,8 +181,9 @@ def test_keys_of_more_records_than_the_loop_may_look_at_are_looked_at_elsewhere(
     compacted = LogConfig(cleanup_policy=("compact",))
     for count, is_needed in [(3, False), (4, True)]:
         sent = encode_batch([Record(n, START_MS, b"k", b"v") for n in range(count)])
-        assert storage_append.needs_preparation(sent, compacted) is is_needed
-        assert not storage_append.needs_preparation(sent, LogConfig())
+        batches = RecordBatches.read(sent)
+        assert storage_append.needs_preparation(batches, compacted) is is_needed
+        assert not storage_append.needs_preparation(batches, LogConfig())
 
 
 def test_limits_of_size_and_time() -> None:
@@ -188,7 +194,10 @@ def test_limits_of_size_and_time() -> None:
     past = LogConfig(message_timestamp_before_max_ms=1000)
     old = batch_of("x", timestamp_ms=START_MS - 1001)
     bench = LogBench(config=past)
-    assert bench.open().append_as_leader(old, leader_epoch=0).error is ErrorCode.INVALID_TIMESTAMP
+    assert (
+        bench.open().append_as_leader(RecordBatches.read(old), leader_epoch=0).error
+        is ErrorCode.INVALID_TIMESTAMP
+    )
 
 
 def test_records_without_timestamp_pass_the_time_limits() -> None:
@@ -218,27 +227,38 @@ def test_the_topics_codec_is_applied_off_the_loop(target: str) -> None:
         batch_of("a" * 50, "b" * 50, codec=codec, producer_id=3, producer_epoch=0, base_sequence=2)
         for codec in Codec
     )
-    assert log.needs_preparation(bytearray(sent))
-    prepared = prepare(memoryview(sent), log.config)
+    batches = RecordBatches.read(bytearray(sent))
+    assert log.needs_preparation(batches)
+    prepared = prepare(batches, log.config)
     assert not log.needs_preparation(prepared)
-    for _, header in iter_batches(prepared):
+    assert prepared.headers == list(iter_batches(prepared.data))
+    for _, header in prepared.headers:
         assert header.codec is bench.config.target_codec
         assert (header.producer_id, header.base_sequence) == (3, 2)
-    batches = list(iter_batches(prepared))
-    first = prepared[: batches[0][1].size_bytes]
+    first = RecordBatches.read(prepared.data[: prepared.headers[0][1].size_bytes])
     assert log.append_as_leader(first, leader_epoch=0).error is ErrorCode.NONE
     assert values_of(log) == ["a" * 50, "b" * 50]
 
 
 def test_preparation_refuses_what_it_cannot_read() -> None:
     config = LogConfig(compression_type="zstd")
-    assert not needs_preparation(bytearray(b"garbage" * 20), config)
     broken = batch_of("a")
     broken[-1] ^= 1
     with pytest.raises(AppendRejected) as caught:
-        prepare(broken, config)
+        prepare(RecordBatches.read(broken), config)
     assert caught.value.error is ErrorCode.CORRUPT_MESSAGE
-    assert not needs_preparation(batch_of("a", codec=Codec.GZIP), LogConfig())
+    compressed = RecordBatches.read(batch_of("a", codec=Codec.GZIP))
+    assert not needs_preparation(compressed, LogConfig())
+
+
+def test_a_batch_that_is_too_large_is_not_prepared_and_its_crc_is_verified_by_the_append() -> None:
+    broken = batch_of("x" * 100)
+    broken[-1] ^= 1
+    batches = RecordBatches.read(broken)
+    small = LogConfig(compression_type="gzip", max_message_bytes=80)
+    assert prepare(batches, small) is batches
+    assert refuse(small, broken) is ErrorCode.MESSAGE_TOO_LARGE
+    assert refuse(LogConfig(), broken) is ErrorCode.CORRUPT_MESSAGE
 
 
 @pytest.mark.parametrize(
@@ -257,7 +277,7 @@ def test_timestamps_may_be_as_far_off_as_configured_and_no_farther(
     config = LogConfig(message_timestamp_before_max_ms=500, message_timestamp_after_max_ms=300)
     log = LogBench(config=config).open()
     sent = batch_of("a", timestamp_ms=START_MS + ahead_ms)
-    assert log.append_as_leader(sent, leader_epoch=0).error is error
+    assert log.append_as_leader(RecordBatches.read(sent), leader_epoch=0).error is error
 
 
 def test_a_full_disk_leaves_the_log_as_it_was() -> None:
@@ -268,11 +288,11 @@ def test_a_full_disk_leaves_the_log_as_it_was() -> None:
     filesystem.faults.append(Fault("append", ".log", errno.ENOSPC, count=3))
     refused = batch_of("b", producer_id=1, producer_epoch=0, base_sequence=1)
     for _ in range(3):
-        result = log.append_as_leader(bytearray(refused), leader_epoch=0)
+        result = log.append_as_leader(RecordBatches.read(bytearray(refused)), leader_epoch=0)
         assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
         assert not log.offline
         assert values_of(log) == ["a"]
-    result = log.append_as_leader(bytearray(refused), leader_epoch=0)
+    result = log.append_as_leader(RecordBatches.read(bytearray(refused)), leader_epoch=0)
     assert (result.error, result.base_offset) == (ErrorCode.NONE, 1)
     assert values_of(log) == ["a", "b"]
 
@@ -289,7 +309,7 @@ def test_half_a_batch_that_cannot_be_cut_off_again_takes_the_log_offline(
         raise OSError(errno.ENOSPC, "no room for the rest")
 
     monkeypatch.setattr(SimulatedFile, "append", half)
-    result = log.append_as_leader(batch_of("b"), leader_epoch=0)
+    result = log.append_as_leader(RecordBatches.read(batch_of("b")), leader_epoch=0)
     assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.offline
     assert "could not be undone" in log.offline_reason
@@ -308,12 +328,14 @@ def test_what_is_behind_a_batch_without_room_is_no_gap() -> None:
     ]
 
     def sent(number: int) -> ErrorCode:
-        return log.append_as_leader(bytearray(batches[number]), leader_epoch=0).error
+        return log.append_as_leader(
+            RecordBatches.read(bytearray(batches[number])), leader_epoch=0
+        ).error
 
     assert sent(0) is ErrorCode.KAFKA_STORAGE_ERROR
     assert sent(1) is ErrorCode.KAFKA_STORAGE_ERROR, "it was in flight behind the first"
     gap = batch_of("d", producer_id=2, producer_epoch=0, base_sequence=2)
-    result = log.append_as_leader(gap, leader_epoch=0)
+    result = log.append_as_leader(RecordBatches.read(gap), leader_epoch=0)
     assert result.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "another producer's own gap"
     bench.clock.advance(1_000)
     assert sent(1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the first does not come any more"
@@ -332,7 +354,7 @@ def test_no_room_to_roll_keeps_the_old_segment_and_rolls_later() -> None:
             if path_part != ".snapshot" and operation == "append":
                 continue
             filesystem.faults.append(Fault(operation, f"2{path_part}", errno.ENOSPC))
-            result = log.append_as_leader(batch_of("x" * 200), leader_epoch=0)
+            result = log.append_as_leader(RecordBatches.read(batch_of("x" * 200)), leader_epoch=0)
             assert result.error is ErrorCode.KAFKA_STORAGE_ERROR, (path_part, operation)
             assert not log.offline
             assert len(log.segments) == 1
@@ -363,11 +385,12 @@ def test_a_failing_disk_takes_the_partition_offline(error_number: int) -> None:
     append(log, "a")
     filesystem.faults.append(Fault("append", "topic-0", error_number))
     assert (
-        log.append_as_leader(batch_of("b"), leader_epoch=0).error is ErrorCode.KAFKA_STORAGE_ERROR
+        log.append_as_leader(RecordBatches.read(batch_of("b")), leader_epoch=0).error
+        is ErrorCode.KAFKA_STORAGE_ERROR
     )
     assert log.offline
     assert told == [log]
-    assert log.append_as_leader(batch_of("b"), leader_epoch=0).error is (
+    assert log.append_as_leader(RecordBatches.read(batch_of("b")), leader_epoch=0).error is (
         ErrorCode.KAFKA_STORAGE_ERROR
     )
     assert log.read(0, max_bytes=100).error is ErrorCode.KAFKA_STORAGE_ERROR
@@ -389,7 +412,7 @@ def test_a_short_write_on_a_real_disk_is_cut_back(tmp_path: Path) -> None:
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (log.size_bytes + 100, hard))
-        result = log.append_as_leader(batch_of("b" * 500), leader_epoch=0)
+        result = log.append_as_leader(RecordBatches.read(batch_of("b" * 500)), leader_epoch=0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, previous)
@@ -421,7 +444,9 @@ def test_followers_take_offsets_and_epochs_as_they_come() -> None:
 def test_control_batches_are_the_quorums_to_write() -> None:
     log = LogBench().open()
     sent = encode_batch([Record(0, START_MS, b"\0\0\0\2", b"leader")], is_control=True)
-    result = log.append_as_leader(sent, leader_epoch=3, origin=AppendOrigin.RAFT_LEADER)
+    result = log.append_as_leader(
+        RecordBatches.read(sent), leader_epoch=3, origin=AppendOrigin.RAFT_LEADER
+    )
     assert result.error is ErrorCode.NONE
     assert log.producer_state.producers == {}
 
@@ -455,7 +480,7 @@ def test_running_out_of_descriptors_is_told_and_passes(path_part: str) -> None:
     log.rest()
     fault = Fault("open" if path_part == ".log" else "map", path_part, errno.EMFILE, count=None)
     filesystem.faults.append(fault)
-    refused = log.append_as_leader(batch_of("lost"), leader_epoch=0)
+    refused = log.append_as_leader(RecordBatches.read(batch_of("lost")), leader_epoch=0)
     assert refused.error is ErrorCode.KAFKA_STORAGE_ERROR
     if path_part == ".log":
         assert log.read(0, max_bytes=100).error is ErrorCode.KAFKA_STORAGE_ERROR
@@ -475,11 +500,11 @@ def test_a_count_that_no_compression_can_hold_is_refused(codec: Codec) -> None:
     header.record_count = 2**31 - 1
     header.last_offset_delta = 2**31 - 2
     write_header(lying, header)
-    refused = log.append_as_leader(lying, leader_epoch=0)
+    refused = log.append_as_leader(RecordBatches.read(lying), leader_epoch=0)
     assert refused.error is ErrorCode.INVALID_RECORD
     assert log.log_end_offset == 0
     dense = batch_of(*[b""] * 100_000, codec=codec)
-    assert log.append_as_leader(dense, leader_epoch=0).error is ErrorCode.NONE
+    assert log.append_as_leader(RecordBatches.read(dense), leader_epoch=0).error is ErrorCode.NONE
 
 
 def test_a_leader_appends_nothing_behind_records_of_a_newer_epoch() -> None:
@@ -492,6 +517,6 @@ def test_a_leader_appends_nothing_behind_records_of_a_newer_epoch() -> None:
     bench.overwrite(bench.path(0), log.segments.active.size_bytes // 2 + 12, bytes([64]))
     log = bench.open()
     assert log.leader_epoch_cache.latest_epoch == 64 << 24 | 3
-    result = log.append_as_leader(batch_of("c"), leader_epoch=4)
+    result = log.append_as_leader(RecordBatches.read(batch_of("c")), leader_epoch=4)
     assert (result.error, log.offline) == (ErrorCode.KAFKA_STORAGE_ERROR, True)
     assert "the leader has 4" in log.offline_reason

@@ -16,7 +16,7 @@ from moldau.protocol.records import (
     encode_end_txn_batch,
     iter_batches,
 )
-from moldau.storage.append import AppendOrigin
+from moldau.storage.append import AppendOrigin, RecordBatches
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from tests.storage.log_fixtures import (
@@ -68,7 +68,9 @@ def test_holes_and_empty_batches_of_a_compacted_leader_are_taken() -> None:
         producer_epoch=0,
         timestamp_ms=START_MS,
     )
-    result = leader.append_as_leader(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    result = leader.append_as_leader(
+        RecordBatches.read(marker), leader_epoch=0, origin=AppendOrigin.COORDINATOR
+    )
     emptied = encode_batch(
         [],
         base_offset=result.base_offset,
@@ -182,7 +184,9 @@ def test_compressed_transactional_and_control_batches_are_taken_as_they_are() ->
         timestamp_ms=START_MS,
     )
     assert (
-        leader.append_as_leader(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR).error
+        leader.append_as_leader(
+            RecordBatches.read(marker), leader_epoch=0, origin=AppendOrigin.COORDINATOR
+        ).error
         is ErrorCode.NONE
     )
     follower = open_log(segment_bytes=150)

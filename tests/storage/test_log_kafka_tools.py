@@ -14,7 +14,7 @@ import pytest
 
 from moldau.protocol.records import Codec, ControlRecordType, EndTxnMarker, encode_end_txn_batch
 from moldau.runtime.filesystem import OsFilesystem
-from moldau.storage.append import AppendOrigin
+from moldau.storage.append import AppendOrigin, RecordBatches
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from tests.kit.manual_clock import ManualClock
@@ -66,7 +66,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 EndTxnMarker(kind, 5), producer_id=9, producer_epoch=1, timestamp_ms=START_MS
             )
             log.append_as_leader(
-                marker, leader_epoch=3 + number // 50, origin=AppendOrigin.COORDINATOR
+                RecordBatches.read(marker),
+                leader_epoch=3 + number // 50,
+                origin=AppendOrigin.COORDINATOR,
             )
     assert len(log.segments) > 1
     log.close()
@@ -153,7 +155,9 @@ def overlapping_transactions(path: Path) -> Log:
             producer_epoch=epochs[producer_id],
             timestamp_ms=now_ms,
         )
-        log.append_as_leader(batch, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+        log.append_as_leader(
+            RecordBatches.read(batch), leader_epoch=0, origin=AppendOrigin.COORDINATOR
+        )
     assert len(log.segments) > 5
     return log
 

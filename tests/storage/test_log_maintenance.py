@@ -10,6 +10,7 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Codec
+from moldau.storage.append import RecordBatches
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
@@ -333,7 +334,7 @@ def test_an_unreadable_but_intact_batch_does_not_end_the_partition() -> None:
     sent = batch_of("hello", "world")
     sent[61:70] = b"\xff" * 9
     write_crc(sent, 0, len(sent))
-    assert log.append_as_leader(sent, leader_epoch=0).error is ErrorCode.NONE
+    assert log.append_as_leader(RecordBatches.read(sent), leader_epoch=0).error is ErrorCode.NONE
     assert offset_for_timestamp(log, START_MS) == TimestampedOffset(START_MS, 0, 0)
     assert not log.offline
 
@@ -648,7 +649,9 @@ def test_a_log_is_closed_cleanly_without_room_for_its_producers() -> None:
     log.close()
     filesystem.faults.clear()
     log = bench.open(clean=True, recovery_point=1)
-    retry = log.append_as_leader(batch_of("a", base_sequence=0, **options), leader_epoch=0)
+    retry = log.append_as_leader(
+        RecordBatches.read(batch_of("a", base_sequence=0, **options)), leader_epoch=0
+    )
     assert retry.is_duplicate
 
 
@@ -662,7 +665,9 @@ def test_rolling_and_flushing_without_descriptors(path_part: str) -> None:
     filesystem.faults.append(Fault("map", path_part, errno.EMFILE, count=None))
     taken = 20
     for number in range(20):
-        result = log.append_as_leader(batch_of(f"{number:0100d}"), leader_epoch=0)
+        result = log.append_as_leader(
+            RecordBatches.read(batch_of(f"{number:0100d}")), leader_epoch=0
+        )
         taken += result.error is ErrorCode.NONE
     with pytest.raises(DiskFull):
         log.flush()

@@ -10,6 +10,7 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.runtime.restarts import FIRST_PAUSE_MS
+from moldau.storage.append import RecordBatches
 from moldau.storage.checkpoints import (
     read_clean_shutdown_marker,
     read_offset_checkpoint,
@@ -103,7 +104,10 @@ async def settle() -> None:
 
 def fill(log: Log, count: int = 10) -> None:
     for _ in range(count):
-        assert log.append_as_leader(batch(2), leader_epoch=0).error is ErrorCode.NONE
+        assert (
+            log.append_as_leader(RecordBatches.read(batch(2)), leader_epoch=0).error
+            is ErrorCode.NONE
+        )
     log.update_high_watermark(log.log_end_offset)
 
 
@@ -377,7 +381,10 @@ async def test_producers_are_forgotten_and_logs_rest_in_their_intervals() -> Non
     )
     manager = await node.start()
     log = manager.get_or_create(tp("a-0"), topic_id(1))
-    log.append_as_leader(batch(1, producer_id=7, producer_epoch=0, base_sequence=0), leader_epoch=0)
+    log.append_as_leader(
+        RecordBatches.read(batch(1, producer_id=7, producer_epoch=0, base_sequence=0)),
+        leader_epoch=0,
+    )
     await node.advance(4_999)
     assert list(log.producer_state.producers) == [7]
     await node.advance(1)
@@ -585,7 +592,7 @@ async def test_full_disk_refuses_new_partitions_and_keeps_serving() -> None:
     with pytest.raises(DiskFull, match="b-0"):
         manager.get_or_create(tp("b-0"), topic_id(2))
     assert "b-0" not in node.names()
-    result = log.append_as_leader(batch(), leader_epoch=0)
+    result = log.append_as_leader(RecordBatches.read(batch()), leader_epoch=0)
     assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
     await node.advance(61_000)
     assert not log.offline

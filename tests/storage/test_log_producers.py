@@ -17,7 +17,7 @@ from moldau.protocol.records import (
     patch_batch,
 )
 from moldau.storage import producer_state
-from moldau.storage.append import AppendOrigin, AppendResult
+from moldau.storage.append import AppendOrigin, AppendResult, RecordBatches
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.producer_state import SnapshotEntry, decode_snapshot, encode_snapshot
@@ -44,7 +44,7 @@ def send(
         base_sequence=sequence,
         is_transactional=transactional,
     )
-    return log.append_as_leader(sent, leader_epoch=leader_epoch)
+    return log.append_as_leader(RecordBatches.read(sent), leader_epoch=leader_epoch)
 
 
 def end(
@@ -64,7 +64,7 @@ def end(
         timestamp_ms=START_MS,
     )
     return log.append_as_leader(
-        sent,
+        RecordBatches.read(sent),
         leader_epoch=leader_epoch,
         origin=AppendOrigin.COORDINATOR,
         transaction_version=transaction_version,
@@ -151,9 +151,9 @@ def test_several_batches_of_one_producer_in_one_append() -> None:
     log = LogBench().open()
     options = {"producer_id": 7, "producer_epoch": 0}
     good = batch_of("a", base_sequence=0, **options) + batch_of("b", base_sequence=1, **options)
-    assert log.append_as_leader(good, leader_epoch=0).last_offset == 1
+    assert log.append_as_leader(RecordBatches.read(good), leader_epoch=0).last_offset == 1
     gap = batch_of("c", base_sequence=2, **options) + batch_of("d", base_sequence=4, **options)
-    refused = log.append_as_leader(gap, leader_epoch=0)
+    refused = log.append_as_leader(RecordBatches.read(gap), leader_epoch=0)
     assert refused.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert send(log, 2).base_offset == 2, "the refused append left no trace"
 

@@ -11,6 +11,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches
 from moldau.runtime.files import FileRegion
 from moldau.storage import log_segments
+from moldau.storage.append import RecordBatches
 from moldau.storage.log_config import LogConfig
 from moldau.storage.segment import MAX_VERIFIED_RANGES, OpenSegments, VerifiedRanges
 from tests.kit.dice import drawn_seed
@@ -416,7 +417,7 @@ def test_verified_ranges_merge_and_stay_few() -> None:
 
 def test_a_batch_refused_by_the_bound_does_not_block_the_one_before() -> None:
     log = LogBench().open()
-    log.append_as_leader(batch_of("a") + batch_of("b" * 5000), leader_epoch=0)
+    log.append_as_leader(RecordBatches.read(batch_of("a") + batch_of("b" * 5000)), leader_epoch=0)
     result, found = read_once(log, 0, max_bytes=1000)
     assert [r.offset for r in found] == [0]
     assert result.next_offset == 1

@@ -10,6 +10,7 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
+from moldau.storage.append import RecordBatches
 from moldau.storage.checkpoints import (
     read_leader_epoch_checkpoint,
     write_leader_epoch_checkpoint,
@@ -192,7 +193,7 @@ def test_damage_below_the_recovery_point_takes_the_partition_offline(
         assert read_once(log, bases[-1])[0].error is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.offline
     assert log.read(0, max_bytes=1).error is ErrorCode.KAFKA_STORAGE_ERROR
-    assert log.append_as_leader(batch_of("x"), leader_epoch=0).error is (
+    assert log.append_as_leader(RecordBatches.read(batch_of("x")), leader_epoch=0).error is (
         ErrorCode.KAFKA_STORAGE_ERROR
     )
     kept = {n: filesystem.size_bytes(f"{bench.directory}/{n}") for n in bench.names(".log")}

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Codec
+from moldau.storage.append import RecordBatches
 from moldau.storage.log_config import LogConfig
 from moldau.storage.segment import OpenSegments
 from tests.storage.log_fixtures import (
@@ -88,7 +89,9 @@ class LogMachine(RuleBasedStateMachine):
         sent = batch_of(
             "gap", producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=self.sequence + 1
         )
-        error = self.log.append_as_leader(sent, leader_epoch=self.leader_epoch).error
+        error = self.log.append_as_leader(
+            RecordBatches.read(sent), leader_epoch=self.leader_epoch
+        ).error
         assert error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     @rule()
@@ -192,7 +195,7 @@ class LogMachine(RuleBasedStateMachine):
             producer_epoch=0,
             base_sequence=batch.first_sequence,
         )
-        result = self.log.append_as_leader(sent, leader_epoch=self.leader_epoch)
+        result = self.log.append_as_leader(RecordBatches.read(sent), leader_epoch=self.leader_epoch)
         assert result.is_duplicate
         assert result.base_offset == batch.first_offset
 

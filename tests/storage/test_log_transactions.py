@@ -11,7 +11,7 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import ControlRecordType
 from moldau.storage import producer_state
-from moldau.storage.append import AppendOrigin, AppendResult
+from moldau.storage.append import AppendOrigin, AppendResult, RecordBatches
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from tests.storage.log_fixtures import START_MS, LogBench, append, batch_of, values_of
@@ -42,7 +42,9 @@ class Verified(NamedTuple):
 def send_verified(log: Log, sequence: int, verified: Verified, **options: int) -> ErrorCode:
     options = {"producer_id": 7, "producer_epoch": 0} | options
     sent = batch_of("value", base_sequence=sequence, is_transactional=True, **options)
-    return log.append_as_leader(sent, leader_epoch=0, verification=verified).error
+    return log.append_as_leader(
+        RecordBatches.read(sent), leader_epoch=0, verification=verified
+    ).error
 
 
 def coordinate(log: Log, *, producer_epoch: int = 0, transactional: bool = True) -> ErrorCode:
@@ -54,7 +56,9 @@ def coordinate(log: Log, *, producer_epoch: int = 0, transactional: bool = True)
         base_sequence=-1,
         is_transactional=transactional,
     )
-    return log.append_as_leader(sent, leader_epoch=0, origin=AppendOrigin.COORDINATOR).error
+    return log.append_as_leader(
+        RecordBatches.read(sent), leader_epoch=0, origin=AppendOrigin.COORDINATOR
+    ).error
 
 
 # -- markers -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Codec, iter_batches
 from moldau.protocol.types import TopicPartition
+from moldau.storage.append import RecordBatches
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.verify import Verification
@@ -49,7 +50,10 @@ class Original:
                 codec=random.choice(list(Codec)),
                 fill=chr(97 + number % 26),
             )
-            assert log.append_as_leader(data, leader_epoch=3).error is ErrorCode.NONE
+            assert (
+                log.append_as_leader(RecordBatches.read(data), leader_epoch=3).error
+                is ErrorCode.NONE
+            )
         log.abandon()
         self.root: DirectoryNode = filesystem.root
         self.batches: list[tuple[str, int, bytes, int]] = []
@@ -171,7 +175,7 @@ def check_case(original: Original, random: random_module.Random) -> None:
     ends = [0, *(next_offset for _, _, _, next_offset in original.batches)]
     assert log.log_end_offset == ends[len(found)]
     is_newer = log.leader_epoch_cache.latest_epoch > 4
-    result = log.append_as_leader(batch(1), leader_epoch=4)
+    result = log.append_as_leader(RecordBatches.read(batch(1)), leader_epoch=4)
     if is_newer:
         assert (result.error, log.offline) == (ErrorCode.KAFKA_STORAGE_ERROR, True)
         return

@@ -20,7 +20,7 @@ from moldau.protocol.records import (
     EndTxnMarker,
     encode_end_txn_batch,
 )
-from moldau.storage.append import AppendOrigin
+from moldau.storage.append import AppendOrigin, RecordBatches
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from tests.storage.log_fixtures import START_MS, LogBench, batch_of
@@ -112,7 +112,7 @@ class HistoryMachine(RuleBasedStateMachine):
             is_transactional=transactional,
             codec=codec,
         )
-        result = self.log.append_as_leader(sent, leader_epoch=0)
+        result = self.log.append_as_leader(RecordBatches.read(sent), leader_epoch=0)
         assert result.error is ErrorCode.NONE, result
         producer.sequence += count
         self.entries += [
@@ -143,7 +143,7 @@ class HistoryMachine(RuleBasedStateMachine):
             timestamp_ms=START_MS,
         )
         result = self.log.append_as_leader(
-            sent,
+            RecordBatches.read(sent),
             leader_epoch=0,
             origin=AppendOrigin.COORDINATOR,
             transaction_version=2 if own_epoch else 1,

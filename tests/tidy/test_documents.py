@@ -11,6 +11,7 @@ from tests.tidy.bounds import limits_of, reviewed
 from tests.tidy.sources import ROOT, name_of, repository_files
 
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+_TABLE = re.compile(r"^(\w*TRANSITIONS|\w*LEGAL_PREDECESSORS)\b.*=", re.MULTILINE)
 _TARGET = re.compile(r"`make ([a-z-]+)")
 
 
@@ -48,6 +49,26 @@ def test_every_limit_of_a_container_is_in_the_table_of_shares():
         if (limits := limits_of(row)) and not named.intersection(limits)
     }
     assert missing == set(), "without a row in docs/resource_shares.toml"
+
+
+def test_state_diagrams_are_current():
+    generator = _generator()
+    for page in generator.state_diagrams.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert text == generator.current_diagrams(page, text), "run `make docs`"
+
+
+def test_every_table_of_transitions_is_drawn_once():
+    tables = [
+        f"{name_of(path).removesuffix('.py').replace('/', '.')}:{name}"
+        for path in repository_files()
+        if name_of(path).startswith("moldau/") and path.suffix == ".py"
+        for name in _TABLE.findall(path.read_text(encoding="utf-8"))
+    ]
+    pages = _generator().state_diagrams.PAGES
+    drawn = [machine.table for machines in pages.values() for machine in machines]
+    assert sorted(drawn) == sorted(tables)
+    assert len(tables) >= 12
 
 
 def test_the_command_reference_is_current():

@@ -280,6 +280,27 @@ def test_commands_print_through_one_module():
     assert past == []
 
 
+def _imported(path: Path) -> Iterator[str]:
+    """The full names that a file imports from other packages."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def test_nothing_private_of_another_package_is_imported():
+    """Its next release may not have it."""
+    found = {
+        f"{name_of(path)}: {name}"
+        for path in python_files("moldau", "pyspark_moldau")
+        for name in _imported(path)
+        if not name.startswith(("moldau.", "_typeshed."))
+        and re.search(r"(?:^|\.)_(?!_)", name) is not None
+    }
+    assert found == set()
+
+
 def _raw_words(handler: ast.ExceptHandler, name: str) -> Iterator[int]:
     """Lines of a handler in which its exception is turned into text as it is."""
     for node in ast.walk(handler):

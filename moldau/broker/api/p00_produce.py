@@ -18,7 +18,7 @@ Known gaps: none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS
@@ -26,7 +26,6 @@ from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.transaction.verification import Support, TransactionalProduce
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_produce import ProduceOperation
-from moldau.broker.replica.partition import Partition
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
@@ -37,9 +36,10 @@ from moldau.protocol.messages.p00_produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from moldau.protocol.records import BATCH_HEADER_SIZE, LOG_OVERHEAD, Codec
+from moldau.protocol.records import BATCH_HEADER_SIZE, Codec, unpack_header
+from moldau.protocol.records.header import CODEC_MASK, CURRENT_MAGIC
 from moldau.server.request import RequestContext
-from moldau.storage.append import transactional_producer
+from moldau.storage.append import RecordBatches
 
 FIRST_BY_TOPIC_ID: Final = 13
 FIRST_WITH_ZSTD: Final = 7
@@ -52,12 +52,10 @@ records only when they load the log again."""
 VALID_ACKS: Final = (-1, 0, 1)
 NO_OFFSET: Final = -1
 
-_LENGTH: Final = slice(8, 12)
-_MAGIC_AT: Final = 16
-_ATTRIBUTES_AT: Final = 22
-_CODEC_MASK: Final = 0x07
-
 Problem = tuple[ErrorCode, str | None]
+Sent = RecordBatches | None
+"""What a partition gets; None: too short for a batch."""
+
 NO_PROBLEM: Final[Problem] = (ErrorCode.NONE, None)
 
 
@@ -71,7 +69,8 @@ def handle(
     if request.acks not in VALID_ACKS:
         problem = ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, not -1, 0 or 1"
     transaction = None
-    producers = _transactional_producers(request)
+    sent = yield from _read_headers(request)
+    producers = _transactional_producers(sent)
     if producers and problem is NO_PROBLEM:
         problem = _transaction_problem(context, request, producers)
         if problem is NO_PROBLEM:
@@ -83,27 +82,43 @@ def handle(
                 *producers.pop(),
                 Support.of(context.api_version, abortable_since=11, adds_since=12),
             )
+    rest = iter(sent)
     for topic in request.topic_data:
         response = TopicProduceResponse(
             name=topic.name, topic_id=topic.topic_id, partition_responses=[]
         )
         operation.topics.append(response)
-        yield from _append_topic(manager, context, operation, topic, response, problem, transaction)
+        yield from _append_topic(
+            manager, context, operation, topic, rest, response, problem, transaction
+        )
     if transaction is not None:
         transaction.verify()
     operation.start_waiting(request.timeout_ms)
     manager.complete_soon()
 
 
-def _transactional_producers(request: ProduceRequest) -> set[tuple[int, int]]:
-    producers: set[tuple[int, int]] = set()
+def _read_headers(request: ProduceRequest) -> Generator[None, None, list[Sent]]:
+    """Read each batch's header, once for its whole way through this broker; check nothing yet."""
+    sent: list[Sent] = []
     for topic in request.topic_data:
         for data in topic.partition_data:
+            if sent:
+                yield
             records = data.records
-            if isinstance(records, bytearray | memoryview):
-                producer = transactional_producer(records)
-                if producer is not None:
-                    producers.add((producer.producer_id, producer.producer_epoch))
+            batches = None
+            if isinstance(records, bytearray | memoryview) and len(records) >= BATCH_HEADER_SIZE:
+                batches = RecordBatches(records, [(0, unpack_header(records))])
+            sent.append(batches)
+    return sent
+
+
+def _transactional_producers(sent: list[Sent]) -> set[tuple[int, int]]:
+    producers: set[tuple[int, int]] = set()
+    for batches in sent:
+        if batches is not None:
+            header = batches.headers[0][1]
+            if header.is_transactional and header.magic == CURRENT_MAGIC:
+                producers.add((header.producer_id, header.producer_epoch))
     return producers
 
 
@@ -128,6 +143,7 @@ def _append_topic(
     context: RequestContext,
     operation: ProduceOperation,
     topic: TopicProduceData,
+    sent: Iterator[Sent],
     response: TopicProduceResponse,
     problem: Problem,
     transaction: TransactionalProduce | None,
@@ -148,19 +164,27 @@ def _append_topic(
             error = ErrorCode.INVALID_TOPIC_EXCEPTION
             message = f"only coordinators write to the internal topic {topic_name}"
     name = topic_name or ""
+    is_first = len(operation.topics) == 1
     for data in topic.partition_data:
+        if not is_first:
+            yield
+        is_first = False
         index = data.index
+        batches = next(sent)
         slot = PartitionProduceResponse(index=index, base_offset=NO_OFFSET)
         response.partition_responses.append(slot)
         if error is not ErrorCode.NONE:
             operation.fail(slot, error, message)
-            yield
             continue
-        records = data.records
-        if not isinstance(records, bytearray | memoryview):
-            operation.fail(slot, ErrorCode.INVALID_RECORD, "no records")
+        if batches is None:
+            size_bytes = None if data.records is None else len(data.records)
+            operation.fail(
+                slot,
+                ErrorCode.INVALID_RECORD,
+                "no records" if size_bytes is None else f"{size_bytes} bytes are no record batch",
+            )
             continue
-        found, why = batch_problem(records, context.api_version)
+        found, why = _batch_problem(batches, context.api_version)
         if found is not ErrorCode.NONE:
             operation.fail(slot, found, why)
             continue
@@ -169,44 +193,29 @@ def _append_topic(
             found = manager.missing_error(name, index)
             operation.fail(slot, found, None)
         else:
-            _append(partition, records, operation, slot, transaction)
+            if transaction is not None and batches.headers[0][1].is_transactional:
+                transaction.append(partition, batches, slot)
+            else:
+                operation.append(partition, batches, slot)
             found = ErrorCode.of(slot.error_code)
         if found in WRONG_LEADER_ERRORS and context.api_version >= FIRST_WITH_LEADER:
             hint = operation.hints.leader(name, index)
             slot.current_leader = LeaderIdAndEpoch(
                 leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
             )
-        yield
 
 
-def _append(
-    partition: Partition,
-    records: bytearray | memoryview,
-    operation: ProduceOperation,
-    slot: PartitionProduceResponse,
-    transaction: TransactionalProduce | None,
-) -> None:
-    if transaction is not None:
-        producer = transactional_producer(records)
-        if producer is not None:
-            transaction.append(partition, records, producer, slot)
-            return
-    operation.append(partition, records, slot)
+def _batch_problem(batches: RecordBatches, api_version: int) -> Problem:
+    """Why these bytes are not one whole batch of magic 2 that the request's version may carry.
 
-
-def batch_problem(records: bytearray | memoryview, api_version: int) -> Problem:
-    """What can be told from a look at a few bytes: one whole batch of magic 2, and what it needs.
-
-    The log checks the rest; this is what depends on the request's version.
+    The log checks the rest.
     """
-    size_bytes = len(records)
-    if size_bytes < BATCH_HEADER_SIZE:
-        return ErrorCode.INVALID_RECORD, f"{size_bytes} bytes are no record batch"
-    batch_bytes = int.from_bytes(records[_LENGTH], "big", signed=True) + LOG_OVERHEAD
+    header = batches.headers[0][1]
+    size_bytes, batch_bytes = len(batches.data), header.size_bytes
     if batch_bytes < BATCH_HEADER_SIZE:
         return ErrorCode.CORRUPT_MESSAGE, f"batch length {batch_bytes} is less than a header's"
-    magic = records[_MAGIC_AT]
-    if magic != 2:
+    magic = header.magic & 0xFF
+    if magic != CURRENT_MAGIC:
         # The old formats are not served any more; what never was a format is damage.
         error = ErrorCode.INVALID_RECORD if magic in (0, 1) else ErrorCode.CORRUPT_MESSAGE
         return error, f"record batches must have magic 2, not {magic}"
@@ -214,7 +223,6 @@ def batch_problem(records: bytearray | memoryview, api_version: int) -> Problem:
         return ErrorCode.INVALID_RECORD, "more than one record batch for a partition"
     if batch_bytes > size_bytes:
         return ErrorCode.INVALID_RECORD, f"batch length {batch_bytes} in {size_bytes} bytes"
-    attributes = records[_ATTRIBUTES_AT]
-    if attributes & _CODEC_MASK == Codec.ZSTD and api_version < FIRST_WITH_ZSTD:
+    if header.attributes & CODEC_MASK == Codec.ZSTD and api_version < FIRST_WITH_ZSTD:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7"
     return NO_PROBLEM

@@ -39,7 +39,6 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.server.request import RequestContext
-from moldau.storage.append import BatchProducer
 
 FIRST_WITH_LOAD_ERROR: Final = 2
 
@@ -145,8 +144,12 @@ class _Commit:
         if not (support.adds_partitions or verifier.is_enabled):
             self._commit()
             return
-        producer = BatchProducer(request.producer_id, request.producer_epoch, NO_SEQUENCE)
-        guard = partition.begin_verification(producer, supports_epoch_bump=support.adds_partitions)
+        guard = partition.begin_verification(
+            request.producer_id,
+            request.producer_epoch,
+            NO_SEQUENCE,
+            supports_epoch_bump=support.adds_partitions,
+        )
         if isinstance(guard, ErrorCode):
             self.refuse(guard)
         elif guard is None:

@@ -20,7 +20,7 @@ from moldau.broker.coordinator.transaction.coordinator import TransactionCoordin
 from moldau.broker.coordinator.transaction.verification import TransactionVerifier
 from moldau.broker.replica.partition import ACKS_ALL, ProduceWait
 from moldau.protocol.errors import ErrorCode
-from moldau.storage.append import AppendOrigin
+from moldau.storage.append import AppendOrigin, RecordBatches
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -95,7 +95,8 @@ class ReplicaPartition:
     def append(self, batch: bytearray, leader_epoch: int) -> Appended:
         if self.leader_epoch != leader_epoch:
             return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return self._appended(self._partition.append(batch, ACKS_ALL, AppendOrigin.COORDINATOR))
+        batches = RecordBatches.read(batch)
+        return self._appended(self._partition.append(batches, ACKS_ALL, AppendOrigin.COORDINATOR))
 
     def append_marker(self, end: TransactionEnd, leader_epoch: int) -> Appended:
         if self.leader_epoch != leader_epoch:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.protocol.errors import ErrorCode
-from moldau.storage.append import AppendResult
+from moldau.storage.append import AppendResult, RecordBatches
 
 if TYPE_CHECKING:
     from moldau.broker.replica.verification_guards import VerificationGuard
@@ -24,12 +24,11 @@ MAX_QUEUED_APPENDS: Final = 1_000
 MAX_FLUSH_WAITS: Final = 10_000
 """Appends of one partition that wait for a flush; one more is not acknowledged."""
 
-Records = bytearray | memoryview
 StartWork = Callable[[Coroutine[object, None, None]], None]
 
 
 class _QueuedAppend(NamedTuple):
-    records: Records
+    batches: RecordBatches
     required_acks: int
     on_appended: Callable[[AppendResult], None]
     guard: VerificationGuard | None
@@ -47,7 +46,7 @@ class DeferredAppends:
     def __init__(
         self,
         start_work: StartWork,
-        append: Callable[[Records, int, VerificationGuard | None], Awaitable[AppendResult]],
+        append: Callable[[RecordBatches, int, VerificationGuard | None], Awaitable[AppendResult]],
         flush: Callable[[], Awaitable[bool]],
     ) -> None:
         self._append = append
@@ -63,7 +62,7 @@ class DeferredAppends:
 
     def enqueue(
         self,
-        records: Records,
+        batches: RecordBatches,
         required_acks: int,
         on_appended: Callable[[AppendResult], None],
         *,
@@ -71,13 +70,13 @@ class DeferredAppends:
     ) -> bool:
         """Append in turn, recompressed if the topic has a codec of its own.
 
-        `records` must stay valid until `on_appended` is called with the outcome. Returns False when
-        too many appends wait already; nothing happens then.
+        The batches' bytes must stay valid until `on_appended` is called with the outcome. Returns
+        False when too many appends wait already; nothing happens then.
         """
         queue = self._queue
         if len(queue) >= MAX_QUEUED_APPENDS:
             return False
-        queue.append(_QueuedAppend(records, required_acks, on_appended, guard))
+        queue.append(_QueuedAppend(batches, required_acks, on_appended, guard))
         if len(queue) == 1:
             self._start_work(self._append_in_turn())
         return True
@@ -101,7 +100,7 @@ class DeferredAppends:
         # The answer when an unexpected exception comes: it must not block the queue.
         result = AppendResult(ErrorCode.UNKNOWN_SERVER_ERROR)
         try:
-            result = await self._append(queued.records, queued.required_acks, queued.guard)
+            result = await self._append(queued.batches, queued.required_acks, queued.guard)
         finally:
             # Only now: until here a newer append must find the queue occupied.
             queue.popleft()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.broker.replica.verification_guards import VerificationGuard
     from moldau.server.request import RequestContext
-    from moldau.storage.append import AppendResult
+    from moldau.storage.append import AppendResult, RecordBatches
 
 
 TOLD_BY_THE_LEADER: Final = frozenset(
@@ -133,19 +133,19 @@ class ProduceOperation(DelayedOperation):
     def append(
         self,
         partition: Partition,
-        records: bytearray | memoryview,
+        batches: RecordBatches,
         slot: PartitionProduceResponse,
         guard: VerificationGuard | None = None,
     ) -> None:
         """Append a batch, now or in turn behind a recompression; a transactional one under the
         guard with which its transaction was verified.
         """
-        if not partition.must_queue(records):
-            result = partition.append(records, self.required_acks, guard=guard)
+        if not partition.must_queue(batches):
+            result = partition.append(batches, self.required_acks, guard=guard)
             self.appended(partition, slot, result)
             return
         accepted = partition.deferred.enqueue(
-            records,
+            batches,
             self.required_acks,
             partial(self._queued_append_done, partition, slot),
             guard=guard,

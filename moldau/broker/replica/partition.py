@@ -21,7 +21,7 @@ from moldau.broker.replica.core.partition_core import (
     PartitionCore,
     ReplicaFigures,
 )
-from moldau.broker.replica.deferred_appends import DeferredAppends, Records, StartWork
+from moldau.broker.replica.deferred_appends import DeferredAppends, StartWork
 from moldau.broker.replica.fetch_partition import (
     EMPTY_RECORDS,
     NO_OFFSET,
@@ -39,9 +39,8 @@ from moldau.protocol.records import ControlRecordType, EndTxnMarker, encode_end_
 from moldau.storage.append import (
     AppendOrigin,
     AppendResult,
-    BatchProducer,
+    RecordBatches,
     prepare,
-    transactional_producer,
 )
 from moldau.storage.faults import AppendRejected, LogOffline
 from moldau.storage.producer_entry import FIRST_VERSION_WITH_EPOCH_BUMP, MAX_PRODUCER_EPOCH
@@ -350,7 +349,7 @@ class Partition:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def must_queue(self, records: Records) -> bool:
+    def must_queue(self, batches: RecordBatches) -> bool:
         """Whether an append has to go through `deferred.enqueue`: the topic has a codec of its own
         and the batch another, or needs keys and the batch is compressed; or such a batch is still
         on its way.
@@ -358,27 +357,27 @@ class Partition:
         log = self.log
         if log is None or not log.config.looks_at_records:
             return not self.deferred.is_line_empty
-        return not self.deferred.is_line_empty or log.needs_preparation(records)
+        return not self.deferred.is_line_empty or log.needs_preparation(batches)
 
     async def _prepare_and_append(
-        self, records: Records, required_acks: int, guard: VerificationGuard | None
+        self, batches: RecordBatches, required_acks: int, guard: VerificationGuard | None
     ) -> AppendResult:
         log = self.log
-        if log is not None and not log.offline and log.needs_preparation(records):
+        if log is not None and not log.offline and log.needs_preparation(batches):
             try:
-                records = await log.filesystem.offload(prepare, records, log.config)
+                batches = await log.filesystem.offload(prepare, batches, log.config)
             except AppendRejected as rejected:
                 return log.rejected(rejected)
             if log.config.target_codec is not None:
                 self.stats.message_conversions.count += 1
-        return self.append(records, required_acks, guard=guard)
+        return self.append(batches, required_acks, guard=guard)
 
     async def _flush_log(self) -> bool:
         return self.log is not None and await self.flush(self.log)
 
     def append(
         self,
-        records: Records,
+        batches: RecordBatches,
         required_acks: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         *,
@@ -404,18 +403,15 @@ class Partition:
                 f"{len(core.isr)} replicas in sync, min.insync.replicas is "
                 f"{self.min_insync_replicas}",
             )
-        producer = None
-        if origin is AppendOrigin.CLIENT:
-            producer = transactional_producer(records)
-        if producer is None:
+        if origin is AppendOrigin.CLIENT and batches.headers[0][1].is_transactional:
+            result = self._append_transactional(log, batches, guard)
+        else:
             result = log.append_as_leader(
-                records,
+                batches,
                 leader_epoch=core.leader_epoch,
                 origin=origin,
                 transaction_version=transaction_version,
             )
-        else:
-            result = self._append_transactional(log, records, producer, guard)
         if result.error is ErrorCode.NONE and not result.is_duplicate:
             if core.local_log_grew(log.log_end_offset, self.min_insync_replicas):
                 self.high_watermark_moved(log)
@@ -436,7 +432,12 @@ class Partition:
         )
 
     def begin_verification(
-        self, producer: BatchProducer, *, supports_epoch_bump: bool
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        *,
+        supports_epoch_bump: bool,
     ) -> VerificationGuard | ErrorCode | None:
         """Begin the verification of a batch, before its coordinator is asked.
         `supports_epoch_bump`: the request is of a version that gives each transaction an epoch.
@@ -448,10 +449,12 @@ class Partition:
         error = self._append_error
         if error is not ErrorCode.NONE:
             return error
-        identity = (producer.producer_id, producer.producer_epoch)
+        identity = (producer_id, producer_epoch)
         if self.holds_transaction(*identity) and identity not in self.guards.waiting:
             return None
-        return self.guards.begin_waiting(producer, supports_epoch_bump=supports_epoch_bump)
+        return self.guards.begin_waiting(
+            *identity, base_sequence, supports_epoch_bump=supports_epoch_bump
+        )
 
     def refusal_after_verification(self, guard: VerificationGuard) -> ErrorCode:
         """Why this broker cannot append what its coordinator has confirmed under the guard."""
@@ -472,15 +475,16 @@ class Partition:
         return ErrorCode.NONE
 
     def _append_transactional(
-        self, log: Log, records: Records, producer: BatchProducer, guard: VerificationGuard | None
+        self, log: Log, batches: RecordBatches, guard: VerificationGuard | None
     ) -> AppendResult:
         """Append a transactional batch if its coordinator knows of the transaction; if not, the
         error is INVALID_TXN_STATE, or NOT_LEADER_OR_FOLLOWER where it has to be asked again.
         """
+        header = batches.headers[0][1]
+        identity = (header.producer_id, header.producer_epoch)
         if guard is NOT_REQUIRED:
             guard = None
         else:
-            identity = (producer.producer_id, producer.producer_epoch)
             refusal = ErrorCode.INVALID_TXN_STATE
             if guard is not None and identity == (guard.producer_id, guard.producer_epoch):
                 refusal = self.guards.refusal(guard)
@@ -493,10 +497,10 @@ class Partition:
                         log_start_offset=log.log_start_offset,
                     )
         result = log.append_as_leader(
-            records, leader_epoch=self.core.leader_epoch, verification=guard
+            batches, leader_epoch=self.core.leader_epoch, verification=guard
         )
         if result.error is ErrorCode.NONE and not result.is_duplicate:
-            self.guards.drop_up_to(producer.producer_id, producer.producer_epoch)
+            self.guards.drop_up_to(*identity)
         return result
 
     def append_marker(
@@ -531,7 +535,10 @@ class Partition:
             timestamp_ms=0 if log is None else log.clock.now_ms(),
         )
         result = self.append(
-            batch, ACKS_ALL, AppendOrigin.COORDINATOR, transaction_version=transaction_version
+            RecordBatches.read(batch),
+            ACKS_ALL,
+            AppendOrigin.COORDINATOR,
+            transaction_version=transaction_version,
         )
         if result.error is ErrorCode.NONE:
             ended_epoch = producer_epoch

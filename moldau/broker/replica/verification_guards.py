@@ -14,12 +14,9 @@ open for ever:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from moldau.protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from moldau.storage.append import BatchProducer
 
 MAX_GUARDS: Final = 10_000
 """Producers of one partition whose verification is under way or has failed; one more makes the
@@ -65,23 +62,26 @@ class VerificationGuards:
         return self._count
 
     def begin_waiting(
-        self, producer: BatchProducer, *, supports_epoch_bump: bool
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        *,
+        supports_epoch_bump: bool,
     ) -> VerificationGuard:
         """Count a request as waiting, until `end_waiting`, under the current guard of its producer;
         the guard is made if there is none.
         """
-        key = (producer.producer_id, producer.producer_epoch)
+        key = (producer_id, producer_epoch)
         self.waiting[key] = self.waiting.get(key, 0) + 1
-        guard = self._guards.get(producer.producer_id, {}).get(producer.producer_epoch)
+        guard = self._guards.get(producer_id, {}).get(producer_epoch)
         if guard is not None:
-            guard.lowest_sequence = min(guard.lowest_sequence, producer.base_sequence)
+            guard.lowest_sequence = min(guard.lowest_sequence, base_sequence)
             return guard
         if self._count >= MAX_GUARDS:
             self._drop(next(iter(next(iter(self._guards.values())).values())))
-        guard = VerificationGuard(
-            *key, producer.base_sequence, supports_epoch_bump, term=self._term
-        )
-        self._guards.setdefault(producer.producer_id, {})[producer.producer_epoch] = guard
+        guard = VerificationGuard(*key, base_sequence, supports_epoch_bump, term=self._term)
+        self._guards.setdefault(producer_id, {})[producer_epoch] = guard
         self._count += 1
         return guard
 

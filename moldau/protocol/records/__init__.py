@@ -48,6 +48,7 @@ from moldau.protocol.records.header import (
     patch_batch,
     patch_log_append_time,
     read_batch_header,
+    unpack_header,
     verify_crc,
     write_header,
 )

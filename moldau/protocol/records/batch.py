@@ -177,8 +177,8 @@ def recompress(
     header: BatchHeader,
     codec: Codec,
     level: int | None = None,
-) -> bytearray:
-    """The same batch with its records under another codec; everything else is kept.
+) -> tuple[bytearray, BatchHeader]:
+    """The same batch with its records under another codec, and its header; all else is kept.
 
     Raises InvalidBatch as `records_section`; ValueError on a level out of range.
     """
@@ -186,7 +186,7 @@ def recompress(
     out = bytearray(BATCH_HEADER_SIZE)
     out += section
     new_header = replace(header, attributes=header.attributes & ~CODEC_MASK | codec)
-    return finish_batch(out, new_header, level)
+    return finish_batch(out, new_header, level), new_header
 
 
 def record_size_bound(

@@ -182,6 +182,11 @@ def increment_sequence(sequence: int, increment: int) -> int:
     return (sequence + increment) & MAX_SEQUENCE
 
 
+def unpack_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The 61 bytes at `position` as they are, nothing checked. Raises struct.error: too few."""
+    return BatchHeader(*HEADER_STRUCT.unpack_from(buffer, position))
+
+
 def read_batch_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Read the header at `position`; only the header's 61 bytes need to be in the buffer.
 
@@ -189,7 +194,7 @@ def read_batch_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     BAD_LENGTH (a length shorter than a header).
     """
     try:
-        header = BatchHeader(*HEADER_STRUCT.unpack_from(buffer, position))
+        header = unpack_header(buffer, position)
     except struct.error:
         available = max(0, len(buffer) - position)
         if available > _MAGIC_AT:

@@ -37,11 +37,11 @@ def _appended(records: Any, result: Any) -> list[Batch]:
 
 
 def _append_as_leader(original: Callable[..., Any]) -> Callable[..., Any]:
-    def append_as_leader(log: Any, records: Any, *, leader_epoch: int, **options: Any) -> Any:
-        result = original(log, records, leader_epoch=leader_epoch, **options)
+    def append_as_leader(log: Any, batches: Any, *, leader_epoch: int, **options: Any) -> Any:
+        result = original(log, batches, leader_epoch=leader_epoch, **options)
         broker = _broker_of(log)
         if broker is not None:
-            broker.wrote(log, leader_epoch, _appended(records, result), records)
+            broker.wrote(log, leader_epoch, _appended(batches.data, result), batches.data)
         return result
 
     return append_as_leader

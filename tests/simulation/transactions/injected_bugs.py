@@ -64,8 +64,8 @@ def coordinator_epoch_ignored(patch: Patch) -> None:
 def verification_skipped(patch: Patch) -> None:
     """Partitions append transactional batches without asking the coordinator."""
 
-    def append(self: Any, partition: Any, records: Any, producer: Any, slot: Any) -> None:
-        self._operation.append(partition, records, slot, NOT_REQUIRED)
+    def append(self: Any, partition: Any, batches: Any, slot: Any) -> None:
+        self._operation.append(partition, batches, slot, NOT_REQUIRED)
 
     patch.setattr(TransactionalProduce, "append", append)
 

@@ -20,7 +20,7 @@ from moldau.protocol.records import (
     iter_batches,
 )
 from moldau.protocol.types import TopicPartition
-from moldau.storage.append import AppendOrigin
+from moldau.storage.append import AppendOrigin, RecordBatches
 from moldau.storage.cleaner.job import CleaningEvent, CleaningJob
 from moldau.storage.cleaner.workers import CleaningRun, InlineWorker
 from moldau.storage.log import Log
@@ -193,7 +193,7 @@ class CleanerBench:
         return self._append(data, AppendOrigin.COORDINATOR)
 
     def _append(self, data: bytearray, origin: AppendOrigin) -> int:
-        result = self.log.append_as_leader(data, leader_epoch=0, origin=origin)
+        result = self.log.append_as_leader(RecordBatches.read(data), leader_epoch=0, origin=origin)
         assert result.error is ErrorCode.NONE, result
         self.log.update_high_watermark(self.log.log_end_offset)
         return result.base_offset

@@ -21,7 +21,7 @@ from moldau.protocol.records import (
 from moldau.protocol.records.header import write_crc
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.restarts import FIRST_PAUSE_MS
-from moldau.storage.append import AppendOrigin
+from moldau.storage.append import AppendOrigin, RecordBatches
 from moldau.storage.cleaner import cleaning
 from moldau.storage.cleaner.job import CleaningEvent, CleaningFailed, CleaningJob
 from moldau.storage.cleaner.log_cleaner import MAX_LOST_WORKERS
@@ -614,7 +614,7 @@ async def test_records_need_keys() -> None:
             ],
             codec=codec,
         )
-        result = bench.log.append_as_leader(data, leader_epoch=0)
+        result = bench.log.append_as_leader(RecordBatches.read(data), leader_epoch=0)
         assert result.error is ErrorCode.INVALID_RECORD
         assert [index for index, _ in result.record_errors] == [1, 3]
         assert result.keyless_count == 2
@@ -646,7 +646,9 @@ async def test_a_log_whose_compaction_raises_is_left_alone_and_holds_up_no_other
     other = bench.manager.get_or_create(TopicPartition("other", 0), topic_id(9))
     for _ in range(20):
         sent = encode_batch([Record(0, bench.clock.now_ms(), b"k", b"v" * 100)])
-        assert other.append_as_leader(sent, leader_epoch=0).error is ErrorCode.NONE
+        assert (
+            other.append_as_leader(RecordBatches.read(sent), leader_epoch=0).error is ErrorCode.NONE
+        )
     other.update_high_watermark(other.log_end_offset)
     other.roll()
     await bench.clean()

@@ -19,7 +19,7 @@ from moldau.protocol.records import (
     encode_batch,
     encode_end_txn_batch,
 )
-from moldau.storage.append import AppendOrigin
+from moldau.storage.append import AppendOrigin, RecordBatches
 from moldau.storage.cleaner.cleaned_segment import CLEANED_SUFFIX
 from moldau.storage.cleaner.cleaning import clean
 from moldau.storage.cleaner.job import CleaningDone, CleaningFailed, CleaningJob, SourceSegment
@@ -48,11 +48,15 @@ def dirty_log(filesystem: OneFailure) -> CleaningJob:
             {**producer, "base_sequence": number - 4} if in_transaction else {}
         )
         batch = encode_batch(records, is_transactional=in_transaction, **options)
-        assert log.append_as_leader(batch, leader_epoch=0).error is ErrorCode.NONE
+        assert (
+            log.append_as_leader(RecordBatches.read(batch), leader_epoch=0).error is ErrorCode.NONE
+        )
         if number == 5:
             marker = EndTxnMarker(ControlRecordType.ABORT, 1)
             batch = encode_end_txn_batch(marker, producer_id=7, producer_epoch=0, timestamp_ms=1)
-            log.append_as_leader(batch, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+            log.append_as_leader(
+                RecordBatches.read(batch), leader_epoch=0, origin=AppendOrigin.COORDINATOR
+            )
     log.flush()
     segments = [
         SourceSegment(segment.base_offset, log.end_offset_of(index), segment.size_bytes)

@@ -15,6 +15,7 @@ import uvloop
 
 from moldau.runtime.child_process import ChildProcess, command_of
 from moldau.runtime.filesystem import OsFilesystem
+from moldau.storage.append import RecordBatches
 from moldau.storage.cleaner.job import (
     CleaningDone,
     CleaningEvent,
@@ -63,7 +64,9 @@ def make_log(filesystem: OsFilesystem, tmp_path: Path) -> MakeLog:
 def filled_log(filesystem: OsFilesystem, directory: Path) -> Log:
     log = Log.open(filesystem, ManualClock(START_MS), str(directory), PARTITION, COMPACTED)
     for number in range(30):
-        log.append_as_leader(batch(3, timestamp_ms=START_MS + number), leader_epoch=0)
+        log.append_as_leader(
+            RecordBatches.read(batch(3, timestamp_ms=START_MS + number)), leader_epoch=0
+        )
     log.update_high_watermark(log.log_end_offset)
     log.flush()
     return log

@@ -18,6 +18,7 @@ from moldau.protocol.messages.p02_list_offsets import (
 from moldau.protocol.records import Record, decode_records, encode_batch
 from moldau.server.authorizer import Authorizer
 from moldau.storage import timestamp_search
+from moldau.storage.append import RecordBatches
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import NOW_MS, batch, only, produce
 
@@ -148,7 +149,10 @@ async def test_isolation_level(broker: DataPath) -> None:
         2, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
     )
     log = broker.log("t")
-    assert log.append_as_leader(open_transaction, leader_epoch=0).error is ErrorCode.NONE
+    assert (
+        log.append_as_leader(RecordBatches.read(open_transaction), leader_epoch=0).error
+        is ErrorCode.NONE
+    )
     broker.partition("t").core.local_log_grew(3, 1)
     log.update_high_watermark(3)
     assert (await ask(broker, LATEST, isolation_level=0)).offset == 3
@@ -182,9 +186,9 @@ async def test_a_new_leader_with_an_open_transaction(broker: DataPath, api_versi
     open_transaction = batch(
         2, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
     )
-    assert broker.log("t").append_as_leader(open_transaction, leader_epoch=0).error is (
-        ErrorCode.NONE
-    )
+    assert broker.log("t").append_as_leader(
+        RecordBatches.read(open_transaction), leader_epoch=0
+    ).error is (ErrorCode.NONE)
     broker.partition("t").core.local_log_grew(3, 1)
     broker.change_partition("t", leader=1)
     assert broker.partition("t").core.leader_epoch_start_offset == 3

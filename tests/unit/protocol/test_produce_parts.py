@@ -22,13 +22,14 @@ def _request(source: random.Random) -> tuple[ProduceRequest, int]:
     for number in range(source.randrange(4)):
         partitions = [
             PartitionProduceData(
-                index=index, records=source.choice((None, source.randbytes(source.randrange(300))))
+                index=index, records=source.choice((None, source.randbytes(source.randrange(60))))
             )
-            for index in range(source.randrange(5))
+            for index in range(source.choice((0, 1, 4, 125, 126, 127, 128, 300)))
         ]
-        topics.append(TopicProduceData(name=f"t-{number}", partition_data=partitions))
+        name = f"t-{number}" + "x" * source.choice((0, 122, 123, 124, 200))
+        topics.append(TopicProduceData(name=name, partition_data=partitions))
         count += 1 + len(partitions)
-    transactional_id = source.choice((None, "", "an id"))
+    transactional_id = source.choice((None, "", "an id", "x" * 126, "x" * 127, "x" * 200))
     return ProduceRequest(transactional_id=transactional_id, topic_data=topics), count
 
 

@@ -15,7 +15,7 @@ from moldau.raft.snapshot_files import (
     snapshot_path,
 )
 from moldau.raft.values import MetadataLogSettings
-from moldau.storage.append import AppendOrigin
+from moldau.storage.append import AppendOrigin, RecordBatches
 from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
@@ -119,7 +119,9 @@ def test_the_ends_of_epochs() -> None:
     assert view.end_of_epoch(7) == EpochEnd(0, 0)
     for leader_epoch in (2, 3, 6):
         data = batch(0, -1)
-        files.log.append_as_leader(data, leader_epoch=leader_epoch, origin=AppendOrigin.RAFT_LEADER)
+        files.log.append_as_leader(
+            RecordBatches.read(data), leader_epoch=leader_epoch, origin=AppendOrigin.RAFT_LEADER
+        )
     assert view.last_leader_epoch == 6
     ends = {epoch: view.end_of_epoch(epoch) for epoch in range(8)}
     assert ends == {
@@ -144,7 +146,9 @@ def test_an_installed_snapshot_leaves_no_epochs_of_the_log_it_replaced() -> None
     view = files
     for leader_epoch in (2, 9):
         files.log.append_as_leader(
-            batch(0, -1), leader_epoch=leader_epoch, origin=AppendOrigin.RAFT_LEADER
+            RecordBatches.read(batch(0, -1)),
+            leader_epoch=leader_epoch,
+            origin=AppendOrigin.RAFT_LEADER,
         )
     files.log.flush()
     snapshot_id = SnapshotId(100, 5)

@@ -34,7 +34,6 @@ from moldau.runtime.connection import UnsupportedByPeer
 from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderLink
 from moldau.server.fair_shares import FairShares
-from moldau.storage.append import BatchProducer
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.p00_produce import PartitionProduceResponse
     from moldau.runtime.connection import Connection
     from moldau.runtime.timers import WheelTimer
+    from moldau.storage.append import RecordBatches
 
 
 logger = logging.getLogger("moldau.broker.coordinator.transaction")
@@ -407,7 +407,7 @@ def produce_error(error: ErrorCode, support: Support) -> tuple[ErrorCode, str | 
 
 class _Held(NamedTuple):
     partition: Partition
-    records: bytearray | memoryview
+    batches: RecordBatches
     slot: PartitionProduceResponse
     guard: VerificationGuard
 
@@ -425,25 +425,26 @@ class TransactionalProduce:
     _held: list[_Held] = field(default_factory=list)
 
     def append(
-        self,
-        partition: Partition,
-        records: bytearray | memoryview,
-        producer: BatchProducer,
-        slot: PartitionProduceResponse,
+        self, partition: Partition, batches: RecordBatches, slot: PartitionProduceResponse
     ) -> None:
         """Append a batch now if the log holds the beginning of its transaction, or hold it back."""
         operation, support = self._operation, self._support
         if not (support.adds_partitions or self._services.transaction_verifier.is_enabled):
-            operation.append(partition, records, slot, NOT_REQUIRED)
+            operation.append(partition, batches, slot, NOT_REQUIRED)
             return
-        guard = partition.begin_verification(producer, supports_epoch_bump=support.adds_partitions)
+        guard = partition.begin_verification(
+            self._producer_id,
+            self._producer_epoch,
+            batches.headers[0][1].base_sequence,
+            supports_epoch_bump=support.adds_partitions,
+        )
         if isinstance(guard, ErrorCode):
             operation.fail(slot, guard, None)
         elif guard is None:
-            operation.append(partition, records, slot)
+            operation.append(partition, batches, slot)
         else:
             operation.hold()
-            self._held.append(_Held(partition, records, slot, guard))
+            self._held.append(_Held(partition, batches, slot, guard))
 
     def verify(self) -> None:
         """All batches were appended or held back: ask about the held ones."""
@@ -459,11 +460,11 @@ class TransactionalProduce:
             )
 
     def _verified(self, errors: Mapping[TopicPartition, ErrorCode]) -> None:
-        for partition, records, slot, guard in self._held:
+        for partition, batches, slot, guard in self._held:
             error = errors[partition.topic_partition]
             partition.guards.end_waiting(guard, error)
             if error is ErrorCode.NONE:
-                self._operation.append(partition, records, slot, guard)
+                self._operation.append(partition, batches, slot, guard)
             else:
                 self._operation.fail(slot, *produce_error(error, self._support))
             self._operation.held_is_decided()

@@ -29,6 +29,7 @@ from moldau.protocol.messages.p02_list_offsets import (
 )
 from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsResponse
 from moldau.runtime.network import AsyncioNetwork
+from moldau.storage.append import RecordBatches
 from tests.kit.dice import drawn_seed
 from tests.kit.waiting import until_async
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of
@@ -155,12 +156,14 @@ async def test_bytes_that_are_no_protocol_cost_the_connection_alone(tmp_path: Pa
         followers.follow("topic", port=bad.port, leader=3)
         followers.follow("good", port=server.port("PLAINTEXT"))
         await until_pausing(followers, lambda: bad.connection_count >= 5)
-        assert leader.partition("good").append(batch(5), 1).error is ErrorCode.NONE
+        assert (
+            leader.partition("good").append(RecordBatches.read(batch(5)), 1).error is ErrorCode.NONE
+        )
         leader.manager.complete_ready()
         await until_async(lambda: followers.log("good").log_end_offset == 5)
         # The bad one is replaced by a real one.
         leader.create_topic("topic", replicas=REPLICAS, isr=REPLICAS)
-        leader.partition("topic").append(batch(3), 1)
+        leader.partition("topic").append(RecordBatches.read(batch(3)), 1)
         followers.follow("topic", port=server.port("PLAINTEXT"), leader_epoch=0)
 
         def is_level() -> bool:
@@ -269,7 +272,7 @@ async def test_a_follower_whose_log_has_a_newer_epoch_than_its_leader_is_damaged
         Followers(tmp_path / "follower") as followers,
     ):
         followers.become("topic", leader_epoch=7, leader=OTHER_BROKER_ID)
-        followers.partition("topic").append(batch(1), 1)
+        followers.partition("topic").append(RecordBatches.read(batch(1)), 1)
         ours = followers.log("topic")
         followers.partition("topic").core.leader_epoch = 2
         followers.follow("topic", port=leader.port, leader_epoch=3)
@@ -289,7 +292,7 @@ async def test_a_follower_ahead_of_an_unclean_leader_is_cut_to_its_end(tmp_path:
     ):
         followers.become("topic", leader_epoch=0, leader=OTHER_BROKER_ID)
         for _ in range(5):
-            followers.partition("topic").append(batch(1), 1)
+            followers.partition("topic").append(RecordBatches.read(batch(1)), 1)
         followers.follow("topic", port=leader.port, leader_epoch=1)
         await until_async(lambda: followers.log("topic").log_end_offset == 3)
         assert followers.log("topic").log_start_offset == 0
@@ -355,7 +358,7 @@ async def test_a_leader_that_never_answers_is_given_up_in_its_time(tmp_path: Pat
         leader.create_topic("good", replicas=REPLICAS, isr=REPLICAS)
         followers.follow("topic", port=silent.port, leader=3)
         followers.follow("good", port=server.port("PLAINTEXT"))
-        leader.partition("good").append(batch(2), 1)
+        leader.partition("good").append(RecordBatches.read(batch(2)), 1)
         leader.manager.complete_ready()
         await until_async(lambda: followers.log("good").log_end_offset == 2)
         await until_async(lambda: silent.connection_count == 1)

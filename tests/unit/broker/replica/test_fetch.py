@@ -21,6 +21,7 @@ from moldau.protocol.messages.p01_fetch import (
 )
 from moldau.protocol.records import Record, encode_batch
 from moldau.server.authorizer import Authorizer
+from moldau.storage.append import RecordBatches
 from moldau.storage.indexes import AbortedTransaction
 from tests.kit.waiting import until_async
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection
@@ -209,7 +210,7 @@ async def test_isolation_level_that_does_not_exist(broker: DataPath) -> None:
 
 def transactional(log: Any, records: bytearray) -> None:
     """Append past the handler: transactions have no coordinator yet, their reading is served."""
-    result = log.append_as_leader(records, leader_epoch=0)
+    result = log.append_as_leader(RecordBatches.read(records), leader_epoch=0)
     assert result.error is ErrorCode.NONE, result.error_message
 
 

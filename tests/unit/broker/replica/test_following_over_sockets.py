@@ -16,7 +16,7 @@ from moldau.broker.replica.verification_guards import NOT_REQUIRED
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Codec
 from moldau.server.server import Server
-from moldau.storage.append import AppendResult
+from moldau.storage.append import AppendResult, RecordBatches
 from moldau.storage.log_config import LogConfig
 from moldau.storage.segment import LogSegment
 from tests.kit.waiting import until_async
@@ -52,7 +52,9 @@ def port_of(server: Server) -> int:
 
 
 def append(leader: DataPath, topic: str, records: Any, index: int = 0) -> AppendResult:
-    result: AppendResult = leader.partition(topic, index).append(records, 1, guard=NOT_REQUIRED)
+    result: AppendResult = leader.partition(topic, index).append(
+        RecordBatches.read(records), 1, guard=NOT_REQUIRED
+    )
     assert result.error is ErrorCode.NONE, result
     leader.manager.complete_ready()
     return result
@@ -324,7 +326,7 @@ async def test_records_that_the_leader_does_not_have_are_cut_and_replaced(
     # The follower led epoch 1 and wrote; nobody had that when broker 1 was elected again.
     followers.fetchers.unfollow(followers.partition("topic"))
     followers.become("topic", leader_epoch=1, leader=OTHER_BROKER_ID)
-    followers.partition("topic").append(batch(7, value=b"foreign"), 1)
+    followers.partition("topic").append(RecordBatches.read(batch(7, value=b"foreign")), 1)
     assert followers.log("topic").log_end_offset == 17
     elect_again(leader, "topic", 2)
     append(leader, "topic", batch(4))
@@ -343,8 +345,8 @@ async def test_a_cut_below_the_high_watermark_is_said_loudly(
     append(leader, "topic", batch(3))
     ours = followers.partition("topic")
     followers.become("topic", leader_epoch=0, leader=OTHER_BROKER_ID)
-    ours.append(batch(3), 1)
-    ours.append(batch(6), 1)
+    ours.append(RecordBatches.read(batch(3)), 1)
+    ours.append(RecordBatches.read(batch(6)), 1)
     assert ours.log is not None
     ours.log.update_high_watermark(9)
     elect_again(leader, "topic", 2)
@@ -380,7 +382,7 @@ async def test_a_follower_below_the_leaders_start_begins_anew_there(
         append(leader, "topic", batch(5))
     # Two records are there, from long ago.
     followers.become("topic", leader_epoch=0, leader=OTHER_BROKER_ID)
-    followers.partition("topic").append(batch(2), 1)
+    followers.partition("topic").append(RecordBatches.read(batch(2)), 1)
     theirs = leader.log("topic")
     theirs.update_high_watermark(15)
     assert theirs.delete_records(10) == (ErrorCode.NONE, 10)

@@ -19,6 +19,7 @@ from moldau.protocol.messages.p01_fetch import EpochEndOffset, PartitionData
 from moldau.protocol.records import iter_batches
 from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.runtime.telemetry.metrics import Registry
+from moldau.storage.append import RecordBatches
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from tests.kit.manual_clock import ManualClock
@@ -88,7 +89,7 @@ class Pair:
     def append(self, record_count: int) -> None:
         self.batch_count += 1
         values = [f"{self.leader_epoch}/{self.batch_count}/{n}" for n in range(record_count)]
-        result = self.replicas[self.leader_id].append(batch_of(*values), 1)
+        result = self.replicas[self.leader_id].append(RecordBatches.read(batch_of(*values)), 1)
         assert result.error is ErrorCode.NONE
 
     def fetch(self, max_bytes: int) -> bool:

@@ -12,7 +12,7 @@ from moldau.raft.core.voters import VoterSet
 
 
 def _who(replica: ReplicaKey | None) -> str:
-    return "nobody" if replica is None else str(replica.node_id)
+    return "none" if replica is None else str(replica.node_id)
 
 
 def _ids(voters: VoterSet | None) -> str:
