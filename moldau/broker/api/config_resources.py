@@ -16,7 +16,7 @@ from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import topic_name_problem
 from moldau.runtime.slices import LoopSlices
-from moldau.server.described_configs import (
+from moldau.server.config_permissions import (
     STORES_NEED_ALTER,
     config_permission,
     may_change_stores,

@@ -1,33 +1,100 @@
-"""The permissions and the entries of one DescribeConfigs answer, of brokers and controllers alike.
+"""What any node answers about access control entries, users and configurations out of the image.
 
-Owns: how a resource is described, the translation of a described key to its entry, what entries of
-one answer share, and how many there may be. Must not: decide which resources are served.
-Invariants: documentation and synonyms are there only when the request asks for them; resources that
-are alike share the entries, which stay as they are then; an answer has at most
-MAX_DESCRIBED_ENTRIES.
+Owns: the entries of these answers, what the resources of one DescribeConfigs answer share, and how
+many entries it may have. Must not: ask for permission (the node that answers has done so), or
+decide which resources are served. Invariants: an answer is built from one image; it has no salt and
+no key of a user; documentation and synonyms are there only when the request asks for them;
+resources that are alike share the entries, which stay as they are then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from moldau.config import (
     DescribedConfig,
     NodeConfig,
-    changes_listener,
     describe_broker_config,
     describe_cluster_default_config,
     describe_group_config,
     describe_topic_config,
 )
+from moldau.config.node_config import NO_AUTHORIZER
+from moldau.metadata.access_filter import EntryFilter
 from moldau.metadata.image import ConfigResourceType, ConfigsImage
-from moldau.protocol.access_control import Operation, ResourceType
+from moldau.metadata.image.security import AclsImage, ScramImage
+from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p29_describe_acls as p29
 from moldau.protocol.messages import p32_describe_configs as p32
-from moldau.protocol.messages import p33_alter_configs as p33
-from moldau.server.request import Sender
+from moldau.protocol.messages import p50_describe_user_scram_credentials as p50
+
+
+def described_acls(
+    config: NodeConfig, acls: AclsImage, request: p29.DescribeAclsRequest
+) -> Steps[p29.DescribeAclsResponse]:
+    """DescribeAcls v1–v3: the entries that a filter matches."""
+    if not config.has_authorizer:
+        return p29.DescribeAclsResponse(
+            error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER
+        )
+    wanted = EntryFilter.of(request)
+    if wanted.unknown is not None and 0 in wanted:
+        return p29.DescribeAclsResponse(
+            error_code=ErrorCode.INVALID_REQUEST, error_message=f"{wanted.unknown} is unknown"
+        )
+    resources: dict[tuple[int, str, int], p29.DescribeAclsResource] = {}
+    for entry in acls.entries_by_id.values():
+        yield
+        if not wanted.matches(entry):
+            continue
+        kind, name, pattern_type = key = entry[:3]
+        resource = resources.get(key)
+        if resource is None:
+            resource = resources[key] = p29.DescribeAclsResource(
+                resource_type=kind, resource_name=name, pattern_type=pattern_type
+            )
+        resource.acls.append(
+            p29.AclDescription(
+                principal=entry.principal,
+                host=entry.host,
+                operation=entry.operation,
+                permission_type=entry.permission_type,
+            )
+        )
+    return p29.DescribeAclsResponse(resources=list(resources.values()))
+
+
+def described_scram(
+    credentials: ScramImage, request: p50.DescribeUserScramCredentialsRequest
+) -> Steps[p50.DescribeUserScramCredentialsResponse]:
+    """DescribeUserScramCredentials v0 (KIP-554): without users in the request, all that have a
+    credential.
+    """
+    infos: dict[str, list[p50.CredentialInfo]] = {}
+    for key in sorted(credentials.credentials):
+        iterations = credentials.credentials[key].iterations
+        info = p50.CredentialInfo(mechanism=key.mechanism, iterations=iterations)
+        infos.setdefault(key.user, []).append(info)
+        yield
+    response = p50.DescribeUserScramCredentialsResponse()
+    asked = Counter(user.name for user in request.users or ()) or dict.fromkeys(infos, 1)
+    for user, count in asked.items():
+        yield
+        result = p50.DescribeUserScramCredentialsResult(user=user)
+        response.results.append(result)
+        if count > 1:
+            result.error_code = ErrorCode.DUPLICATE_RESOURCE
+            result.error_message = "the user is named twice in one request"
+        elif user not in infos:
+            result.error_code = ErrorCode.RESOURCE_NOT_FOUND
+            result.error_message = "the user has no SCRAM credential"
+        else:
+            result.credential_infos = infos[user]
+    return response
 
 
 def config_entry(
@@ -48,41 +115,6 @@ def config_entry(
             for each in config.synonyms
         ]
     return entry
-
-
-def config_permission(
-    sender: Sender, operation: Operation, resource_type: int, name: str
-) -> ErrorCode:
-    """NONE, or why the sender may not do `operation` to a resource's configuration."""
-    if resource_type == ConfigResourceType.TOPIC:
-        allowed = sender.authorized_topic(operation, name)
-        return ErrorCode.NONE if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    if resource_type == ConfigResourceType.GROUP:
-        allowed = sender.authorized(operation, ResourceType.GROUP, name)
-        return ErrorCode.NONE if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
-    allowed = sender.authorized_cluster(operation)
-    return ErrorCode.NONE if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-
-
-STORES_NEED_ALTER: Final = "key and trust stores of listeners need ALTER on the cluster, too"
-
-
-def may_change_stores(sender: Sender, resource: Any, current: Mapping[str, str]) -> bool:
-    """Whether a sender that may alter a resource's configuration may change what the request does
-    to key and trust stores of listeners: these decide who a super user is.
-
-    Args:
-        resource: of AlterConfigs, which takes away what it does not name, or of
-            IncrementalAlterConfigs.
-        current: the resource's configuration now.
-    """
-    if resource.resource_type != ConfigResourceType.BROKER:
-        return True
-    changed = {each.name for each in resource.configs}
-    if isinstance(resource, p33.AlterConfigsResource):
-        wanted = {each.name: each.value for each in resource.configs}
-        changed = {key for key in {**current, **wanted} if wanted.get(key) != current.get(key)}
-    return not any(map(changes_listener, changed)) or sender.authorized_cluster(Operation.ALTER)
 
 
 def description(
