@@ -32,7 +32,8 @@ long: setup ## Random seeds, soaks, fuzzers, hypothesis at large, mutants, minut
 helm: setup ## Build helm from its Go module into .cache, where Go is and helm is not: tests of the chart use it
 	@$(PYTHON) .ci/bootstrap.py helm
 
-fmt: setup ## Format the code, fix what can be fixed mechanically, write the blocking admin client
+fmt: setup ## Format the code, fix what can be fixed mechanically, write the blocking admin client and the types of clients' settings
+	PYTHONPATH=. $(BIN)/python tools/client_keywords.py
 	PYTHONPATH=. $(BIN)/python tools/blocking_admin.py
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .

@@ -21,7 +21,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any, Final, NamedTuple
 
 from benchmarks.bench_start_up import WITHOUT_KAFKA
@@ -32,7 +32,6 @@ from benchmarks.figures import (
     Spread,
     Table,
     at_most,
-    percentile,
     ratio_of_all,
 )
 from benchmarks.flooder import FloodCost, FloodOrder
@@ -41,7 +40,7 @@ from benchmarks.produce_load import brokers
 from benchmarks.stalls import Span, selections, touched, watched
 from benchmarks.wire import COMMIT_VERSION, RETRY_PAUSE_S, Wire, commit_request
 from moldau.broker.coordinator.key_partitions import partition_for
-from moldau.cli.bench.figures import process_cpu_seconds
+from moldau.cli.bench.figures import percentile, taken
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 
 CALM: Final = "calm"
@@ -60,7 +59,7 @@ FIND_VERSION: Final = 2
 LIMIT: Final = 1.2
 LEAST_SHARE: Final = 0.01
 """Of a core, for the control."""
-PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
 UNDISTURBED: Final = "undisturbed"
 CONTROL: Final = "control"
@@ -133,12 +132,14 @@ def _add_rows(
     """
     undisturbed, control, flooded = latencies
     ratios: tuple[Spread, ...] = ()
-    for name, share in PERCENTILES.items():
-        rounds = [Spread.of([percentile(each, share) for each in state]) for state in latencies]
+    for name, percent in PERCENTILES.items():
+        rounds = [
+            Spread.of([percentile(sorted(each), percent) for each in state]) for state in latencies
+        ]
         ratios = (
-            ratio_of_all(control, undisturbed, share),
-            ratio_of_all(flooded, undisturbed, share),
-            ratio_of_all(flooded, control, share),
+            ratio_of_all(control, undisturbed, percent),
+            ratio_of_all(flooded, undisturbed, percent),
+            ratio_of_all(flooded, control, percent),
         )
         table.add(node_name, kind, name, *(cell.text() for cell in (*rounds, *ratios)))
     return ratios
@@ -173,16 +174,16 @@ def _round(node: BrokerNode, effort: Effort) -> _Round:
     costs: list[FloodCost] = []
     shares: list[float] = []
     for _ in range(TURNS):
-        with _busy(node) as undisturbed:
+        with taken(node.pid) as undisturbed:
             commits[UNDISTURBED] += _commits(node, count)
         with _beside("flooder", FloodOrder(HOST, node.port, FLOODING, TOPIC)) as process:
-            with _busy(node) as flooded:
+            with taken(node.pid) as flooded:
                 commits[FLOODED] += _commits(node, count)
             process.terminate()
             output, _ = process.communicate()
             costs.append(FloodCost(**json.loads(output)))
         wait_until_quiet(node)
-        shares.append(max(LEAST_SHARE, flooded.share - undisturbed.share))
+        shares.append(max(LEAST_SHARE, flooded.share(node.pid) - undisturbed.share(node.pid)))
         client = BurnOrder(costs[-1].cpu_seconds, costs[-1].wake_ups)
         its_node = BurnOrder(shares[-1], costs[-1].wake_ups, sorted(node.cores), is_idle=True)
         with _beside("burner", client), _beside("burner", its_node):
@@ -192,21 +193,6 @@ def _round(node: BrokerNode, effort: Effort) -> _Round:
         FloodCost(*(statistics.mean(values) for values in zip(*map(astuple, costs), strict=True))),
         statistics.mean(shares),
     )
-
-
-@dataclass
-class _Busy:
-    """The processor time that a node took, per second of the clock."""
-
-    share: float = 0.0
-
-
-@contextlib.contextmanager
-def _busy(node: BrokerNode) -> Iterator[_Busy]:
-    busy = _Busy()
-    begin, begin_cpu = time.monotonic(), sum(process_cpu_seconds(node.pid))
-    yield busy
-    busy.share = (sum(process_cpu_seconds(node.pid)) - begin_cpu) / (time.monotonic() - begin)
 
 
 def _prepare(effort: Effort, node: BrokerNode) -> None:

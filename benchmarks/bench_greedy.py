@@ -29,7 +29,6 @@ from benchmarks.figures import (
     Spread,
     Table,
     at_most,
-    percentile,
     ratio_of_all,
 )
 from benchmarks.greedy import ATTACKS, GREEDY, HARMLESS, OWN_PREFIX, PASSWORD, Target
@@ -44,6 +43,7 @@ from benchmarks.nodes import (
 )
 from benchmarks.stalls import Span, selections, touched, watched
 from benchmarks.wire import ProduceFrame, Wire
+from moldau.cli.bench.figures import percentile
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
@@ -126,9 +126,10 @@ def run(effort: Effort) -> Report:
         found = [{name: selected(each[name]) for name in each} for each in rounds]
         for name in (ALONE, *ATTACKS):
             beside, alone, control = ([each[n] for each in found] for n in (name, ALONE, HARMLESS))
-            per_alone, per_control = (ratio_of_all(beside, to, 0.99) for to in (alone, control))
+            per_alone, per_control = (ratio_of_all(beside, to, 99) for to in (alone, control))
             cells = [
-                Spread.of([percentile(each, share) for each in beside]) for share in (0.5, 0.99)
+                Spread.of([percentile(sorted(each), percent) for each in beside])
+                for percent in (50, 99)
             ]
             longest = Spread.of([max(each) for each in beside])
             texts = (each.text() for each in (*cells, longest, per_alone, per_control))

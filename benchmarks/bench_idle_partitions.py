@@ -18,7 +18,7 @@ from benchmarks.clusters import ClusterProcesses, KafkaCluster, MoldauCluster
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
 from benchmarks.machine import resident_bytes
 from benchmarks.nodes import kafka_jars, temporary_directory
-from moldau.cli.bench.figures import process_cpu_seconds
+from moldau.cli.bench.figures import taken
 
 PARTITION_COUNT: Final = 10_000
 PARTITIONS_PER_TOPIC: Final = 1_000
@@ -111,12 +111,10 @@ def _windows(pids: dict[str, int], count: int, window_s: float) -> dict[str, lis
     """Percent of a core that each process took, window by window."""
     found: dict[str, list[float]] = {role: [] for role in pids}
     for _ in range(count):
-        begin = time.perf_counter()
-        before = {role: sum(process_cpu_seconds(pid)) for role, pid in pids.items()}
-        time.sleep(window_s)
-        seconds = time.perf_counter() - begin
+        with taken(*pids.values()) as cost:
+            time.sleep(window_s)
         for role, pid in pids.items():
-            found[role].append((sum(process_cpu_seconds(pid)) - before[role]) / seconds * 100)
+            found[role].append(cost.share(pid) * 100)
     return found
 
 
@@ -131,9 +129,9 @@ def _settle(pid: int) -> None:
 
 
 def _share(pid: int) -> float:
-    before = sum(process_cpu_seconds(pid))
-    time.sleep(SETTLE_S)
-    return (sum(process_cpu_seconds(pid)) - before) / SETTLE_S
+    with taken(pid) as cost:
+        time.sleep(SETTLE_S)
+    return cost.share(pid)
 
 
 def _create(cluster: ClusterProcesses, count: int) -> None:

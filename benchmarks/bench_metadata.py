@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.figures import Effort, Report, Spread, Table, Target
-from moldau.cli.bench.metadata import NOTE, MetadataPlan, Row, measure
+from moldau.cli.bench.metadata import NOTE, Row, measure
+from moldau.cli.bench.plans import MetadataPlan
 
 PARTITION_COUNT: Final = 100_000
 LEAST_PARTITIONS: Final = 100
@@ -22,11 +23,10 @@ DIGITS: Final = 2
 def run(effort: Effort) -> Report:
     """Everything once; what is repeated is repeated inside."""
     plan = MetadataPlan(
-        partition_count=effort.count(PARTITION_COUNT, least=LEAST_PARTITIONS),
-        sample_count=effort.count(SAMPLE_COUNT, least=3),
-        kill_count=effort.count(KILL_COUNT),
-        restart_count=effort.rounds,
-        load_count=effort.rounds,
+        partitions=effort.count(PARTITION_COUNT, least=LEAST_PARTITIONS),
+        samples=effort.count(SAMPLE_COUNT, least=3),
+        kills=effort.count(KILL_COUNT),
+        repeats=effort.rounds,
     )
     figures = measure(plan)
     assert figures.creation is not None, "created"

@@ -26,7 +26,6 @@ from benchmarks.figures import (
     Spread,
     Table,
     at_most,
-    percentile,
     ratio_of_all,
 )
 from benchmarks.machine import ROOT
@@ -40,6 +39,7 @@ from benchmarks.nodes import (
 )
 from benchmarks.stalls import Span, selections, touched, watched
 from benchmarks.wire import ProduceFrame, Wire
+from moldau.cli.bench.figures import percentile
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
@@ -155,15 +155,15 @@ def _round(
 
 def _ratio(rounds: _Rounds, name: str, to: str) -> Spread:
     beside, peers = ([each[state] for each in rounds] for state in (name, to))
-    return ratio_of_all(beside, peers, 0.99)
+    return ratio_of_all(beside, peers, 99)
 
 
 def _median(rounds: _Rounds, name: str) -> Spread:
-    return Spread.of([percentile(each[name], 0.5) for each in rounds])
+    return Spread.of([percentile(sorted(each[name]), 50) for each in rounds])
 
 
 def _p99(rounds: _Rounds, name: str) -> Spread:
-    return Spread.of([percentile(each[name], 0.99) for each in rounds])
+    return Spread.of([percentile(sorted(each[name]), 99) for each in rounds])
 
 
 def _longest(rounds: _Rounds, name: str) -> Spread:

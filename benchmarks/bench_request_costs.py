@@ -34,8 +34,6 @@ from benchmarks.largest_requests import (
 from benchmarks.loop_probe import DATA, QUORUM
 from benchmarks.nodes import HOST, BrokerNode, free_ports, temporary_directory
 from benchmarks.wire import Wire
-from moldau.broker.api import BROKER_APIS
-from moldau.controller.apis import SERVED
 from moldau.protocol.api_keys import ApiKey, api_name
 from moldau.protocol.error_responses import error_codes
 from moldau.protocol.errors import ErrorCode
@@ -51,6 +49,7 @@ from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.registry import request_class
+from moldau.server.apis import BROKER_APIS, CONTROLLER_APIS
 
 SIZE_BYTES: Final = 1_000_000
 LIMIT_MS: Final = 50.0
@@ -165,7 +164,11 @@ def measure(size_bytes: int, only: Sequence[str] = ()) -> Iterator[Cost]:
         )
         for listener, port, versions in (
             ("broker", node.port, {k: v.max_version for k, v in BROKER_APIS.items()}),
-            ("controller", node.controller_port, {k: v[1] for k, v in SERVED.items()}),
+            (
+                "controller",
+                node.controller_port,
+                {k: v.max_version for k, v in CONTROLLER_APIS.items()},
+            ),
         ):
             for api_key in sorted(versions, key=lambda key: (key in LAST, key)):
                 api = api_name(api_key)

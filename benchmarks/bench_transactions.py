@@ -15,7 +15,7 @@ from benchmarks.bench_start_up import WITHOUT_KAFKA
 from benchmarks.figures import Effort, Report, Spread, Table
 from benchmarks.nodes import BrokerNode, run_bench
 from benchmarks.produce_load import brokers
-from moldau.cli.bench.figures import process_cpu_seconds
+from moldau.cli.bench.figures import taken
 
 PARTITION_COUNTS: Final = (1, 10, 100)
 PRODUCER_COUNT: Final = 8
@@ -61,7 +61,6 @@ def run(effort: Effort) -> Report:
 
 
 def _turn(effort: Effort, node: BrokerNode, partition_count: int) -> _Round:
-    before = sum(process_cpu_seconds(node.pid))
     warm_up_s = max(LEAST_S, WARM_UP_S * effort.scale)
     options = [
         f"--partitions={partition_count}",
@@ -70,8 +69,9 @@ def _turn(effort: Effort, node: BrokerNode, partition_count: int) -> _Round:
         f"--warm-up-seconds={warm_up_s}",
         "--transaction-version=2",
     ]
-    [figures] = run_bench(node, "transactions", options)["figures"]
-    cpu_ms = (sum(process_cpu_seconds(node.pid)) - before) * 1000
+    with taken(node.pid) as cost:
+        [figures] = run_bench(node, "transactions", options)["figures"]
+    cpu_ms = cost.cpu_seconds(node.pid) * 1000
     # Warming up costs as much a second as what counts.
     counted = figures["seconds"] / (figures["seconds"] + warm_up_s)
     return _Round(figures, cpu_ms * counted)

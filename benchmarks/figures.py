@@ -11,6 +11,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from moldau.cli.bench.figures import percentile
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -39,13 +41,8 @@ class Spread:
         return " / ".join(f"{value:,.{digits}f}" for value in (low, self.median, high))
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """What that share of the values does not exceed."""
-    return sorted(values)[int(share * (len(values) - 1))]
-
-
 def ratio_of_all(
-    rounds: Sequence[Sequence[float]], peers: Sequence[Sequence[float]], share: float
+    rounds: Sequence[Sequence[float]], peers: Sequence[Sequence[float]], percent: float
 ) -> Spread:
     """A percentile of all rounds' values divided by the peer's, with each round left out in turn.
 
@@ -54,14 +51,14 @@ def ratio_of_all(
     kept = [[n for n in range(len(rounds)) if n != left_out] for left_out in range(len(rounds))]
     return Spread.of(
         [
-            _of_all(rounds, numbers or [0], share) / _of_all(peers, numbers or [0], share)
+            _of_all(rounds, numbers or [0], percent) / _of_all(peers, numbers or [0], percent)
             for numbers in kept
         ]
     )
 
 
-def _of_all(rounds: Sequence[Sequence[float]], numbers: Sequence[int], share: float) -> float:
-    return percentile([value for number in numbers for value in rounds[number]], share)
+def _of_all(rounds: Sequence[Sequence[float]], numbers: Sequence[int], percent: float) -> float:
+    return percentile(sorted(value for number in numbers for value in rounds[number]), percent)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from benchmarks.wire import CLIENT_ID, connected_by, joined, read_answer, tls_context
-from moldau.cli.bench.figures import process_cpu_seconds
+from moldau.cli.bench.figures import taken
 from moldau.protocol.headers import encode_request
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 
@@ -115,15 +115,11 @@ def run(order: HandshakeOrder) -> HandshakeOutcome:
     clients = [Client(order) for _ in range(order.client_count)]
     for client in clients:
         client.visit()
-    with ThreadPoolExecutor(len(clients)) as threads:
-        before = sum(process_cpu_seconds(order.server_pid))
-        begin_cpu, begin = time.process_time(), time.perf_counter()
+    with ThreadPoolExecutor(len(clients)) as threads, taken(order.server_pid) as cost:
         count = sum(threads.map(Client.run, clients))
-        seconds = time.perf_counter() - begin
-        client_cpu = time.process_time() - begin_cpu
-    after = sum(process_cpu_seconds(order.server_pid))
     resumed_count = sum(client.resumed_count for client in clients)
-    return HandshakeOutcome(count, resumed_count, seconds, after - before, client_cpu)
+    server_cpu = cost.cpu_seconds(order.server_pid)
+    return HandshakeOutcome(count, resumed_count, cost.seconds, server_cpu, cost.own_cpu_seconds)
 
 
 def main() -> None:

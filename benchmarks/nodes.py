@@ -26,8 +26,8 @@ from benchmarks.bare import BareOrder
 from benchmarks.machine import ROOT
 from benchmarks.wire import Wire
 from moldau.cli.bench.figures import process_cpu_seconds
+from moldau.local.layout import PortHolder
 from moldau.protocol.types import uuid_to_base64
-from moldau.testing.layout import PortHolder
 
 HOST: Final = "127.0.0.1"
 KAFKA_VERSION: Final = "4.3.0"

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from benchmarks.wire import FETCH_VERSION, FetchFrame, connected
-from moldau.cli.bench.figures import process_cpu_seconds
+from moldau.cli.bench.figures import taken
 from moldau.protocol.headers import decode_response
 from moldau.protocol.messages.p01_fetch import FetchRequest
 
@@ -86,19 +86,16 @@ class Reader:
 
     def run(self) -> ReadOutcome:
         """Read to the end."""
-        begin_user, begin_system = process_cpu_seconds(self._order.server_pid)
-        begin_cpu = time.process_time()
-        request_count, data_bytes, begin = self.read()
-        seconds = time.perf_counter() - begin
-        end_user, end_system = process_cpu_seconds(self._order.server_pid)
+        with taken(self._order.server_pid) as cost:
+            request_count, data_bytes, begin = self.read()
+            seconds = time.perf_counter() - begin
         self.close()
         return ReadOutcome(
             request_count,
             data_bytes,
             seconds,
-            end_user - begin_user,
-            end_system - begin_system,
-            time.process_time() - begin_cpu,
+            *cost.user_and_system[self._order.server_pid],
+            cost.own_cpu_seconds,
         )
 
     def read(self) -> tuple[int, int, float]:

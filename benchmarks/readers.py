@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from typing import Any
 
 from benchmarks.reader import Reader, ReadOrder, ReadOutcome
 from benchmarks.senders import SWITCH_INTERVAL_S
-from moldau.cli.bench.figures import process_cpu_seconds
+from moldau.cli.bench.figures import taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +40,17 @@ def run(order: ReadersOrder) -> ReadOutcome:
     with ThreadPoolExecutor(len(readers)) as threads:
         start = threading.Barrier(len(readers) + 1)
         waiting = [threads.submit(_read_from, reader, start) for reader in readers]
-        begin_user, begin_system = process_cpu_seconds(order.server_pid)
-        start.wait()
-        begin_cpu, begin = time.process_time(), time.perf_counter()
-        counts = [each.result() for each in waiting]
-        seconds = time.perf_counter() - begin
-        reader_cpu = time.process_time() - begin_cpu
-    end_user, end_system = process_cpu_seconds(order.server_pid)
+        with taken(order.server_pid) as cost:
+            start.wait()
+            counts = [each.result() for each in waiting]
     for reader in readers:
         reader.close()
     return ReadOutcome(
         sum(request_count for request_count, _, _ in counts),
         sum(data_bytes for _, data_bytes, _ in counts),
-        seconds,
-        end_user - begin_user,
-        end_system - begin_system,
-        reader_cpu,
+        cost.seconds,
+        *cost.user_and_system[order.server_pid],
+        cost.own_cpu_seconds,
     )
 
 

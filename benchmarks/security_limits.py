@@ -24,7 +24,6 @@ from benchmarks.figures import (
     Spread,
     Table,
     at_most,
-    percentile,
     ratio_of_all,
 )
 from benchmarks.nodes import (
@@ -39,7 +38,7 @@ from benchmarks.nodes import (
 from benchmarks.sender import SendOrder, SendOutcome
 from benchmarks.stalls import Span, selections, touched, watched
 from benchmarks.wire import CLIENT_ID, ProduceFrame, Wire, joined
-from moldau.cli.bench.figures import process_cpu_seconds
+from moldau.cli.bench.figures import percentile, taken
 from moldau.metadata.image.security import AccessControlEntry
 from moldau.protocol.access_control import (
     WILDCARD,
@@ -238,14 +237,12 @@ def _ask(effort: Effort, node: BrokerNode) -> float:
         )
     )
     turns = effort.count(REQUEST_COUNT, least=100) // AT_ONCE
-    with Wire(HOST, node.port) as wire:
-        before = sum(process_cpu_seconds(node.pid))
+    with Wire(HOST, node.port) as wire, taken(node.pid) as cost:
         for _ in range(turns):
             wire.socket.sendall(frame * AT_ONCE)
             for _ in range(AT_ONCE):
                 wire.receive()
-        after = sum(process_cpu_seconds(node.pid))
-    return (after - before) / (turns * AT_ONCE) * 1e6
+    return cost.cpu_seconds(node.pid) / (turns * AT_ONCE) * 1e6
 
 
 # -- a quota -------------------------------------------------------------------------------------
@@ -275,9 +272,9 @@ def quota(effort: Effort, report: Report) -> None:
     for kind, selected in selections(stalls).items():
         found = [{name: selected(each[name]) for name in each} for each in rounds]
         alone, beside = ([each[name] for each in found] for name in (ALONE, BESIDE))
-        ratio = ratio_of_all(beside, alone, 0.99)
+        ratio = ratio_of_all(beside, alone, 99)
         for name, values in ((ALONE, alone), (BESIDE, beside)):
-            halves, tails = ([percentile(each, at) for each in values] for at in (0.5, 0.99))
+            halves, tails = ([percentile(sorted(each), at) for each in values] for at in (50, 99))
             cells = (Spread.of(halves).text(), Spread.of(tails).text())
             table.add(name, kind, *cells, "" if name == ALONE else ratio.text())
         asked = f"p99 beside {BESIDE} ({kind}): ≤ {QUOTA_LIMIT:g} × undisturbed"

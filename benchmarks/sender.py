@@ -12,14 +12,13 @@ import itertools
 import json
 import struct
 import sys
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from benchmarks.wire import CLIENT_ID, ProduceFrame, connected
-from moldau.cli.bench.figures import process_cpu_seconds
+from moldau.cli.bench.figures import taken
 
 RECEIVE_BYTES: Final = 64 * 1024
 _INT32: Final = struct.Struct(">i")
@@ -122,21 +121,16 @@ class Sender:
         """Warm up, then send and measure."""
         order = self._order
         self.warm_up()
-        begin_user, begin_system = process_cpu_seconds(order.server_pid)
-        begin_cpu, begin = time.process_time(), time.perf_counter()
-        self.send()
-        seconds = time.perf_counter() - begin
-        sender_cpu = time.process_time() - begin_cpu
-        end_user, end_system = process_cpu_seconds(order.server_pid)
+        with taken(order.server_pid) as cost:
+            self.send()
         self.close()
         return SendOutcome(
             order.request_count,
             self._frame.batch_bytes,
             self._frame.record_count,
-            seconds,
-            end_user - begin_user,
-            end_system - begin_system,
-            sender_cpu,
+            cost.seconds,
+            *cost.user_and_system[order.server_pid],
+            cost.own_cpu_seconds,
         )
 
     def warm_up(self) -> None:

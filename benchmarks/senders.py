@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from benchmarks.sender import Sender, SendOrder
-from moldau.cli.bench.figures import process_cpu_seconds
+from moldau.cli.bench.figures import taken
 
 SWITCH_INTERVAL_S: Final = 0.0002
 """Who has an answer to take shall not wait the usual 5 ms for a thread that patches a frame."""
@@ -65,22 +64,18 @@ def run(order: SendersOrder) -> SendersOutcome:
         list(threads.map(Sender.warm_up, senders))
         start = threading.Barrier(len(senders) + 1)
         waiting = [threads.submit(_send_from, sender, start) for sender in senders]
-        before = {name: sum(process_cpu_seconds(pid)) for name, pid in order.server_pids.items()}
-        start.wait()
-        begin_cpu, begin = time.process_time(), time.perf_counter()
-        for each in waiting:
-            each.result()
-        seconds = time.perf_counter() - begin
-        sender_cpu = time.process_time() - begin_cpu
-    after = {name: sum(process_cpu_seconds(pid)) for name, pid in order.server_pids.items()}
+        with taken(*order.server_pids.values()) as cost:
+            start.wait()
+            for each in waiting:
+                each.result()
     for sender in senders:
         sender.close()
     return SendersOutcome(
         sum(each.request_count for each in order.senders),
         senders[0].batch_bytes,
-        seconds,
-        sender_cpu,
-        {name: after[name] - before[name] for name in before},
+        cost.seconds,
+        cost.own_cpu_seconds,
+        {name: cost.cpu_seconds(pid) for name, pid in order.server_pids.items()},
     )
 
 

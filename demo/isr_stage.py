@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from moldau.testing.layout import ClusterLayout, PortHolder
-from moldau.testing.node_process import NodeProcess, wait_ready_together
-from moldau.testing.watchdog import Watchdog
+from moldau.local.layout import ClusterLayout, PortHolder
+from moldau.local.node_process import NodeProcess, wait_ready_together
+from moldau.local.watchdog import Watchdog
 from tests.system.quorum.hosts import Hosts, why_not
 from tests.system.quorum.spread_cluster import BROKER_PORT, SpreadCluster, host_name
 

@@ -19,9 +19,8 @@ import re
 import sys
 from pathlib import Path
 
-from moldau.broker.api import BROKER_APIS, ServedApi
-from moldau.controller.apis import SERVED
 from moldau.protocol.api_keys import ApiKey, api_name
+from moldau.server import apis
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -48,6 +47,8 @@ CONTROLLER_GAPS = {
 }
 """What the controller listener lacks beside a broker's."""
 
+NOT_SERVED = apis.Api(0, -1)
+
 _GAPS = re.compile(r"Known\s+gaps?:\s*(.*?)(?:\n\s*\n|$)", re.DOTALL)
 
 
@@ -56,8 +57,8 @@ def render_apis() -> str:
     lines = [
         API_BEGIN,
         "",
-        f"{len(BROKER_APIS)} APIs are advertised on broker listeners, {len(SERVED)} on controller "
-        "listeners.",
+        f"{len(apis.BROKER_APIS)} APIs are advertised on broker listeners, "
+        f"{len(apis.CONTROLLER_APIS)} on controller listeners.",
         "",
         "| key | API | Apache Kafka 4.3 | brokers | controllers | known gaps |",
         "|---|---|---|---|---|---|",
@@ -66,13 +67,14 @@ def render_apis() -> str:
         if last < first:
             continue  # removed from Kafka
         api_key = ApiKey(number)
-        served = BROKER_APIS.get(api_key)
+        api = apis.APIS.get(api_key, NOT_SERVED)
         name = api_name(number)
         known = _versions(first, last)
-        controllers = _versions(*SERVED[api_key]) if api_key in SERVED else "no"
-        brokers, gaps = "no", "not advertised" if controllers == "no" else "none known"
-        if served is not None:
-            brokers, gaps = _versions(served.min_version, served.max_version), _gaps(served)
+        versions = _versions(api.min_version, api.max_version)
+        controllers = versions if api.controller else "no"
+        brokers, gaps = "no", "none known" if api.controller else "not advertised"
+        if api.broker:
+            brokers, gaps = versions, "none" if api.broker == apis.BY_LISTENER else _gaps(api)
         gaps = f"{gaps}{CONTROLLER_GAPS.get(api_key, '')}"
         lines.append(f"| {int(api_key)} | {name} | {known} | {brokers} | {controllers} | {gaps} |")
     return "\n".join([*lines, "", API_END])
@@ -135,9 +137,9 @@ def _versions(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}–{last}"
 
 
-def _gaps(served: ServedApi) -> str:
+def _gaps(api: apis.Api) -> str:
     """What the handler's module says about itself, without importing it."""
-    path = ROOT / "moldau" / "broker" / "api" / f"{served.module}.py"
+    path = ROOT / "moldau" / "broker" / "api" / f"{api.broker}.py"
     if not path.exists():
         return "the handler is missing"
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

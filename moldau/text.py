@@ -1,12 +1,14 @@
 """Text that others have chosen, as it may be shown: without control characters, and not too long.
 
-Invariant: what is shown is one line that neither a terminal nor a reader of lines acts on.
+Also what is said about a name that is not known. Invariant: what is shown is one line that neither
+a terminal nor a reader of lines acts on.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Final
 
 MAX_NAME_CHARACTERS: Final = 250
@@ -61,3 +63,33 @@ def short_message(message: str) -> str:
     if len(message) <= MAX_MESSAGE_CHARACTERS:
         return message
     return f"{message[:MAX_MESSAGE_CHARACTERS]}…"
+
+
+def nearest_names(
+    name: str, known: Iterable[str], *, most: int = 1, likeness: float = 0.6
+) -> list[str]:
+    """The known names that `name` resembles most, whatever their case, the nearest first.
+
+    Args:
+        most: how many at most.
+        likeness: from 0 to 1, how much they have to be alike.
+    """
+    from difflib import get_close_matches  # Only when there is something to complain about.
+
+    by_folded = {_folded(each): each for each in known}
+    found = get_close_matches(_folded(name[:MAX_NAME_CHARACTERS]), by_folded, most, likeness)
+    return [by_folded[each] for each in found]
+
+
+def did_you_mean(
+    name: str, known: Iterable[str], otherwise: str = "", *, most: int = 1, likeness: float = 0.6
+) -> str:
+    """The end of a complaint about a name that is not known: `nearest_names` as a question, or
+    `otherwise` where it resembles none.
+    """
+    found = nearest_names(name, known, most=most, likeness=likeness)
+    return f"; did you mean {' or '.join(found)}?" if found else otherwise
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", ".")

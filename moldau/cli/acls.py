@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Annotated, Any, TypeVar
 
@@ -28,58 +28,88 @@ from moldau.protocol.access_control import (
 app = typer.Typer()
 Kind = TypeVar("Kind", bound=IntEnum)
 
-Topic = Annotated[list[str] | None, typer.Option("--topic", help="A topic; may be repeated.")]
-Group = Annotated[list[str] | None, typer.Option("--group", help="A group; may be repeated.")]
-TransactionalId = Annotated[
-    list[str] | None,
-    typer.Option("--transactional-id", help="A transactional id; may be repeated."),
-]
-Token = Annotated[
-    list[str] | None,
-    typer.Option("--delegation-token", help="A delegation token's id; may be repeated."),
-]
-UserResource = Annotated[
-    list[str] | None,
-    typer.Option("--user", help="A user whose tokens are meant, User:NAME; may be repeated."),
-]
-Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
-Principal = Annotated[str | None, typer.Option("--principal", help="User:NAME, or NAME alone.")]
-Host = Annotated[str | None, typer.Option("--host", help="An IP address, or '*'.")]
-OneOperation = Annotated[
-    str | None, typer.Option("--operation", help="Read, Write, DescribeConfigs, ….")
-]
-Permission = Annotated[str | None, typer.Option("--permission", help="allow or deny.")]
-Pattern = Annotated[
-    str | None,
-    typer.Option(
-        "--pattern",
-        help="literal, prefixed, or match: also those that apply to a name by prefix or '*'.",
-    ),
-]
-
+Words = list[str] | None
 NamedResource = tuple[ResourceType, str]
 
 
-def _resources(
-    topic: list[str] | None,
-    group: list[str] | None,
-    transactional_id: list[str] | None,
-    token: list[str] | None,
-    user: list[str] | None,
-    cluster: bool,
-) -> list[NamedResource]:
-    given = {
-        ResourceType.TOPIC: topic,
-        ResourceType.GROUP: group,
-        ResourceType.TRANSACTIONAL_ID: transactional_id,
-        ResourceType.DELEGATION_TOKEN: token,
-        ResourceType.USER: [_principal(each) for each in user or []],
-        ResourceType.CLUSTER: [CLUSTER_RESOURCE_NAME] if cluster else [],
-    }
-    found = [(kind, name) for kind, names in given.items() for name in names or []]
-    if any(not name for _, name in found):
-        fail("a resource has an empty name; '*' stands for all of its kind", status=2)
-    return found
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """The options that name resources, any number of each kind."""
+
+    topic: Annotated[Words, typer.Option("--topic", help="A topic; may be repeated.")] = None
+    group: Annotated[Words, typer.Option("--group", help="A group; may be repeated.")] = None
+    transactional_id: Annotated[
+        Words, typer.Option("--transactional-id", help="A transactional id; may be repeated.")
+    ] = None
+    token: Annotated[
+        Words, typer.Option("--delegation-token", help="A delegation token's id; may be repeated.")
+    ] = None
+    user: Annotated[
+        Words,
+        typer.Option("--user", help="A user whose tokens are meant, User:NAME; may be repeated."),
+    ] = None
+    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster itself.")] = False
+
+    def named(self) -> list[NamedResource]:
+        """All of them; exits with status 2 for an empty name."""
+        given = {
+            ResourceType.TOPIC: self.topic,
+            ResourceType.GROUP: self.group,
+            ResourceType.TRANSACTIONAL_ID: self.transactional_id,
+            ResourceType.DELEGATION_TOKEN: self.token,
+            ResourceType.USER: [_principal(each) for each in self.user or []],
+            ResourceType.CLUSTER: [CLUSTER_RESOURCE_NAME] if self.cluster else [],
+        }
+        found = [(kind, name) for kind, names in given.items() for name in names or []]
+        if any(not name for _, name in found):
+            fail("a resource has an empty name; '*' stands for all of its kind", status=2)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """The options that say what entries are like, apart from their resources."""
+
+    principal: Annotated[
+        str | None, typer.Option("--principal", help="User:NAME, or NAME alone.")
+    ] = None
+    host: Annotated[str | None, typer.Option("--host", help="An IP address, or '*'.")] = None
+    operation: Annotated[
+        str | None, typer.Option("--operation", help="Read, Write, DescribeConfigs, ….")
+    ] = None
+    permission: Annotated[str | None, typer.Option("--permission", help="allow or deny.")] = None
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--pattern",
+            help="literal, prefixed, or match: also those that apply to a name by prefix or '*'.",
+        ),
+    ] = None
+
+    def filters(self, resources: list[NamedResource]) -> list[AclFilter]:
+        """One for each resource, or one without; exits with status 2 for a word that is none."""
+        known = [each for each in Operation if each > Operation.ANY]
+        patterns = (PatternType.ANY, PatternType.MATCH, PatternType.LITERAL, PatternType.PREFIXED)
+        permissions = (PermissionType.ALLOW, PermissionType.DENY)
+        pattern, permission, operation = self.pattern, self.permission, self.operation
+        wanted = AclFilter(
+            principal=None if self.principal is None else _principal(self.principal),
+            host=self.host,
+            operation=Operation.ANY
+            if operation is None
+            else _named(operation, known, "--operation"),
+            permission=(
+                PermissionType.ANY
+                if permission is None
+                else _named(permission, permissions, "--permission")
+            ),
+            pattern_type=PatternType.ANY
+            if pattern is None
+            else _named(pattern, patterns, "--pattern"),
+        )
+        return [
+            replace(wanted, resource_type=kind, resource_name=name) for kind, name in resources
+        ] or [wanted]
 
 
 def _principal(text: str) -> str:
@@ -104,33 +134,6 @@ def _named(text: str, kinds: Iterable[Kind], option: str) -> Kind:
 
 def _operations_of(resource_type: ResourceType) -> tuple[Operation, ...]:
     return (Operation.ALL, *SUPPORTED_OPERATIONS[resource_type])
-
-
-def _filters(
-    resources: list[NamedResource],
-    principal: str | None,
-    host: str | None,
-    operation: str | None,
-    permission: str | None,
-    pattern: str | None,
-) -> list[AclFilter]:
-    known = [each for each in Operation if each > Operation.ANY]
-    patterns = (PatternType.ANY, PatternType.MATCH, PatternType.LITERAL, PatternType.PREFIXED)
-    permissions = (PermissionType.ALLOW, PermissionType.DENY)
-    wanted = AclFilter(
-        principal=None if principal is None else _principal(principal),
-        host=host,
-        operation=Operation.ANY if operation is None else _named(operation, known, "--operation"),
-        permission=(
-            PermissionType.ANY
-            if permission is None
-            else _named(permission, permissions, "--permission")
-        ),
-        pattern_type=PatternType.ANY if pattern is None else _named(pattern, patterns, "--pattern"),
-    )
-    return [
-        replace(wanted, resource_type=kind, resource_name=name) for kind, name in resources
-    ] or [wanted]
 
 
 def _fields(binding: AclBinding) -> dict[str, str]:
@@ -166,43 +169,29 @@ def _print(rows: list[dict[str, str]]) -> None:
 @asks_cluster()
 def list_all(
     access: ClusterAccess,
-    topic: Topic = None,
-    group: Group = None,
-    transactional_id: TransactionalId = None,
-    token: Token = None,
-    user: UserResource = None,
-    cluster: Cluster = False,
-    principal: Principal = None,
-    host: Host = None,
-    operation: OneOperation = None,
-    permission: Permission = None,
-    pattern: Pattern = None,
+    resources: Resources,
+    which: Which,
     as_json: AsJson = False,
 ) -> None:
     """List access control entries: all, or those described."""
-    resources = _resources(topic, group, transactional_id, token, user, cluster)
-    filters = _filters(resources, principal, host, operation, permission, pattern)
+    filters = which.filters(resources.named())
 
-    async def work(admin: SecurityCalls) -> set[AclBinding]:
-        return {each for one in filters for each in await admin.describe_acls(one)}
-
-    rows = _rows(access.ask(SecurityCalls, work))
+    rows = _rows(access.ask(SecurityCalls, lambda admin: _found(admin, filters)))
     if as_json:
         print_json(rows)
     else:
         _print(rows)
 
 
+async def _found(admin: SecurityCalls, filters: list[AclFilter]) -> set[AclBinding]:
+    return {each for one in filters for each in await admin.describe_acls(one)}
+
+
 @app.command("create")
 @asks_cluster()
 def create(
     access: ClusterAccess,
-    topic: Topic = None,
-    group: Group = None,
-    transactional_id: TransactionalId = None,
-    token: Token = None,
-    user: UserResource = None,
-    cluster: Cluster = False,
+    resources: Resources,
     allow: Annotated[
         list[str] | None,
         typer.Option("--allow", help="A principal that may, '*' for all; may be repeated."),
@@ -231,14 +220,14 @@ def create(
     ] = False,
 ) -> None:
     """Allow or deny principals operations on resources."""
-    resources = _resources(topic, group, transactional_id, token, user, cluster)
-    if not resources:
+    named = resources.named()
+    if not named:
         fail("on what? give --topic, --group, --transactional-id or --cluster", status=2)
     if not allow and not deny:
         fail("to whom? give --allow or --deny with a principal", status=2)
-    if prefixed and any(kind is ResourceType.CLUSTER for kind, _ in resources):
+    if prefixed and any(kind is ResourceType.CLUSTER for kind, _ in named):
         fail("--prefixed does not go with --cluster: it has one name", status=2)
-    pairs = _pairs(resources, operation, producer=producer, consumer=consumer)
+    pairs = _pairs(named, operation, producer=producer, consumer=consumer)
     who = [
         *((PermissionType.ALLOW, each) for each in allow or []),
         *((PermissionType.DENY, each) for each in deny or []),
@@ -258,10 +247,7 @@ def create(
         for each_host in host or [WILDCARD]
     ]
 
-    async def work(admin: SecurityCalls) -> None:
-        await admin.create_acls(bindings)
-
-    access.ask(SecurityCalls, work)
+    access.ask(SecurityCalls, lambda admin: admin.create_acls(bindings))
     _print(_rows(bindings))
 
 
@@ -302,17 +288,8 @@ def _pairs(
 @asks_cluster()
 def delete(
     access: ClusterAccess,
-    topic: Topic = None,
-    group: Group = None,
-    transactional_id: TransactionalId = None,
-    token: Token = None,
-    user: UserResource = None,
-    cluster: Cluster = False,
-    principal: Principal = None,
-    host: Host = None,
-    operation: OneOperation = None,
-    permission: Permission = None,
-    pattern: Pattern = None,
+    resources: Resources,
+    which: Which,
     every_one: Annotated[bool, typer.Option("--all", help="Every entry of the cluster.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -320,20 +297,14 @@ def delete(
 
     Prints what it has deleted.
     """
-    resources = _resources(topic, group, transactional_id, token, user, cluster)
-    given = resources or [principal, host, operation, permission] != [None] * 4
+    named = resources.named()
+    given = named or replace(which, pattern=None) != Which()
     if bool(given) == every_one:
         fail("which ones? give what they are about, or --all", status=2)
-    filters = _filters(resources, principal, host, operation, permission, pattern)
-
-    async def find(admin: SecurityCalls) -> set[AclBinding]:
-        return {each for one in filters for each in await admin.describe_acls(one)}
-
-    async def remove(admin: SecurityCalls) -> list[AclBinding]:
-        return await admin.delete_acls(filters)
+    filters = which.filters(named)
 
     if not yes:
-        found = access.ask(SecurityCalls, find)
+        found = access.ask(SecurityCalls, lambda admin: _found(admin, filters))
         if not found:
             fail("no entry is like that")
         if not sys.stdin.isatty():
@@ -341,7 +312,7 @@ def delete(
         _print(_rows(found))
         if not typer.confirm(f"Delete {len(found)} entries?", err=True):
             raise typer.Exit(1)
-    deleted = access.ask(SecurityCalls, remove)
+    deleted = access.ask(SecurityCalls, lambda admin: admin.delete_acls(filters))
     if not deleted:
         fail("no entry is like that")
     _print(_rows(set(deleted)))
@@ -351,12 +322,7 @@ def delete(
 @asks_cluster()
 def check(
     access: ClusterAccess,
-    topic: Topic = None,
-    group: Group = None,
-    transactional_id: TransactionalId = None,
-    token: Token = None,
-    user: UserResource = None,
-    cluster: Cluster = False,
+    resources: Resources,
     principal: Annotated[str, typer.Option("--as", help="User:NAME, or NAME alone.")] = "",
     operation: Annotated[str, typer.Option("--operation", help="What it wants to do.")] = "",
     host: Annotated[
@@ -370,10 +336,10 @@ def check(
     """
     from moldau.cli.acl_decisions import Question, decide
 
-    resources = _resources(topic, group, transactional_id, token, user, cluster)
-    if len(resources) != 1 or not principal or not operation:
+    named = resources.named()
+    if len(named) != 1 or not principal or not operation:
         fail("give --as, --operation and one resource, such as --topic flights", status=2)
-    [(kind, name)] = resources
+    [(kind, name)] = named
     wanted = _named(operation, SUPPORTED_OPERATIONS[kind], "--operation")
     question = Question(_principal(principal), host, wanted, kind, name)
 

@@ -17,7 +17,8 @@ import typer
 
 from moldau.cli.output import fail, print_rows, say
 from moldau.config.principals import RESERVED_NAMES
-from moldau.testing.secure_files import (
+from moldau.local.layout import HOMES
+from moldau.local.secure_files import (
     CLIENTS,
     KEY_STORE,
     NODES,
@@ -27,7 +28,7 @@ from moldau.testing.secure_files import (
 )
 
 if TYPE_CHECKING:
-    from moldau.testing.certificate_authority import CertificateAuthority, CertificateSummary
+    from moldau.local.certificate_authority import CertificateAuthority, CertificateSummary
 
 app = typer.Typer()
 
@@ -40,7 +41,6 @@ NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 RESERVED: Final = ("admin", "ca", "node", *sorted(RESERVED_NAMES))
 MADE: Final = "certificates"
 """The directory of those that `create` has made."""
-HOMES: Final = ("node-*", "broker-*", "controller-*")
 
 
 @app.callback()
@@ -56,7 +56,7 @@ def show(
     """List a cluster's certificates, with the days left."""
     files = SecureFiles(directory)
     with _complaints():
-        from moldau.testing.certificate_authority import summaries_of, summary_of
+        from moldau.local.certificate_authority import summaries_of, summary_of
 
         _authority(files)  # says it when this is no such cluster
         # While the authority is replaced, there are two.
@@ -95,7 +95,7 @@ def rotate_authority(directory: Directory, days: Days = None) -> None:
     """
     files = SecureFiles(directory)
     with _complaints():
-        from moldau.testing.certificate_authority import AuthorityRotation, summaries_of
+        from moldau.local.certificate_authority import AuthorityRotation, summaries_of
 
         _authority(files)
         rotation = AuthorityRotation(files.authority, _stores(files))
@@ -160,7 +160,7 @@ def create(
 def _complaints() -> Iterator[None]:
     """What keeps certificates from being read or made is one line."""
     try:
-        from moldau.testing.certificate_authority import CertificateError
+        from moldau.local.certificate_authority import CertificateError
     except ImportError:
         fail("certificates need the cryptography package: pip install 'moldau[tls]'")
     try:
@@ -172,7 +172,7 @@ def _complaints() -> Iterator[None]:
 
 
 def _authority(files: SecureFiles) -> CertificateAuthority:
-    from moldau.testing.certificate_authority import CertificateAuthority
+    from moldau.local.certificate_authority import CertificateAuthority
 
     if not files.trust.exists():
         fail(f"{files.directory}: no cluster that was made with --secure")

@@ -11,9 +11,10 @@ import typer
 
 from moldau import client
 from moldau.cli.client_settings import key_values
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, nearest_text, registered_broker
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, registered_broker
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.cluster import BROKER_RESOURCES, ClusterCalls
+from moldau.text import did_you_mean
 
 app = typer.Typer()
 Entity = Annotated[
@@ -166,4 +167,4 @@ async def _check_deleted(
     known = {key for entries in (await admin.describe_configs(asked)).values() for key in entries}
     for key in keys:
         if key not in known:
-            fail(f"--delete {key}: no such key, and it is not set{nearest_text(key, known)}")
+            fail(f"--delete {key}: no such key, and it is not set{did_you_mean(key, known)}")

@@ -23,13 +23,13 @@ from moldau.cli.options import (
     Topics,
     asks_cluster,
     chosen_groups,
-    nearest_text,
     parse_topics,
     require_groups,
 )
-from moldau.cli.output import complain, fail, print_json, print_table, say
+from moldau.cli.output import complain, fail, print_json, print_rows, print_table, say
 from moldau.client.admin.groups import GroupCalls
 from moldau.protocol.types import by_topic
+from moldau.text import did_you_mean
 
 app = typer.Typer()
 STATES: Final = (
@@ -329,7 +329,7 @@ def _words_of(known: tuple[str, ...], given: list[str] | None, option: str) -> l
     found = []
     for text in (part.strip() for each in given or () for part in each.split(",")):
         if text.lower() not in by_lower:
-            near = nearest_text(text.capitalize(), known)
+            near = did_you_mean(text, known)
             fail(f"{option} {text!r} is none of {', '.join(known)}{near}", status=2)
         found.append(by_lower[text.lower()])
     return found
@@ -369,13 +369,7 @@ def list_groups(
             lambda groups: groups.list_groups(states=chosen_states, group_types=chosen_types),
         )
     ]
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        ("group", "type", "protocol", "state", "coordinator"),
-        (row.values() for row in rows),
-    )
+    print_rows(("group", "type", "protocol", "state", "coordinator"), rows, as_json=as_json)
 
 
 @app.command("delete")

@@ -9,7 +9,6 @@ are free, and what a failure leaves of it is removed.
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import shutil
@@ -25,7 +24,7 @@ import typer
 
 from moldau.cli.client_settings import key_values
 from moldau.cli.output import fail, say, warn
-from moldau.testing.layout import (
+from moldau.local.layout import (
     FIRST_BROKER_ID,
     HIGHEST_PORT,
     MOST_BROKERS,
@@ -41,9 +40,8 @@ from moldau.testing.layout import (
     counting_from,
     replication_properties,
 )
-from moldau.testing.secure_files import SecureFiles
+from moldau.local.secure_files import SecureFiles
 
-logger = logging.getLogger("moldau.supervisor")
 server_app = typer.Typer()
 #: Controllers listen this far above the first broker.
 CONTROLLER_PORTS = 100
@@ -178,8 +176,7 @@ def make_cluster(directory: Path, layout: ClusterLayout) -> str:
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
         layout.write_configs()
-        # A lone node formats itself, which is faster than doing it here; it knows no users.
-        return layout.format() if len(layout.nodes) > 1 or layout.secure else ""
+        return "" if layout.formats_itself else layout.format()
     except BaseException:
         for made in missing[-1:] or list(directory.iterdir()):
             shutil.rmtree(made, ignore_errors=True)
@@ -188,10 +185,10 @@ def make_cluster(directory: Path, layout: ClusterLayout) -> str:
 
 def run_cluster(layout: ClusterLayout, topics: Sequence[str] = ()) -> int:
     """Run all nodes, creating `topics` before `ready`, until a stop signal; the exit status."""
+    from moldau.local.node_process import NodeProcess
+    from moldau.local.supervisor import Supervisor
+    from moldau.local.watchdog import Watchdog
     from moldau.runtime.telemetry.logs import configure_logging
-    from moldau.testing.node_process import NodeProcess
-    from moldau.testing.supervisor import Supervisor
-    from moldau.testing.watchdog import Watchdog
 
     configure_logging()  # events are not results: they go to stderr, as a node's do
     watchdog = Watchdog(None)
@@ -211,11 +208,9 @@ def run_cluster(layout: ClusterLayout, topics: Sequence[str] = ()) -> int:
         _tell_how(layout)
 
     try:
-        status = Supervisor([brokers, controllers], say=logger.info).run(on_ready)
+        return Supervisor([brokers, controllers]).run(on_ready)
     finally:
         watchdog.close()
-    logger.info("stopped")
-    return status
 
 
 def dev(

@@ -21,12 +21,12 @@ from moldau.cli.metadata_files import MetadataFiles
 from moldau.metadata.features import METADATA_VERSION, metadata_release
 from moldau.metadata.image import ConfigResourceType, MetadataImage, TopicImage
 from moldau.metadata.scram_secret import SECRET_KEY
+from moldau.protocol.scram import MECHANISMS_BY_NUMBER
 from moldau.protocol.types import uuid_to_base64
 from moldau.storage.dump import camel_case
 from moldau.text import printable_json
 
 DEFAULT_NAME: Final = "<default>"
-SCRAM_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 HIDDEN: Final = "[hidden]"
 
 Children: TypeAlias = "Mapping[str, Node]"
@@ -184,7 +184,7 @@ def _client_quotas(image: MetadataImage) -> Children:
 def _scram(image: MetadataImage) -> Children:
     mechanisms: dict[str, dict[str, Node]] = {}
     for key, credential in sorted(image.scram.credentials.items()):
-        name = SCRAM_MECHANISMS.get(key.mechanism, str(key.mechanism))
+        name = MECHANISMS_BY_NUMBER.get(key.mechanism, str(key.mechanism))
         mechanisms.setdefault(name, {})[key.user] = Leaf(credential)
     return {name: Directory(users) for name, users in mechanisms.items()}
 

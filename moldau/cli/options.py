@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -27,6 +28,7 @@ from moldau.config import small_files
 from moldau.protocol.types import is_legal_topic_name
 from moldau.runtime.connection import UnsupportedByPeer
 from moldau.schema_registry.settings import take_registry_settings
+from moldau.text import did_you_mean
 
 if TYPE_CHECKING:
     from moldau.client.admin.calls import AdminCalls
@@ -183,25 +185,50 @@ def asks(
     options: Mapping[str, tuple[object, object]], make: Callable[..., object]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command options (by name: type and default) in place of its first parameter, which
-    `make` makes of them. They come behind the command's own options, before `--json`.
+    `make` makes of them. They come behind the command's own options, before `--json`. In place of
+    every other parameter that is a dataclass come its fields, which several commands may take.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        _, *own = signature(command, eval_str=True).parameters.values()
+        groups: dict[str, Any] = {
+            each.name: each.annotation for each in own if is_dataclass(each.annotation)
+        }
+
         @wraps(command)
         def run(**given: Any) -> None:
-            command(make(**{name: given.pop(name) for name in options}), **given)
+            access = make(**{name: given.pop(name) for name in options})
+            for name, group in groups.items():
+                given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+            command(access, **given)
 
-        _, *own = signature(command, eval_str=True).parameters.values()
-        end = len(own) - (own[-1:] != [] and own[-1].name == "as_json")
-        own[end:end] = [
-            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
-            for name, (kind, default) in options.items()
-        ]
-        vars(run)["__signature__"] = Signature(own)
-        run.__annotations__ = {each.name: each.annotation for each in own}
+        taken: list[tuple[str, object, object]] = []
+        for each in own:
+            if (group := groups.get(each.name)) is None:
+                taken.append((each.name, each.annotation, each.default))
+                continue
+            taken += [(name, *option) for name, option in options_of(group).items()]
+        end = len(taken) - (taken[-1:] != [] and taken[-1][0] == "as_json")
+        taken[end:end] = [(name, kind, default) for name, (kind, default) in options.items()]
+        vars(run)["__signature__"] = Signature(
+            [
+                Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+                for name, kind, default in taken
+            ]
+        )
+        run.__annotations__ = {name: kind for name, kind, _ in taken}
         return run
 
     return decorate
+
+
+def options_of(group: type) -> dict[str, tuple[object, object]]:
+    """Type and default of each field of a dataclass, as `asks` takes options."""
+    kinds = get_type_hints(group, include_extras=True)
+    return {
+        each.name: (kinds[each.name], Parameter.empty if each.default is MISSING else each.default)
+        for each in fields(group)
+    }
 
 
 def read_small_file(path: Path) -> bytes:
@@ -301,7 +328,7 @@ def unknown_topic(
 ) -> client.UnknownTopicOrPartition:
     """The error of a topic that does not exist; it names the topics with the nearest names."""
     return client.UnknownTopicOrPartition(
-        f"there is no topic {name!r}{nearest_text(name, known, most=3)}{hint}"
+        f"there is no topic {name!r}{did_you_mean(name, known, most=3)}{hint}"
     )
 
 
@@ -316,14 +343,6 @@ async def registered_broker(admin: ClusterCalls, broker_id: int) -> client.Regis
             return broker
     known = ", ".join(str(broker.node_id) for broker in cluster.brokers)
     fail(f"there is no broker {broker_id}; there are {known or 'none'}")
-
-
-def nearest_text(name: str, known: Iterable[str], most: int = 1) -> str:
-    """The end of an error about a name that is not known: those that it resembles, if any."""
-    from difflib import get_close_matches
-
-    nearest = " or ".join(get_close_matches(name, list(known), n=most))
-    return f"; did you mean {nearest}?" if nearest else ""
 
 
 def ids_text(broker_ids: Iterable[int]) -> str:

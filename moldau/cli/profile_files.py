@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from moldau.cli.output import fail
 from moldau.config import ConfigError, read_properties_file
+from moldau.text import did_you_mean
 
 NO_PROFILE: Final = "none"
 ENVIRONMENT: Final = "MOLDAU_PROFILE"
@@ -70,21 +71,14 @@ def profile_in_use() -> str | None:
 
 
 def read_profile(name: str) -> dict[str, str]:
-    if name not in profile_names():
-        _no_such(name)
+    known = profile_names()
+    if name not in known:
+        hint = did_you_mean(name, known, f"; there are {', '.join(known) or 'none'}")
+        fail(f"there is no profile {name!r}{hint} (`moldau profile create`)", status=2)
     try:
         return read_properties_file(str(profile_path(name)))
     except ConfigError as error:
         fail(f"profile {name}: {error}", status=2)
-
-
-def _no_such(name: str) -> NoReturn:
-    from difflib import get_close_matches
-
-    known = profile_names()
-    near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}"
-    fail(f"there is no profile {name!r}; {hint} (`moldau profile create`)", status=2)
 
 
 def use_profile(name: str | None) -> None:

@@ -51,10 +51,9 @@ def describe(
     if strict and not wanted:
         fail("--strict needs --user, --client-id or --ip", status=2)
 
-    async def work(admin: SecurityCalls) -> dict[QuotaEntity, dict[str, float]]:
-        return await admin.describe_client_quotas(wanted, strict=strict)
-
-    found = access.ask(SecurityCalls, work)
+    found = access.ask(
+        SecurityCalls, lambda admin: admin.describe_client_quotas(wanted, strict=strict)
+    )
     entities = sorted(found, key=lambda entity: [(kind, name or "") for kind, name in entity])
     if as_json:
         print_json([{"entity": dict(each), "quotas": found[each]} for each in entities])

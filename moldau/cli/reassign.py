@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -64,26 +64,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Brokers = Annotated[
-    str | None,
-    typer.Option(metavar="ID,ID,…", help="The brokers to use; by default all that serve."),
-]
-Without = Annotated[
-    str | None,
-    typer.Option(metavar="ID,ID,…", help="Brokers not to use, for instance to empty them."),
-]
-Racks = Annotated[
-    str | None, typer.Option(metavar="RACK,RACK,…", help="Use brokers in these racks only.")
-]
-Factor = Annotated[
-    int | None, typer.Option(min=1, help="How many replicas; by default as many as now.")
-]
-IgnoreRacks = Annotated[
-    bool, typer.Option("--disable-rack-aware", help="Do not spread replicas over racks.")
-]
-FromJson = Annotated[
-    Path | None, typer.Option(help="A file as kafka-reassign-partitions takes and prints it.")
-]
 Rollback = Annotated[
     Path | None, typer.Option(help="Write the present replicas to this file, for going back.")
 ]
@@ -103,6 +83,64 @@ WaitTimeoutMs = Annotated[
         show_default=False,
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The options that say where partitions are to be."""
+
+    targets: Targets = None
+    brokers: Annotated[
+        str | None,
+        typer.Option(metavar="ID,ID,…", help="The brokers to use; by default all that serve."),
+    ] = None
+    without: Annotated[
+        str | None,
+        typer.Option(metavar="ID,ID,…", help="Brokers not to use, for instance to empty them."),
+    ] = None
+    racks: Annotated[
+        str | None, typer.Option(metavar="RACK,RACK,…", help="Use brokers in these racks only.")
+    ] = None
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="How many replicas; by default as many as now.")
+    ] = None
+    disable_rack_aware: Annotated[
+        bool, typer.Option("--disable-rack-aware", help="Do not spread replicas over racks.")
+    ] = False
+    from_json: Annotated[
+        Path | None, typer.Option(help="A file as kafka-reassign-partitions takes and prints it.")
+    ] = None
+
+    def wish(self, replicas: str | None = None) -> Wish:
+        """The options as values; exits with status 2 when they make no sense together."""
+        rules = {
+            "--brokers": self.brokers,
+            "--without": self.without,
+            "--racks": self.racks,
+            "--replication-factor": self.replication_factor,
+            "--disable-rack-aware": self.disable_rack_aware or None,
+        }
+        given = [name for name, value in rules.items() if value is not None]
+        if self.from_json is not None:
+            named = [*(["TOPIC"] if self.targets else []), *(["--replicas"] if replicas else [])]
+            if excluded := named + given:
+                fail(f"--from-json and {' and '.join(excluded)} exclude each other", status=2)
+            return Wish([], listed=read_assignment(self.from_json))
+        if replicas is not None and given:
+            fail(f"--replicas and {' and '.join(given)} exclude each other", status=2)
+        return Wish(
+            parse_targets(self.targets),
+            replicas=_ids(replicas, "--replicas"),
+            brokers=_ids(self.brokers, "--brokers"),
+            without=_ids(self.without, "--without"),
+            racks=None if self.racks is None else [each.strip() for each in self.racks.split(",")],
+            replication_factor=self.replication_factor,
+            rack_aware=not self.disable_rack_aware,
+        )
+
+
+def _ids(text: str | None, option: str) -> list[int] | None:
+    return None if text is None else parse_ids(text, option)
 
 
 class PartitionState(NamedTuple):
@@ -234,13 +272,7 @@ def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson =
 @asks_cluster()
 def plan(
     access: ClusterAccess,
-    targets: Targets = None,
-    brokers: Brokers = None,
-    without: Without = None,
-    racks: Racks = None,
-    replication_factor: Factor = None,
-    disable_rack_aware: IgnoreRacks = False,
-    from_json: FromJson = None,
+    wanted: Wanted,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
     ] = None,
@@ -253,9 +285,7 @@ def plan(
     as many racks as there are, with as few copies as possible. --json and --output have the form of
     Kafka's files: `moldau topics reassign execute --from-json FILE` carries the plan out.
     """
-    wish = _wish(
-        targets, None, from_json, brokers, without, racks, replication_factor, disable_rack_aware
-    )
+    wish = wanted.wish()
 
     async def work(admin: client.Admin) -> tuple[Plan, dict[client.TopicPartition, int | None]]:
         made = await make_plan(admin, wish)
@@ -276,17 +306,11 @@ def plan(
 @asks_cluster()
 def execute(
     access: ClusterAccess,
-    targets: Targets = None,
+    wanted: Wanted,
     replicas: Annotated[
         str | None,
         typer.Option(metavar="ID,ID,…", help="The brokers to move to, the preferred leader first."),
     ] = None,
-    from_json: FromJson = None,
-    brokers: Brokers = None,
-    without: Without = None,
-    racks: Racks = None,
-    replication_factor: Factor = None,
-    disable_rack_aware: IgnoreRacks = False,
     throttle: Annotated[
         int | None,
         typer.Option(help="Bytes per second that each broker may send and receive for the moves."),
@@ -315,10 +339,7 @@ def execute(
     """
     if throttle is not None and throttle <= 0:
         fail(f"--throttle {throttle}: nothing would ever be copied; give more than 0", status=2)
-    wish = _wish(
-        targets, replicas, from_json, brokers, without, racks, replication_factor,
-        disable_rack_aware,
-    )  # fmt: skip
+    wish = wanted.wish(replicas)
     if not wish.targets and wish.listed is None and not wish.without:
         fail("say what to move: TOPIC[:PARTITION]…, --without or --from-json", status=2)
 
@@ -381,43 +402,6 @@ async def _throttle(admin: client.Admin, made: Plan, bytes_per_second: int) -> N
     down = await set_throttle(admin, {**moving, **made.moves}, bytes_per_second, live)
     if down:
         warn(f"not throttled, since they are down: {ids_text(down)}")
-
-
-def _wish(
-    targets: list[str] | None,
-    replicas: str | None,
-    from_json: Path | None,
-    brokers: str | None,
-    without: str | None,
-    racks: str | None,
-    replication_factor: int | None,
-    disable_rack_aware: bool,
-) -> Wish:
-    """The options as values; exits with status 2 when they make no sense together."""
-    rules = {
-        "--brokers": brokers,
-        "--without": without,
-        "--racks": racks,
-        "--replication-factor": replication_factor,
-        "--disable-rack-aware": disable_rack_aware or None,
-    }
-    given = [name for name, value in rules.items() if value is not None]
-    if from_json is not None:
-        excluded = [*(["TOPIC"] if targets else []), *(["--replicas"] if replicas else []), *given]
-        if excluded:
-            fail(f"--from-json and {' and '.join(excluded)} exclude each other", status=2)
-        return Wish([], listed=read_assignment(from_json))
-    if replicas is not None and given:
-        fail(f"--replicas and {' and '.join(given)} exclude each other", status=2)
-    return Wish(
-        parse_targets(targets),
-        replicas=None if replicas is None else parse_ids(replicas, "--replicas"),
-        brokers=None if brokers is None else parse_ids(brokers, "--brokers"),
-        without=None if without is None else parse_ids(without, "--without"),
-        racks=None if racks is None else [each.strip() for each in racks.split(",")],
-        replication_factor=replication_factor,
-        rack_aware=not disable_rack_aware,
-    )
 
 
 def _show(made: Plan, sizes: Mapping[client.TopicPartition, int | None]) -> None:

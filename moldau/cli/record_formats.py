@@ -15,12 +15,12 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from io import BufferedIOBase
 from typing import Any, Final, NamedTuple
 
 from moldau.cli.options import parse_datetime
 from moldau.client import ConsumerRecord
+from moldau.text import did_you_mean
 
 READ_BYTES: Final = 262_144
 MAX_PARTITION: Final = 2**31 - 1
@@ -120,7 +120,8 @@ class JsonFormat:
             raise InputProblem(f'not a JSON object such as {{"key": "k", "value": "v"}}: {line!r}')
         for name in document:
             if name not in INPUT_FIELDS and name not in IGNORED_FIELDS:
-                raise InputProblem(f"{name!r}: no such field{_nearest(name)}")
+                hint = did_you_mean(name, INPUT_FIELDS, f"; known are {', '.join(INPUT_FIELDS)}")
+                raise InputProblem(f"{name!r}: no such field{hint}")
         if "value" not in document and "value_base64" not in document:
             raise InputProblem('no "value" (null for a tombstone) or "value_base64"')
         return InputRecord(
@@ -255,13 +256,6 @@ def _timestamp(given: object) -> int | None:
                 f'"timestamp" is neither milliseconds since 1970 nor ISO 8601: {given!r}'
             ) from None
     return _number({"timestamp": given}, "timestamp", MAX_TIMESTAMP_MS)
-
-
-def _nearest(name: str) -> str:
-    matches = get_close_matches(name, INPUT_FIELDS, n=1)
-    return (
-        f"; did you mean {matches[0]!r}?" if matches else f"; known are {', '.join(INPUT_FIELDS)}"
-    )
 
 
 class Decoders(NamedTuple):

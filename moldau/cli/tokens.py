@@ -43,12 +43,12 @@ def create(
         if not principal.startswith("User:") or principal == "User:":
             fail(f"{principal}: a principal is User:NAME", status=2)
 
-    async def work(admin: SecurityCalls) -> DelegationToken:
-        return await admin.create_delegation_token(
+    token = access.ask(
+        SecurityCalls,
+        lambda admin: admin.create_delegation_token(
             renewers=renewer or [], max_lifetime_ms=max_lifetime_ms, owner=owner
-        )
-
-    token = access.ask(SecurityCalls, work)
+        ),
+    )
     if as_json:
         print_json({**_row(token), "secret": _secret(token)})
         return
@@ -68,10 +68,8 @@ def list_tokens(
 ) -> None:
     """Show the tokens that you may see, without their secrets."""
 
-    async def work(admin: SecurityCalls) -> list[DelegationToken]:
-        return await admin.describe_delegation_tokens(owner)
-
-    found = sorted(access.ask(SecurityCalls, work), key=lambda token: token.issued_at_ms)
+    found = access.ask(SecurityCalls, lambda admin: admin.describe_delegation_tokens(owner))
+    found.sort(key=lambda token: token.issued_at_ms)
     print_rows(COLUMNS, [_row(each) for each in found], as_json=as_json)
 
 

@@ -17,7 +17,6 @@ from moldau import client
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, read_small_file
 from moldau.cli.output import fail, print_rows, say
 from moldau.client.admin.security import (
-    ScramCredentialInfo,
     ScramDeletion,
     ScramMechanism,
     ScramUpsertion,
@@ -74,14 +73,9 @@ def create(
 @asks_cluster()
 def list_users(access: ClusterAccess, as_json: AsJson = False) -> None:
     """Show the users that have a password, and how each logs in."""
-
-    async def work(
-        admin: SecurityCalls,
-    ) -> dict[str, list[ScramCredentialInfo] | client.KafkaError]:
-        return await admin.describe_user_scram_credentials()
-
+    users = access.ask(SecurityCalls, lambda admin: admin.describe_user_scram_credentials())
     rows: list[dict[str, object]] = []
-    for user, found in sorted(access.ask(SecurityCalls, work).items()):
+    for user, found in sorted(users.items()):
         if isinstance(found, client.KafkaError):
             fail(str(found))
         for info in found:

@@ -57,6 +57,7 @@ class Scope(Enum):
     BROKER = "per-broker"
     CLUSTER = "cluster-wide"
     TOPIC = "topic"
+    CLIENT = "client"
 
 
 class Status(Enum):
@@ -138,11 +139,12 @@ class ConfigKey(NamedTuple):
     """One configuration key.
 
     `default` is a typed value, None where Kafka's default is null, or `REQUIRED`. `note` says why
-    a key is refused or ignored. `refused_values` names what a served key does not accept *yet*
-    although Kafka would (compared with the value, or with each element of a list), and `refusal`
-    the reason. `idle_elements` are those of a served list that are accepted without effect
-    (`refusal` says why), since Kafka's default has them. `synonyms` are the keys whose values apply
-    when this one is not set itself, most specific first.
+    a key is refused or ignored, or why a client's default is not Kafka's. `refused_values` names
+    what a served key does not accept *yet* although Kafka would (compared with the value, or with
+    each element of a list), and `refusal` the reason. `idle_elements` are those of a served list
+    that are accepted without effect (`refusal` says why), since Kafka's default has them.
+    `synonyms` are the keys whose values apply when this one is not set itself, most specific first.
+    `unit` is what a client's number counts, or what its list holds besides texts.
     """
 
     name: str
@@ -159,6 +161,7 @@ class ConfigKey(NamedTuple):
     refusal: str = ""
     idle_elements: tuple[str, ...] = ()
     internal: bool = False
+    unit: str = ""
 
     @property
     def sensitive(self) -> bool:

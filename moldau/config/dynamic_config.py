@@ -19,25 +19,14 @@ from moldau.config.table import (
     LISTENER_PREFIX,
     PER_LISTENER_KEYS,
     TOPIC_KEYS,
-    did_you_mean,
     find_broker_key,
+    nearest_key,
     removed_answer,
 )
 from moldau.config.values import accept_value, shown
 
 CHANGED_PER_LISTENER: Final = frozenset(
-    {
-        "ssl.key.password",
-        "ssl.keystore.certificate.chain",
-        "ssl.keystore.key",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-        "ssl.keystore.type",
-        "ssl.truststore.certificates",
-        "ssl.truststore.location",
-        "ssl.truststore.password",
-        "ssl.truststore.type",
-    }
+    name for name in PER_LISTENER_KEYS if name.startswith(("ssl.key", "ssl.truststore."))
 )
 """Keys that a broker changes at run time for one listener, and only behind its prefix (KIP-226)."""
 
@@ -188,7 +177,7 @@ def _hint(name: str) -> str:
     removed = removed_answer(name)
     if removed is not None:
         return f"; it was removed from Kafka: {removed}"
-    return did_you_mean(name, BROKER_KEYS)
+    return nearest_key(name, BROKER_KEYS)
 
 
 def _check_between_keys(name: str, value: object) -> None:

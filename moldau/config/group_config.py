@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from moldau.config.definition import ConfigError, Values
-from moldau.config.table import GROUP_KEYS, LIMITED_GROUP_KEYS, did_you_mean
+from moldau.config.table import GROUP_KEYS, LIMITED_GROUP_KEYS, nearest_key
 from moldau.config.values import accept_value
 
 
@@ -21,7 +21,7 @@ def effective_group_config(node_values: Values, overrides: Mapping[str, str]) ->
     for name, text in overrides.items():
         key = GROUP_KEYS.get(name)
         if key is None:
-            hint = did_you_mean(name, GROUP_KEYS)
+            hint = nearest_key(name, GROUP_KEYS)
             raise ConfigError(name, None, f"is not a group configuration{hint}")
         values[name] = accept_value(key, text)
     return values

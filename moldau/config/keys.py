@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from moldau.config.definition import REQUIRED, ConfigKey, ConfigType, Importance, Scope
+from moldau.config.mechanisms import NAMES
 from moldau.config.validators import BIND_ADDRESS, THROTTLED_REPLICAS, list_of, one_of, within
 from moldau.constants import MAX_INT32, MAX_INT64
 
@@ -423,8 +424,7 @@ _SECURITY = (
 
 _SASL = (
     ConfigKey("sasl.enabled.mechanisms", LIST, ("GSSAPI",), list_of(), MEDIUM, BROKER,
-        "The SASL mechanisms offered; PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER and GSSAPI "
-        "(Kerberos) are served."),
+        f"The SASL mechanisms offered: some of {NAMES}. GSSAPI is Kerberos."),
     ConfigKey("sasl.jaas.config", PASSWORD, None, None, MEDIUM, BROKER,
         "A mechanism's users in Java's JAAS form, as "
         "listener.name.LISTENER.MECHANISM.sasl.jaas.config; its username and password are those "
@@ -459,11 +459,9 @@ _SASL = (
     ConfigKey("sasl.login.retry.backoff.ms", LONG, 100, None, LOW, STATIC,
         "The first pause after a token could not be had; further ones double."),
     ConfigKey("sasl.mechanism.controller.protocol", STRING, "GSSAPI", None, HIGH, STATIC,
-        "The SASL mechanism towards controllers: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, "
-        "OAUTHBEARER or GSSAPI."),
+        f"The SASL mechanism towards controllers: one of {NAMES}."),
     ConfigKey("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, MEDIUM, BROKER,
-        "The SASL mechanism among brokers: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or "
-        "GSSAPI."),
+        f"The SASL mechanism among brokers: one of {NAMES}."),
     ConfigKey("sasl.oauthbearer.assertion.algorithm", STRING, "RS256",
         one_of("ES256", "RS256", any_case=True), MEDIUM, STATIC,
         "How this node signs the assertions that it asks the token endpoint with."),

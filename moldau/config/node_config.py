@@ -26,6 +26,7 @@ from moldau.config.listeners import (
     parse_quorum_voters,
     parse_security_protocol_map,
 )
+from moldau.config.mechanisms import MECHANISMS, NAMES
 from moldau.config.principals import NODES_OF_OLD, NodePrincipals
 from moldau.config.properties import properties_of_environment, read_properties_file
 from moldau.config.providers import PROVIDERS, configures_a_provider, resolved
@@ -38,9 +39,9 @@ from moldau.config.table import (
     PER_MECHANISM_KEYS,
     PLUGIN_PREFIXES,
     TOPIC_KEYS,
-    did_you_mean,
     find_broker_key,
     listener_key_suffix,
+    nearest_key,
     removed_answer,
 )
 from moldau.config.values import accept_value, format_value
@@ -452,7 +453,7 @@ def _unknown_key_warning(name: str, *, quiet: bool) -> str | None:
         key = TOPIC_KEYS[name]
         hint = f" (the node's default is {key.synonyms[0]})" if key.synonyms else ""
         return f"{name} is a topic configuration and has no effect on a node{hint}"
-    hint = did_you_mean(name, BROKER_KEYS)
+    hint = nearest_key(name, BROKER_KEYS)
     return f"{name} is not a known key and has no effect{hint}" if hint or not quiet else None
 
 
@@ -600,10 +601,6 @@ def _check_controller_listeners(config: NodeConfig) -> None:
             raise ConfigError("listeners", name, reason)
 
 
-SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-"""What clients may log in with, and nodes to other nodes."""
-
-
 def _check_security_protocols(config: NodeConfig) -> None:
     """Mechanisms of SASL: those offered to others, and the one that this node itself uses."""
     for endpoint in config.listeners:
@@ -632,12 +629,12 @@ def _check_own_mechanism(
     if protocol is None or not protocol.has_sasl:
         return
     mechanism = config.get_string(key)
-    if mechanism not in SASL_MECHANISMS:
+    if mechanism not in MECHANISMS:
         raise ConfigError(
             key,
             mechanism,
             f"is not served between nodes; listener {listener_name} is {protocol.name}: "
-            f"choose one of {', '.join(SASL_MECHANISMS)}",
+            f"choose one of {NAMES}",
         )
     enabled = config.listener_value(listener_name, "sasl.enabled.mechanisms")
     if has_listener and mechanism not in enabled:
@@ -651,17 +648,16 @@ def _check_own_mechanism(
 
 def _check_mechanisms(config: NodeConfig, listener_name: str) -> None:
     mechanisms = config.listener_value(listener_name, "sasl.enabled.mechanisms")
-    served = ", ".join(SASL_MECHANISMS)
     for mechanism in mechanisms:
-        if mechanism not in SASL_MECHANISMS:
+        if mechanism not in MECHANISMS:
             raise ConfigError(
                 "sasl.enabled.mechanisms",
                 ",".join(mechanisms),
-                f"listener {listener_name}: {mechanism} is not served; name some of {served}",
+                f"listener {listener_name}: {mechanism} is not served; name some of {NAMES}",
             )
     if not mechanisms:
         raise ConfigError(
-            "sasl.enabled.mechanisms", "", f"listener {listener_name} needs some of {served}"
+            "sasl.enabled.mechanisms", "", f"listener {listener_name} needs some of {NAMES}"
         )
 
 

@@ -34,6 +34,17 @@ def read_small_file(path: str, max_bytes: int, *, takes_pipe: bool = False) -> b
     return data
 
 
+def file_state(path: str) -> tuple[int, ...] | None:
+    """Tells one state of a file from another; links are followed, as certificate managers swap
+    them. None for a file that does not exist.
+    """
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):  # no file can have that name
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def check_small(
     path: str, status: os.stat_result, max_bytes: int, *, takes_pipe: bool = False
 ) -> None:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Iterable, Mapping
-from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from moldau.config.definition import ConfigKey, ConfigType, Importance, Scope, Status
+from moldau.config.definition import ConfigKey
 from moldau.config.keys import GROUP_AREA, NODE_AREAS, SERVED_KEYS, TOPIC_AREA
-from moldau.config.validators import NOT_EMPTY, OFFSET_RESET, Validator, list_of, one_of, within
-from moldau.config.values import parse_value
+from moldau.config.rows import key_of_row, read_rows
+from moldau.text import did_you_mean
 
-_UNSERVED_KEYS = os.path.join(os.path.dirname(__file__), "unserved_keys.tsv")
-_REMOVED = "removed"
-_LIMITS: Final[Mapping[str, Validator]] = {
-    "distinct": list_of(),
-    "distinct, not empty": list_of(may_be_empty=False),
-    "not empty": NOT_EMPTY,
-    "offset reset": OFFSET_RESET,
-}
-_ANY_CASE = "any case: "
+_REMOVED: Final = "removed"
 
 LISTENER_PREFIX: Final = "listener.name."
 PLUGIN_PREFIXES: Final = ("rsm.config.", "rlmm.config.")
@@ -31,51 +22,12 @@ def _read_unserved_keys() -> tuple[dict[str, list[ConfigKey]], dict[str, dict[st
     """The keys that are not served, and what to do instead of the removed ones, both by area."""
     keys: dict[str, list[ConfigKey]] = {}
     removed: dict[str, dict[str, str]] = {}
-    with open(_UNSERVED_KEYS, encoding="utf-8") as file:
-        next(file)
-        for line in file:
-            area, status, name, *columns = line.rstrip("\n").split("\t")
-            if status == _REMOVED:
-                removed.setdefault(area, {})[name] = columns[5]
-            else:
-                keys.setdefault(area, []).append(_key_of_row(Status(status), name, columns))
+    for row in read_rows("unserved_keys.tsv"):
+        if row["status"] == _REMOVED:
+            removed.setdefault(row["area"], {})[row["key"]] = row["reason"]
+        else:
+            keys.setdefault(row["area"], []).append(key_of_row(row))
     return keys, removed
-
-
-def _key_of_row(status: Status, name: str, columns: list[str]) -> ConfigKey:
-    kind, default, limits, importance, scope, reason, meaning, synonyms, internal = columns
-    key = ConfigKey(
-        name,
-        ConfigType[kind.upper()],
-        None,
-        _validator(limits),
-        Importance(importance),
-        Scope(scope),
-        meaning,
-        status,
-        reason,
-        tuple(synonyms.split(",")) if synonyms else (),
-        internal=bool(internal),
-    )
-    return key if default == "null" else key._replace(default=parse_value(key, default))
-
-
-@cache
-def _validator(limits: str) -> Validator | None:
-    """What the column of limits says: a known word, a range as in `1..9` or `0..`, or `a|b`."""
-    if not limits:
-        return None
-    if limits in _LIMITS:
-        return _LIMITS[limits]
-    lowest, is_range, highest = limits.partition("..")
-    if is_range:
-        return within(_number(lowest), _number(highest) if highest else None)
-    values = limits.removeprefix(_ANY_CASE)
-    return one_of(*values.split("|"), any_case=values != limits)
-
-
-def _number(text: str) -> float:
-    return float(text) if "." in text else int(text)
 
 
 _UNSERVED, _REMOVED_KEYS = _read_unserved_keys()
@@ -95,19 +47,12 @@ TOPIC_KEYS: Final = _by_name((TOPIC_AREA,))
 GROUP_KEYS: Final = _by_name((GROUP_AREA,))
 """What a group may override; the synonym of a key is the broker key behind it."""
 
-LIMITED_GROUP_KEYS: Final = (
-    ("consumer", "assignment.interval.ms"),
-    ("consumer", "heartbeat.interval.ms"),
-    ("consumer", "session.timeout.ms"),
-    ("share", "assignment.interval.ms"),
-    ("share", "delivery.count.limit"),
-    ("share", "heartbeat.interval.ms"),
-    ("share", "partition.max.record.locks"),
-    ("share", "record.lock.duration.ms"),
-    ("share", "session.timeout.ms"),
-    ("streams", "assignment.interval.ms"),
-    ("streams", "heartbeat.interval.ms"),
-    ("streams", "session.timeout.ms"),
+LIMITED_GROUP_KEYS: Final = tuple(
+    sorted(
+        (found[1], found[2])
+        for found in (re.fullmatch(r"group\.([a-z]+)\.min\.(.+)", name) for name in BROKER_KEYS)
+        if found
+    )
 )
 """What a broker limits of each kind of group, by `group.KIND.min.SUFFIX` and `.max.SUFFIX`."""
 
@@ -166,9 +111,6 @@ def listener_key_suffix(name: str) -> str:
     return mechanism_suffix if is_of_mechanism else suffix
 
 
-def did_you_mean(name: str, known: Mapping[str, ConfigKey]) -> str:
-    """Names the known key that looks most like `name`; empty when none comes close."""
-    from difflib import get_close_matches  # only when there is something to complain about
-
-    matches = get_close_matches(name[:200].lower().replace("_", "."), known, n=1, cutoff=0.8)
-    return f"; did you mean {matches[0]}?" if matches else ""
+def nearest_key(name: str, known: Mapping[str, ConfigKey]) -> str:
+    """As `did_you_mean`, but very much alike: many keys have long parts in common."""
+    return did_you_mean(name, known, likeness=0.8)

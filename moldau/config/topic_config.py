@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from moldau.config.definition import ConfigError, ConfigKey, Values
-from moldau.config.table import BROKER_KEYS, REMOVED_TOPIC_KEYS, TOPIC_KEYS, did_you_mean
+from moldau.config.table import BROKER_KEYS, REMOVED_TOPIC_KEYS, TOPIC_KEYS, nearest_key
 from moldau.config.values import accept_value, shown
 
-_log = logging.getLogger("moldau.config")
+_log = logging.getLogger(__name__)
 
 UNIT_MS: Final[Mapping[str, int]] = {
     "log.retention.minutes": 60 * 1000,
@@ -93,7 +93,7 @@ def topic_key(name: str) -> ConfigKey:
         return key
     if name in REMOVED_TOPIC_KEYS:
         raise ConfigError(name, None, f"was removed from Kafka: {REMOVED_TOPIC_KEYS[name]}")
-    hint = did_you_mean(name, TOPIC_KEYS)
+    hint = nearest_key(name, TOPIC_KEYS)
     raise ConfigError(name, None, f"is not a topic configuration{hint}")
 
 

@@ -1,12 +1,13 @@
 """Checks on typed values: ranges, enumerations, list rules, and what each accepts in words.
 
-A check never raises for a value of the key's own type.
+A check never raises for a value of the key's own type. `NAMED` are those that the data files of
+keys name in their column of limits.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 MAX_PORT: Final = 65_535
@@ -16,11 +17,13 @@ _REPLICA: Final = re.compile(r"(?:\d+:\d+)?", re.ASCII)
 
 class Validator(NamedTuple):
     """`accepts` says whether a parsed, non-null value is inside the limits; `limits` are these as a
-    clause that follows "must be".
+    clause that follows "must be". `spelling` of an enumeration is how it spells a word itself; None
+    for any other text.
     """
 
     accepts: Callable[[Any], bool]
     limits: str
+    spelling: Callable[[str], str | None] | None = None
 
 
 def within(minimum: float, maximum: float | None = None, extra: float | None = None) -> Validator:
@@ -35,10 +38,13 @@ def within(minimum: float, maximum: float | None = None, extra: float | None = N
 
 def one_of(*values: str, any_case: bool = False) -> Validator:
     """Strings from a fixed set, optionally in any case."""
-    known = {value.lower() for value in values} if any_case else set(values)
+    known = {value.lower() if any_case else value: value for value in values}
+
+    def spelling(word: str) -> str | None:
+        return known.get(word.lower() if any_case else word)
+
     return Validator(
-        lambda value: (value.lower() if any_case else value) in known,
-        "one of " + ", ".join(values),
+        lambda value: spelling(value) is not None, "one of " + ", ".join(values), spelling
     )
 
 
@@ -61,17 +67,60 @@ def _is_bind_address(value: str) -> bool:
     return not value or (match is not None and int(match[1]) <= MAX_PORT)
 
 
-NOT_EMPTY: Final = Validator(bool, "a non-empty string")
 BIND_ADDRESS: Final = Validator(
     _is_bind_address, "HOST:PORT (port 0 for any, IPv6 addresses in brackets), or empty"
 )
 """`HOST:PORT` (IPv6 in brackets), without a host for every interface, or nothing at all."""
-OFFSET_RESET: Final = Validator(
-    lambda value: value in ("earliest", "latest") or value.startswith("by_duration:P"),
-    "earliest, latest, or by_duration:PnDTnHnMnS",
-)
 THROTTLED_REPLICAS: Final = Validator(
     lambda value: "".join(value) == "*" or all(map(_REPLICA.fullmatch, value)),
     "a list of PARTITION:BROKER pairs, or *",
 )
 """`partition:broker` pairs or `*` alone (KIP-73); empty elements may be there."""
+
+BY_DURATION: Final = "by_duration:"
+
+_DURATION: Final = (
+    r"\+?P(?=[\dT+])(?:\+?(\d+)D)?"
+    r"(?:T(?=[\d+])(?:\+?(\d+)H)?(?:\+?(\d+)M)?(?:\+?(\d+)(?:\.(\d{0,9}))?S)?)?"
+)
+"""A time that is not negative, as ISO 8601 writes it and Java reads it: P1DT2H3M4.5S."""
+
+
+def duration_ms(text: str) -> int | None:
+    """The milliseconds of an ISO 8601 duration such as PT1H; None when it is none, or negative."""
+    found = re.fullmatch(_DURATION, text, re.ASCII | re.IGNORECASE)
+    if found is None or text[-1] in "Tt":
+        return None
+    days, hours, minutes, seconds, fraction = (group or "0" for group in found.groups())
+    whole = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+    return whole * 1000 + int(fraction.ljust(9, "0")) // 1_000_000
+
+
+def _is_consumers_reset(text: str) -> bool:
+    if text.startswith(BY_DURATION):
+        return duration_ms(text.removeprefix(BY_DURATION)) is not None
+    return text in ("latest", "earliest", "none")
+
+
+def _is_tls_context(given: object) -> bool:
+    import ssl  # a node that has no TLS does not load it for this
+
+    return isinstance(given, ssl.SSLContext)
+
+
+NAMED: Final[Mapping[str, Validator]] = {
+    "distinct": list_of(),
+    "distinct, not empty": list_of(may_be_empty=False),
+    "not empty": Validator(bool, "a non-empty string"),
+    "offset reset": Validator(
+        lambda value: value in ("earliest", "latest") or value.startswith("by_duration:P"),
+        "earliest, latest, or by_duration:PnDTnHnMnS",
+    ),
+    "not empty text": Validator(bool, "text that is not empty"),
+    "offset reset of a consumer": Validator(
+        _is_consumers_reset,
+        "latest, earliest, none, or by_duration:PnDTnHnMn.nS such as by_duration:PT1H",
+    ),
+    "an ssl.SSLContext": Validator(_is_tls_context, "an ssl.SSLContext"),
+    "token function": Validator(callable, "a function without arguments that gives a token"),
+}

@@ -22,14 +22,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Final, Protocol
 
-from moldau.controller.core.controller_core import ControllerCore, Role
-from moldau.controller.core.delegation_token_control import Requester
+from moldau.controller.core.controller_core import ControllerCore, Decider, Role
 from moldau.controller.core.result import (
+    Asked,
     ControllerResult,
     TakesPermits,
     VersionedRecord,
@@ -205,7 +206,7 @@ class Turns:
                 self._timer = self._clock.call_later(0.0, self._run)
 
 
-logger = logging.getLogger("moldau.controller")
+logger = logging.getLogger(__name__)
 
 MAX_WAITING_REQUESTS: Final = 1_000
 MIN_SESSION_CHECK_MS: Final = 10.0
@@ -348,6 +349,7 @@ class Controller:
     def ask(
         self,
         request: AnyRequest,
+        decide: Decider,
         *,
         timeout_ms: float,
         takes_permits: TakesPermits = unlimited,
@@ -367,27 +369,30 @@ class Controller:
             waiting.answer.set_exception(RequestFailed(ErrorCode.REQUEST_TIMED_OUT, words))
         else:
             self._undecided[waiting] = None
-            self._turns.take(self._decide(request, waiting, takes_permits, principal))
+            asked = partial(self._asked, principal, takes_permits)
+            self._turns.take(self._decide(request, decide, asked, waiting))
             if not waiting.done:
                 delay_ms = max(timeout_ms, 0.0)
                 waiting.timer = self._clock.call_later(delay_ms, self._time_out, waiting)
         return waiting.answer
 
     def _decide(
-        self, request: AnyRequest, waiting: _Waiting, takes_permits: TakesPermits, principal: str
+        self,
+        request: AnyRequest,
+        decide: Decider,
+        asked: Callable[[], Asked],
+        waiting: _Waiting,
     ) -> Steps[None]:
         if waiting.done:  # its time was over before its turn came
             self._undecided.pop(waiting, None)
             return
         self._core.state.voter_ids = frozenset(self._log.voter_ids)
-        result = yield from self._core.handle(
-            request,
-            log_end_offset=self._log.log_end_offset,
-            now_ms=self._clock.monotonic_ms(),
-            takes_permits=takes_permits,
-            requester=Requester(principal, self._clock.now_ms()),
-        )
+        result = yield from self._core.handle(request, decide, asked())
         yield from self._take_over(request, result, waiting)
+
+    def _asked(self, principal: str = "", takes_permits: TakesPermits = unlimited) -> Asked:
+        clock, log_end_offset = self._clock, self._log.log_end_offset
+        return Asked(log_end_offset, clock.monotonic_ms(), clock.now_ms(), principal, takes_permits)
 
     def _take_over(
         self, request: AnyRequest, result: ControllerResult[Message], waiting: _Waiting
@@ -418,12 +423,7 @@ class Controller:
         self, request: AnyRequest, result: ControllerResult[Message], waiting: _Waiting
     ) -> Steps[None]:
         """The next step of a big change; also when its sender does not wait any more."""
-        following = self._core.resume(
-            request,
-            result,
-            log_end_offset=self._log.log_end_offset,
-            now_ms=self._clock.monotonic_ms(),
-        )
+        following = self._core.resume(request, result, self._asked())
         yield from self._take_over(request, following, waiting)
 
     def _append(

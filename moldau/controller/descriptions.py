@@ -11,10 +11,17 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from moldau.config import NodeConfig
+from moldau.metadata.descriptions import (
+    DescribedEntries,
+    described_acls,
+    described_scram,
+    description,
+)
 from moldau.metadata.features import CONTROLLER_REGISTRATION_LEVEL
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.steps import Steps
 from moldau.protocol.access_control import Operation
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p29_describe_acls as p29
 from moldau.protocol.messages import p32_describe_configs as p32
@@ -22,9 +29,7 @@ from moldau.protocol.messages import p50_describe_user_scram_credentials as p50
 from moldau.protocol.messages import p60_describe_cluster as p60
 from moldau.protocol.schema import Message
 from moldau.protocol.types import topic_name_problem
-from moldau.server.described_acls import described_acls
-from moldau.server.described_configs import DescribedEntries, config_permission, description
-from moldau.server.described_scram import described_scram
+from moldau.server.config_permissions import config_permission
 from moldau.server.request import Sender
 from moldau.text import short_name
 
@@ -50,27 +55,38 @@ class ClusterDescriptions:
     kraft_version: Callable[[], int]
 
     def answer(self, request: Message, context: Sender) -> Steps[Message]:
-        """The response to a request of `apis.DESCRIBING_APIS`, in steps."""
-        if isinstance(request, p60.DescribeClusterRequest):
-            return self._describe_cluster(request, context)
-        if isinstance(request, p29.DescribeAclsRequest):
-            acls = self.image().acls
-            return (yield from described_acls(self._config, acls, request))
-        if isinstance(request, p50.DescribeUserScramCredentialsRequest):
-            return (yield from described_scram(self.image().scram, request))
-        assert isinstance(request, p32.DescribeConfigsRequest)
+        """The response to a request of an API whose row says DESCRIBED, in steps: by the method
+        that has the name of the API.
+        """
+        steps: Steps[Message] = getattr(self, ApiKey(request.API_KEY).name.lower())(
+            request, context
+        )
+        return steps
+
+    def describe_acls(self, request: p29.DescribeAclsRequest, _context: Sender) -> Steps[Message]:
+        return described_acls(self._config, self.image().acls, request)
+
+    def describe_user_scram_credentials(
+        self, request: p50.DescribeUserScramCredentialsRequest, _context: Sender
+    ) -> Steps[Message]:
+        return described_scram(self.image().scram, request)
+
+    def describe_configs(
+        self, request: p32.DescribeConfigsRequest, context: Sender
+    ) -> Steps[Message]:
         image = self.image()
         entries = DescribedEntries(request)
         response = p32.DescribeConfigsResponse()
         for resource in request.resources:
-            response.results.append(self._describe_configs(image, entries, resource, context))
+            response.results.append(self._describe_resource(image, entries, resource, context))
             yield
         return response
 
-    def _describe_cluster(
+    def describe_cluster(
         self, request: p60.DescribeClusterRequest, context: Sender
-    ) -> p60.DescribeClusterResponse:
+    ) -> Steps[Message]:
         """Controllers, by the addresses of the listener that was asked."""
+        yield
         if request.endpoint_type == BROKER_ENDPOINTS:
             return p60.DescribeClusterResponse(
                 error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -107,7 +123,7 @@ class ClusterDescriptions:
             response.cluster_authorized_operations = context.authorized_cluster_operations()
         return response
 
-    def _describe_configs(
+    def _describe_resource(
         self,
         image: MetadataImage,
         entries: DescribedEntries,

@@ -14,7 +14,6 @@ from typing import Final
 from moldau.controller.core.result import TakesPermits, unlimited
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.configs import ClientQuotasImage
-from moldau.protocol.api_keys import ApiKey
 from moldau.runtime.clock import Clock
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.quotas.client_quotas import labels_of, user_of
@@ -22,14 +21,6 @@ from moldau.server.quotas.core.client_quota import Who
 from moldau.server.quotas.core.limits import QuotaChanges
 from moldau.server.quotas.core.mutation_quota import MutationQuota, MutationQuotas, Mutations
 from moldau.server.request import Sender
-
-STRICT_SINCE: Final = {
-    ApiKey.CREATE_TOPICS: 6,
-    ApiKey.DELETE_TOPICS: 5,
-    ApiKey.CREATE_PARTITIONS: 3,
-}
-"""The first versions whose clients know THROTTLING_QUOTA_EXCEEDED; with older ones everything is
-done, and the client pauses."""
 
 METRICS: Final = "kafka.server:type=ControllerMutation,name="
 
@@ -79,9 +70,13 @@ class ControllerMutationQuotas:
         self._seen = ClientQuotasImage()
         self._told: set[Who] = set()
 
-    def of(self, api_key: ApiKey, sender: Sender) -> RequestQuota:
-        """The quota of one request of that sender; unlimited for APIs that change no partitions."""
-        strict_since = STRICT_SINCE.get(api_key)
+    def of(self, strict_since: int | None, sender: Sender) -> RequestQuota:
+        """The quota of one request of that sender; unlimited for APIs that change no partitions.
+
+        Args:
+            strict_since: of the API's row. In older versions everything is done, and the client
+                pauses.
+        """
         if strict_since is None:
             return RequestQuota(None, self._clock)
         self._follow()

@@ -36,7 +36,7 @@ from moldau.runtime.restarts import RestartedTask
 from moldau.server.authorizer import Authorizer
 from moldau.server.request import Sender
 
-logger = logging.getLogger("moldau.controller.registration")
+logger = logging.getLogger(__name__)
 
 OWN_PRINCIPAL: Final = "User:ANONYMOUS"
 REQUEST_TIMEOUT_MS: Final = 30_000.0

@@ -33,9 +33,10 @@ from moldau.broker.replica.replication import ReplicationPorts
 from moldau.config import Endpoint, NodeConfig, effective_broker_config, effective_topic_config
 from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
+from moldau.metadata.scram_users import ScramUsers
 from moldau.metadata.token_secrets import TokenSecrets
 from moldau.node.listener_changes import ListenerChanges
-from moldau.node.listeners import listener_specs, log_in, scram_keys
+from moldau.node.listeners import listener_specs, log_in
 from moldau.node.quorum_link import allocate_producer_ids
 from moldau.node.reserved_users import warn_of_reserved_users
 from moldau.node.settings import DynamicSettings, server_limits
@@ -44,7 +45,6 @@ from moldau.protocol.messages.p62_broker_registration import (
     Feature,
     Listener,
 )
-from moldau.protocol.scram import ScramKeys
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
 from moldau.runtime.connector import Connector
@@ -52,7 +52,6 @@ from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
-from moldau.server.authentication.invented_users import InventedUsers
 from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.quotas.client_quotas import Quotas
@@ -67,11 +66,11 @@ from moldau.storage.log_directory import LogDirectories, LogDirectory
 from moldau.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from moldau.server.authentication.core.scram import KnownKeys
+    from moldau.node.token_credentials import TokenCredentials
+    from moldau.protocol.scram import KnownKeys
     from moldau.server.authentication.listener_security import ListenerSecurity
-    from moldau.server.authentication.token_credentials import TokenCredentials
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 SERVER_CLOSE_MS: Final = 2_000
 
@@ -134,7 +133,7 @@ class BrokerPart:
         self.authorizer: Authorizer | None = None
         self._token_secrets = TokenSecrets(config["delegation.token.secret.key"])
         self._token_credentials: TokenCredentials | None = None
-        self._invented = InventedUsers(lambda: metadata.image)
+        self._scram_users = ScramUsers(lambda: metadata.image, self._token_keys)
         self._background = Background(clock, on_fault)
         self.server: Server | None = None
         self.services: BrokerServices | None = None
@@ -152,11 +151,11 @@ class BrokerPart:
             self._filesystem,
             self._clock,
             self._directories,
-            LogManagerSettings.from_values(self._config),
+            LogManagerSettings.from_config(self._config),
             topic_config=self._log_config,
             random=self._random,
             on_directory_offline=self._directory_failed,
-            cleaner_settings=CleanerSettings.from_values(self._config),
+            cleaner_settings=CleanerSettings.from_config(self._config),
             make_cleaner_worker=worker if self._has_child_processes else None,
         )
         log_manager.jobs.on_flushed = self._registry.histogram(
@@ -251,22 +250,11 @@ class BrokerPart:
     ) -> ListenerSecurity | None:
         from moldau.server.authentication.listener_security import ListenerSecurity
 
-        return ListenerSecurity.of(
-            self._config,
-            endpoint,
-            self._scram_keys,
-            dynamic,
-            self._clock,
-            self._token_keys,
-            self._invented,
-        )
-
-    def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
-        return scram_keys(self._metadata.image, mechanism, user)
+        return ListenerSecurity.of(self._config, endpoint, self._scram_users, dynamic, self._clock)
 
     def _token_keys(self, mechanism: str, token_id: str) -> KnownKeys | None:
         if self._token_credentials is None:
-            from moldau.server.authentication.token_credentials import TokenCredentials
+            from moldau.node.token_credentials import TokenCredentials
 
             self._token_credentials = TokenCredentials(
                 self._token_secrets,
@@ -274,7 +262,7 @@ class BrokerPart:
                 self._clock,
                 self._filesystem.offload,
                 self._background.start,
-                lambda *place: self._invented.token_keys(*place).salt,
+                lambda *place: self._scram_users.token_keys(*place).salt,
             )
         return self._token_credentials(mechanism, token_id)
 

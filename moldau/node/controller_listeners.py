@@ -24,7 +24,7 @@ from moldau.server.server import ListenerSpec
 if TYPE_CHECKING:
     from moldau.server.authentication.listener_security import ListenerSecurity
 
-logger = logging.getLogger("moldau.controller")
+logger = logging.getLogger(__name__)
 
 
 class Binds(Protocol):

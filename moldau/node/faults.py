@@ -15,7 +15,7 @@ from typing import Final
 
 from moldau.runtime.restarts import JOB_KEY
 
-logger = logging.getLogger("moldau.node.faults")
+logger = logging.getLogger(__name__)
 
 
 class Verdict(Enum):

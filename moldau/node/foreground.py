@@ -28,7 +28,7 @@ from moldau.runtime.stop_signals import StopSignals
 from moldau.runtime.telemetry.logs import configure_logging
 from moldau.storage.meta_properties import META_PROPERTIES
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread keeps the interpreter while another waits for it: what the controller and HTTP

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MakeSecurity: TypeAlias = "Callable[[Mapping[str, Any]], ListenerSecurity | None]"
 """A listener's security out of typed values by `listener.name.LISTENER.KEY`."""
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 
 class ListenerChanges:
@@ -88,11 +88,9 @@ class ListenerChanges:
             return
         own, peers = image.configs.get(*self._own), self._peers
         if peers is not None:
-            from moldau.server.authentication.peer_security import change_ticket_renewal
+            from moldau.server.authentication.peer_security import change_login
 
-            change_ticket_renewal(
-                self._config, peers, effective_broker_config(self._config, {}, own)
-            )
+            change_login(self._config, peers, effective_broker_config(self._config, {}, own))
         if self._contexts:
             self._change_stores(dynamic_listener_values(own), peers)
 

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from moldau.config import ConfigError, Endpoint, NodeConfig
 from moldau.config.listeners import SecurityProtocol
-from moldau.metadata.image import MetadataImage
-from moldau.metadata.image.security import ScramKey
-from moldau.protocol.scram import MECHANISM_NUMBERS, ScramKeys
 from moldau.runtime.authentication import AuthenticationError, LoginRefused
 from moldau.runtime.clock import Clock
 from moldau.runtime.connector import Connector, PeerSecurity, ToldProblems
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 LOGIN_PATIENCE_S: Final = 10.0
 """How long a start waits for the first token."""
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 
 def listener_specs(
@@ -72,11 +69,11 @@ async def log_in(connector: Connector) -> None:
         ConfigError: the identity provider refuses.
     """
     security = connector.security
-    if security is None or security.credentials is None:
+    if security is None or security.login is None:
         return
     try:
         async with asyncio.timeout(LOGIN_PATIENCE_S):
-            await security.credentials.prepare()
+            await security.login.prepare()
         return
     except LoginRefused as error:
         place = f"listener {security.listener_name}"
@@ -141,11 +138,3 @@ def names_of_node(config: NodeConfig) -> frozenset[str]:
     from moldau.server.authentication.own_names import own_names
 
     return own_names(config)
-
-
-def scram_keys(image: MetadataImage, mechanism: str, user: str) -> ScramKeys | None:
-    """What the metadata say of a user; None where there is none."""
-    found = image.scram.credentials.get(ScramKey(user, MECHANISM_NUMBERS[mechanism]))
-    if found is None:
-        return None
-    return ScramKeys(found.salt, found.stored_key, found.server_key, found.iterations)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from moldau.node.http.access import HttpAccess, HttpSecurity
     from moldau.node.http.server import HttpListener
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 HTTP_PATIENCE_S: Final = 1.0
 
@@ -310,7 +310,7 @@ class Node:
             is_ready=self._is_ready,
             data_loop=asyncio.get_running_loop(),
             access=self._http_access(security),
-            limits=HttpLimits.of(self._config),
+            limits=HttpLimits.from_config(self._config),
         )
         await self._http.start(*address)
 

@@ -32,12 +32,12 @@ from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
+from moldau.metadata.scram_users import ScramUsers
 from moldau.node.controller_listeners import ControllerListeners
 from moldau.node.early_users import EarlyUsers, has_scram
-from moldau.node.listeners import controller_connector, names_of_node, scram_keys
+from moldau.node.listeners import controller_connector, names_of_node
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
-from moldau.protocol.scram import ScramKeys
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
 from moldau.raft import (
     MetadataLogError,
@@ -57,7 +57,6 @@ from moldau.runtime.loop_thread import LoopThread
 from moldau.runtime.network import AsyncioNetwork
 from moldau.runtime.shared_work import outcome_of
 from moldau.runtime.telemetry.metrics import Registry
-from moldau.server.authentication.invented_users import InventedUsers
 from moldau.server.authorizer import Authorizer
 from moldau.server.change_log import ChangeLog
 from moldau.server.connection_limits import ServerLimits
@@ -67,7 +66,7 @@ from moldau.server.standard_authorizer import StandardAuthorizer
 if TYPE_CHECKING:
     from moldau.server.authentication.listener_security import ListenerSecurity
 
-logger = logging.getLogger("moldau.controller")
+logger = logging.getLogger(__name__)
 
 ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, object]], object]
 LeaderWatcher: TypeAlias = Callable[[LeaderAddress | None], None]
@@ -227,7 +226,7 @@ class QuorumNode:
         self.told = ToldProblems()
         """For all of this node's connections to controllers."""
         self._early_users = EarlyUsers()
-        self._invented = InventedUsers(lambda: self._users)
+        self._scram_users = ScramUsers(lambda: self._users)
         self._relays: list[MetadataRelay] = []
         self._ports: dict[str, int] = {}
 
@@ -329,9 +328,7 @@ class QuorumNode:
     ) -> ListenerSecurity | None:
         from moldau.server.authentication.listener_security import ListenerSecurity
 
-        return ListenerSecurity.of(
-            self._config, endpoint, self._scram_keys, dynamic, invented=self._invented
-        )
+        return ListenerSecurity.of(self._config, endpoint, self._scram_users, dynamic)
 
     @property
     def _users(self) -> MetadataImage:
@@ -340,9 +337,6 @@ class QuorumNode:
         if controller is None:
             return MetadataImage.EMPTY
         return self._early_users.image(controller.committed_image)
-
-    def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
-        return scram_keys(self._users, mechanism, user)
 
     async def _start_controller(
         self,

@@ -55,7 +55,7 @@ def _is_secret(name: str, text: str) -> bool:
 
 def _keytabs(jaas: str) -> Iterator[str]:
     from moldau.runtime.authentication import SecuritySettingError
-    from moldau.runtime.authentication.jaas import parse_jaas
+    from moldau.sasl.jaas import parse_jaas
 
     with suppress(SecuritySettingError):
         path = parse_jaas(jaas).options.get("keyTab")

@@ -14,7 +14,7 @@ from moldau.node.listeners import names_of_node
 
 MAX_TOLD: Final = 20
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 
 def warn_of_reserved_users(config: NodeConfig, image: MetadataImage) -> None:
@@ -38,10 +38,10 @@ def _reserved_users(config: NodeConfig, image: MetadataImage) -> Iterator[str]:
     for endpoint in config.broker_listeners:
         name = endpoint.listener_name
         if endpoint.security_protocol.has_sasl and not config.is_between_nodes(name):
-            from moldau.server.authentication.listener_security import jaas_entry, plain_users
+            from moldau.sasl.plain import plain_users
+            from moldau.server.authentication.listener_security import mechanism_config
 
-            entry = jaas_entry(config, name, "PLAIN")
-            for user in {} if entry is None else plain_users(entry):
+            for user in plain_users(mechanism_config(config, name, "PLAIN").options):
                 if principals.is_reserved(user, own):
                     yield f"{user!r} of PLAIN on listener {name}"
     for owner in sorted({each.owner for each in image.delegation_tokens.tokens_by_id.values()}):

@@ -26,7 +26,6 @@ from moldau.server.connection_limits import ServerLimits
 from moldau.storage.log_config import CleanerSettings
 from moldau.storage.log_manager import LogManager
 
-UNLIMITED_REQUEST_BYTES: Final = -1
 HTTP_PACKAGES: Final = ("aiohttp", "prometheus_client")
 CONNECTION_OVERRIDES: Final = "max.connections.per.ip.overrides"
 
@@ -39,29 +38,16 @@ def server_limits(
     Raises:
         ConfigError: `max.connections.per.ip.overrides` is not HOST:COUNT,….
     """
-    defaults = ServerLimits()
     values = config if effective_values is None else effective_values
-    queued = config.get_int("queued.max.request.bytes")
     # With a single listener, clients come by that of the brokers.
     inter_broker = config.inter_broker_listener_name if len(config.broker_listeners) > 1 else ""
-    return ServerLimits(
-        request_max_bytes=config.get_int("socket.request.max.bytes"),
-        queued_max_request_bytes=(
-            defaults.queued_max_request_bytes if queued == UNLIMITED_REQUEST_BYTES else queued
-        ),
-        fair_share=values["moldau.fair.share"],
-        max_connections=values["max.connections"],
-        max_connections_per_ip=values["max.connections.per.ip"],
+    return ServerLimits.from_config(
+        values,
         max_connections_per_ip_overrides=parse_connection_overrides(
             CONNECTION_OVERRIDES, values[CONNECTION_OVERRIDES]
         ),
-        connections_max_idle_ms=float(config.get_int("connections.max.idle.ms")),
         send_buffer_bytes=_buffer_bytes(config, "socket.send.buffer.bytes"),
         receive_buffer_bytes=_buffer_bytes(config, "socket.receive.buffer.bytes"),
-        listen_backlog=config.get_int("socket.listen.backlog.size"),
-        max_connection_creation_rate=values["max.connection.creation.rate"],
-        audit_log_max_lines=config.get_int("moldau.audit.log.max.lines"),
-        decoded_max_bytes=config.get_int("moldau.decoded.max.bytes"),
         unlimited_rate_listener=inter_broker,
         node_listeners=frozenset({inter_broker, *config.controller_listener_names}),
     )
@@ -85,7 +71,7 @@ def http_address(config: NodeConfig) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-logger = logging.getLogger("moldau.node")
+logger = logging.getLogger(__name__)
 
 LOG_LEVEL = "moldau.log.level"
 
@@ -123,7 +109,7 @@ class DynamicSettings:
     def _apply(self, values: dict[str, Any]) -> None:
         self._connections.update_limits(server_limits(self._config, values))
         self._log_manager.update_producer_expiration(values["producer.id.expiration.ms"])
-        self._log_manager.cleaner.update_settings(CleanerSettings.from_values(values))
+        self._log_manager.cleaner.update_settings(CleanerSettings.from_config(values))
         self._replication.fetchers.resize(values["num.replica.fetchers"])
         self._transaction_verifier.is_enabled = values["transaction.partition.verification.enable"]
         if values[LOG_LEVEL] != self._log_level:
@@ -146,7 +132,8 @@ def metadata_log_settings(
     Args:
         bound_ports: by controller listener, for those configured with port 0.
     """
-    return MetadataLogSettings(
+    return MetadataLogSettings.from_config(
+        config,
         metadata_directory=config.metadata_log_directory,
         local=ReplicaKey(config.node_id, directory_id),
         endpoints=controller_endpoints(config, bound_ports),
@@ -156,17 +143,6 @@ def metadata_log_settings(
             Destination(_FIRST_BOOTSTRAP_ID - index, address.host, address.port)
             for index, address in enumerate(config.controller_addresses)
         ),
-        election_timeout_ms=config.get_int("controller.quorum.election.timeout.ms"),
-        election_backoff_max_ms=config.get_int("controller.quorum.election.backoff.max.ms"),
-        fetch_timeout_ms=config.get_int("controller.quorum.fetch.timeout.ms"),
-        request_timeout_ms=config.get_int("controller.quorum.request.timeout.ms"),
-        retry_backoff_ms=config.get_int("controller.quorum.retry.backoff.ms"),
-        fetch_max_bytes=config.get_int("controller.quorum.fetch.max.bytes"),
-        fetch_snapshot_max_bytes=config.get_int("controller.quorum.fetch.snapshot.max.bytes"),
-        segment_bytes=config.get_int("metadata.log.segment.bytes"),
-        segment_ms=config.get_int("metadata.log.segment.ms"),
-        retention_bytes=config.get_int("metadata.max.retention.bytes"),
-        retention_ms=config.get_int("metadata.max.retention.ms"),
     )
 
 

@@ -3,7 +3,6 @@ serve included.
 """
 
 from enum import IntEnum
-from typing import Final
 
 
 class ApiKey(IntEnum):
@@ -102,22 +101,6 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
-
-
-QUORUM_APIS: Final = frozenset(
-    {
-        ApiKey.FETCH,
-        ApiKey.VOTE,
-        ApiKey.BEGIN_QUORUM_EPOCH,
-        ApiKey.END_QUORUM_EPOCH,
-        ApiKey.DESCRIBE_QUORUM,
-        ApiKey.FETCH_SNAPSHOT,
-        ApiKey.ADD_RAFT_VOTER,
-        ApiKey.REMOVE_RAFT_VOTER,
-        ApiKey.UPDATE_RAFT_VOTER,
-    }
-)
-"""On a controller's listener, what the quorum itself answers, not the controller."""
 
 
 def api_name(api_key: int) -> str:

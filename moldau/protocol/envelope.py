@@ -7,7 +7,7 @@ and no size prefix.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Generator
+from collections.abc import Container, Generator
 from typing import Final, NamedTuple
 
 from moldau.addresses import canonical_address
@@ -17,7 +17,6 @@ from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocol
 from moldau.protocol.headers import (
     RequestHeader,
     decode_request_header,
-    decode_response,
     encode_request,
     encode_response,
 )
@@ -28,34 +27,7 @@ from moldau.protocol.messages.p58_envelope import (
     EnvelopeResponse,
 )
 from moldau.protocol.schema import Message
-from moldau.protocol.types import Part
-
-FORWARDABLE_APIS: Final = frozenset(
-    {
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.CREATE_ACLS,
-        ApiKey.DELETE_ACLS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.CREATE_DELEGATION_TOKEN,
-        ApiKey.RENEW_DELEGATION_TOKEN,
-        ApiKey.EXPIRE_DELEGATION_TOKEN,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.ALTER_CLIENT_QUOTAS,
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-        ApiKey.DESCRIBE_QUORUM,
-        ApiKey.UPDATE_FEATURES,
-        ApiKey.UNREGISTER_BROKER,
-        ApiKey.ALLOCATE_PRODUCER_IDS,
-        ApiKey.ADD_RAFT_VOTER,
-        ApiKey.REMOVE_RAFT_VOTER,
-    }
-)
-"""What Apache Kafka 4.3 lets brokers forward."""
+from moldau.protocol.types import Buffer, Part
 
 _SIZE_BYTES: Final = 4
 _VERSION_BYTES: Final = 2
@@ -118,20 +90,25 @@ def encode_envelope(
     principal: str,
     client_host: str,
     token_authenticated: bool = False,
+    body: Buffer | None = None,
 ) -> EnvelopeRequest:
     """Put a client's request into an Envelope.
 
     Args:
+        body: the message as the client has encoded it; None encodes it.
         client_host: the client's IP address as text; text that is no address becomes 0.0.0.0.
         token_authenticated: whether a delegation token has proved the principal.
 
     Raises:
         LocalProtocolError: the message does not fit the version.
     """
-    assert message.API_KEY in FORWARDABLE_APIS, f"API {message.API_KEY} is not forwarded"
     frame = _joined(
         encode_request(
-            message, api_version=api_version, correlation_id=correlation_id, client_id=client_id
+            message,
+            api_version=api_version,
+            correlation_id=correlation_id,
+            client_id=client_id,
+            body=None if body is None else [body],
         )
     )
     try:
@@ -146,9 +123,12 @@ def encode_envelope(
 
 
 def decode_envelope(
-    envelope: EnvelopeRequest,
+    envelope: EnvelopeRequest, forwardable: Container[int]
 ) -> Generator[tuple[Message, int], None, ForwardedRequest]:
     """Take a client's request out of its Envelope, in steps as `Message.decode_in_steps` has them.
+
+    Args:
+        forwardable: the APIs that brokers may forward.
 
     Raises EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for an address that
     is none and an API that may not be forwarded; UNSUPPORTED_VERSION for what cannot be read.
@@ -167,7 +147,7 @@ def decode_envelope(
         raise EnvelopeRefused(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
     if not registry.is_known(header.api_key):
         raise EnvelopeRefused(ErrorCode.UNSUPPORTED_VERSION, f"there is no API {header.api_key}")
-    if header.api_key not in FORWARDABLE_APIS:
+    if header.api_key not in forwardable:
         raise EnvelopeRefused(
             ErrorCode.INVALID_REQUEST, f"{ApiKey(header.api_key).name} is not to be forwarded"
         )
@@ -199,26 +179,27 @@ def encode_enveloped_response(
     return EnvelopeResponse(response_data=frame, committed_end_offset=committed_end_offset)
 
 
-def decode_enveloped_response(
-    envelope: EnvelopeResponse, *, api_key: int, api_version: int, correlation_id: int
-) -> Message:
-    """Take the response to an embedded request out of an Envelope's that has no error.
+def enveloped_response(envelope: EnvelopeResponse, correlation_id: int) -> bytes:
+    """Take the response to an embedded request, header included, out of an Envelope's that has no
+    error.
 
     Raises RemoteProtocolError: it is not the response to that request.
     """
     if envelope.response_data is None:
         raise RemoteProtocolError("an Envelope response has neither error nor content")
-    received_id, message = decode_response(api_key, api_version, bytes(envelope.response_data))
+    frame = bytes(envelope.response_data)
+    received_id = int.from_bytes(frame[:_SIZE_BYTES], "big", signed=True)
     if received_id != correlation_id:
         raise RemoteProtocolError(
             f"an Envelope answers request {received_id} where {correlation_id} was asked"
         )
-    return message
+    return frame
 
 
 def _joined(parts: list[Part]) -> bytes:
     """A frame in one piece, without its size prefix."""
     try:
-        return b"".join(parts)[_SIZE_BYTES:]  # type: ignore[arg-type]
+        head, *others = parts
+        return b"".join((memoryview(head)[_SIZE_BYTES:], *others))  # type: ignore[arg-type]
     except TypeError as error:
         raise LocalProtocolError(f"records in files do not fit an Envelope: {error}") from error

@@ -27,7 +27,6 @@ from moldau.protocol.messages.p01_fetch import PartitionData as FetchedPartition
 from moldau.protocol.messages.p19_create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
-    CreateTopicsResponse,
 )
 from moldau.protocol.messages.p20_delete_topics import (
     DeletableTopicResult,
@@ -36,7 +35,6 @@ from moldau.protocol.messages.p20_delete_topics import (
 )
 from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsRequest,
-    CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
 from moldau.protocol.messages.p38_create_delegation_token import CreateDelegationTokenResponse
@@ -158,11 +156,25 @@ class _Failed(NamedTuple):
         return kind(error_code=self.error, **fields)
 
 
-def _create_topics(request: CreateTopicsRequest, failed: _Failed) -> Message:
-    results = [
-        failed(CreatableTopicResult, name=topic.name, configs=None) for topic in request.topics
-    ]
-    return CreateTopicsResponse(topics=results)
+def _parts(
+    asked: str, answered: str, part_class: type[Struct], *same: str, **fields: Any
+) -> Callable[[Any, _Failed], Message]:
+    """Makes a part with the error for each one of the request's.
+
+    Args:
+        asked, answered: the fields of the request and of the response that have the parts.
+        same: the fields that a part has of the request's.
+        fields: what else the part says.
+    """
+
+    def make(request: Any, failed: _Failed) -> Message:
+        parts = [
+            failed(part_class, **{name: getattr(each, name) for name in same}, **fields)
+            for each in getattr(request, asked)
+        ]
+        return registry.response_class(request.API_KEY)(**{answered: parts})
+
+    return make
 
 
 def _delete_topics(request: DeleteTopicsRequest, failed: _Failed) -> Message:
@@ -172,26 +184,6 @@ def _delete_topics(request: DeleteTopicsRequest, failed: _Failed) -> Message:
         for name, topic_id in [*named, *((name, ZERO_UUID) for name in request.topic_names)]
     ]
     return DeleteTopicsResponse(responses=results)
-
-
-def _create_partitions(request: CreatePartitionsRequest, failed: _Failed) -> Message:
-    results = [failed(CreatePartitionsTopicResult, name=topic.name) for topic in request.topics]
-    return CreatePartitionsResponse(results=results)
-
-
-def _of_resources(
-    response_class: type[Message], entry_class: type[Struct], entries: str
-) -> Callable[[Any, _Failed], Message]:
-    """For an API about the configuration of resources."""
-
-    def make(request: Any, failed: _Failed) -> Message:
-        found = [
-            failed(entry_class, resource_type=each.resource_type, resource_name=each.resource_name)
-            for each in request.resources
-        ]
-        return response_class(**{entries: found})
-
-    return make
 
 
 def _fetch(request: FetchRequest, failed: _Failed) -> Message:
@@ -245,32 +237,30 @@ def _reassign(request: reassignment.AlterPartitionReassignmentsRequest, failed: 
     )
 
 
+_RESOURCE: Final = ("resource_type", "resource_name")
+
 _MAKERS: Final[dict[type[Message], Callable[[Any, _Failed], Message]]] = {
-    CreateTopicsRequest: _create_topics,
+    CreateTopicsRequest: _parts("topics", "topics", CreatableTopicResult, "name", configs=None),
     DeleteTopicsRequest: _delete_topics,
-    CreatePartitionsRequest: _create_partitions,
-    legacy.AlterConfigsRequest: _of_resources(
-        legacy.AlterConfigsResponse, incremental.AlterConfigsResourceResponse, "responses"
+    CreatePartitionsRequest: _parts("topics", "results", CreatePartitionsTopicResult, "name"),
+    legacy.AlterConfigsRequest: _parts(
+        "resources", "responses", incremental.AlterConfigsResourceResponse, *_RESOURCE
     ),
-    incremental.IncrementalAlterConfigsRequest: _of_resources(
-        incremental.IncrementalAlterConfigsResponse,
-        incremental.AlterConfigsResourceResponse,
-        "responses",
+    incremental.IncrementalAlterConfigsRequest: _parts(
+        "resources", "responses", incremental.AlterConfigsResourceResponse, *_RESOURCE
     ),
-    describe.DescribeConfigsRequest: _of_resources(
-        describe.DescribeConfigsResponse, describe.DescribeConfigsResult, "results"
+    describe.DescribeConfigsRequest: _parts(
+        "resources", "results", describe.DescribeConfigsResult, *_RESOURCE
     ),
     election.ElectLeadersRequest: _elect_leaders,
     reassignment.AlterPartitionReassignmentsRequest: _reassign,
     FetchRequest: _fetch,
-    creation.CreateAclsRequest: lambda request, failed: creation.CreateAclsResponse(
-        results=[failed(creation.AclCreationResult) for _ in request.creations]
+    creation.CreateAclsRequest: _parts("creations", "results", creation.AclCreationResult),
+    quotas.AlterClientQuotasRequest: _parts(
+        "entries", "entries", quotas.EntryDataResponse, "entity"
     ),
-    quotas.AlterClientQuotasRequest: lambda request, failed: quotas.AlterClientQuotasResponse(
-        entries=[failed(quotas.EntryDataResponse, entity=entry.entity) for entry in request.entries]
-    ),
-    deletion.DeleteAclsRequest: lambda request, failed: deletion.DeleteAclsResponse(
-        filter_results=[failed(deletion.DeleteAclsFilterResult) for _ in request.filters]
+    deletion.DeleteAclsRequest: _parts(
+        "filters", "filter_results", deletion.DeleteAclsFilterResult
     ),
     scram.AlterUserScramCredentialsRequest: lambda request, failed: (
         scram.AlterUserScramCredentialsResponse(

@@ -16,6 +16,7 @@ memory. Between two reads a small frame that is not complete holds the bytes tha
 from __future__ import annotations
 
 import sys
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from struct import Struct
 from typing import Final
@@ -110,28 +111,18 @@ class Account:
 NO_LIMIT: Final = Account()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ReceiveMemory:
     """The receive buffers of all connections of one event loop: a pool, and how much is in use."""
 
-    __slots__ = (
-        "_pool",
-        "poison",
-        "pool_limit_bytes",
-        "pooled_bytes",
-        "reserved_bytes",
-        "scratch",
-    )
-
-    def __init__(
-        self, *, pool_limit_bytes: int = DEFAULT_POOL_LIMIT_BYTES, poison: bool = False
-    ) -> None:
-        """`poison` overwrites released frames, so that tests notice code that still reads them."""
-        self.pool_limit_bytes: int = pool_limit_bytes
-        self.poison: bool = poison
-        self.reserved_bytes: int = 0
-        self.pooled_bytes: int = 0
-        self.scratch: bytearray = bytearray(SCRATCH_BYTES)
-        self._pool: dict[int, list[FrameBuffer]] = {}
+    _: KW_ONLY
+    pool_limit_bytes: int = DEFAULT_POOL_LIMIT_BYTES
+    poison: bool = False
+    """Overwrites released frames, so that tests notice code that still reads them."""
+    reserved_bytes: int = 0
+    pooled_bytes: int = 0
+    scratch: bytearray = field(default_factory=lambda: bytearray(SCRATCH_BYTES))
+    _pool: dict[int, list[FrameBuffer]] = field(default_factory=dict)
 
     def take(self, size_bytes: int) -> FrameBuffer:
         """A buffer of exactly this size, its contents arbitrary."""
@@ -169,6 +160,7 @@ class ReceiveMemory:
                 return
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FrameReader:
     """One connection's incoming side. Feed it through `get_buffer` and `buffer_updated`.
 
@@ -189,56 +181,29 @@ class FrameReader:
         is_blocked: whether `resume` has to be called before more is read.
     """
 
-    __slots__ = (
-        "_chunk",
-        "_detached",
-        "_end",
-        "_large",
-        "_large_filled",
-        "_large_length",
-        "_memory",
-        "_peek",
-        "_rest",
-        "_reusable",
-        "_start",
-        "account",
-        "error",
-        "has_uncut",
-        "is_blocked",
-        "is_frugal",
-        "max_cut_count",
-        "max_frame_bytes",
-        "min_frame_bytes",
-    )
+    _memory: ReceiveMemory
+    _: KW_ONLY
+    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    max_cut_count: int = sys.maxsize
+    account: Account = NO_LIMIT
+    detached: bool = False
+    min_frame_bytes: int = 1
+    _chunk: FrameBuffer | None = None
+    _start: int = 0
+    _end: int = 0
+    _rest: bytearray | bytes = b""
+    _large: bytearray | None = None
+    _reusable: ReusableMemory | None = field(init=False)
+    _large_length: int = 0
+    _large_filled: int = 0
+    _peek: bool = False
+    error: RemoteProtocolError | None = None
+    has_uncut: bool = False
+    is_blocked: bool = False
+    is_frugal: bool = False
 
-    def __init__(
-        self,
-        memory: ReceiveMemory,
-        *,
-        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
-        max_cut_count: int = sys.maxsize,
-        account: Account = NO_LIMIT,
-        detached: bool = False,
-    ) -> None:
-        self._memory = memory
-        self.account = account
-        self.max_frame_bytes = max_frame_bytes
-        self.min_frame_bytes = 1
-        self.max_cut_count = max_cut_count
-        self._detached = detached
-        self._chunk: FrameBuffer | None = None
-        self._start = 0
-        self._end = 0
-        self._rest: bytearray | bytes = b""
-        self._large: bytearray | None = None
-        self._reusable = ReusableMemory(REUSED_LARGE_BYTES) if detached else None
-        self._large_length = 0
-        self._large_filled = 0
-        self._peek = False
-        self.error: RemoteProtocolError | None = None
-        self.has_uncut = False
-        self.is_blocked = False
-        self.is_frugal = False
+    def __post_init__(self) -> None:
+        self._reusable = ReusableMemory(REUSED_LARGE_BYTES) if self.detached else None
 
     @property
     def is_inside_frame(self) -> bool:
@@ -309,7 +274,7 @@ class FrameReader:
             return []
         self._large = None
         self._peek = True
-        if self._detached:
+        if self.detached:
             if isinstance(large, FrameBuffer):
                 self._refund(len(large))
         else:
@@ -506,7 +471,7 @@ class FrameReader:
                 break
         self._start = start
         self._end = end
-        if self._detached:
+        if self.detached:
             frames = [memoryview(bytearray(frame)) for frame in frames]
         elif self.is_frugal:
             frames = [self._copied(frame) for frame in frames]

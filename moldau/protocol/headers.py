@@ -85,14 +85,21 @@ def decode_request_header(buffer: Buffer) -> tuple[RequestHeader, int]:
 
 
 def encode_request(
-    message: Message, *, api_version: int, correlation_id: int, client_id: str | None
+    message: Message,
+    *,
+    api_version: int,
+    correlation_id: int,
+    client_id: str | None,
+    body: list[Part] | None = None,
 ) -> list[Part]:
-    """Return the frame of a request, size prefix included.
+    """Return the frame of a request, size prefix included; `body` is what the message is encoded
+    as, where that is there already.
 
     Raises LocalProtocolError: the message has no such version or does not fit it, or the frame
     would be larger than its size prefix can say.
     """
-    body = message.encode(api_version)
+    if body is None:
+        body = message.encode(api_version)
     name = b"" if client_id is None else client_id.encode()
     name_size = -1 if client_id is None else len(name)
     tags = b"\0" if api_version >= message.FLEXIBLE_SINCE else b""
@@ -145,6 +152,17 @@ def decode_response(api_key: int, api_version: int, buffer: Buffer) -> tuple[int
             f"{len(buffer) - position} bytes follow a {type(message).__name__}"
         )
     return correlation_id, message
+
+
+def may_throttle(api_key: int, api_version: int, buffer: Buffer) -> bool:
+    """Whether an encoded response, a frame without its size, may have a throttle time: the field is
+    not 0, or does not come first.
+    """
+    fields = registry.response_class(api_key).spec().fields
+    if fields[0].name != "throttle_time_ms":
+        return any(field.name == "throttle_time_ms" for field in fields)
+    position = _CORRELATION_ID.size + response_header_version(api_key, api_version)
+    return any(buffer[position : position + 4])
 
 
 def _skip_tagged_section(buffer: Buffer, position: int) -> int:

@@ -30,14 +30,32 @@ class ScramKeys(NamedTuple):
         return "ScramKeys([hidden])"
 
 
+class KnownKeys(NamedTuple):
+    """Keys, and who has proved what by them.
+
+    Attributes:
+        user: None for keys that are invented.
+        left_ms: for how long a delegation token is good; None for a password.
+    """
+
+    keys: ScramKeys
+    user: str | None
+    left_ms: float | None = None
+
+
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
     """Hi of RFC 5802: what AlterUserScramCredentials carries. Takes milliseconds."""
     return hashlib.pbkdf2_hmac(HASH_NAMES[mechanism], password.encode(), salt, iterations)
 
 
-def scram_keys(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramKeys:
-    """The keys to be stored of a salted password; it cannot be found from them."""
-    hash_name = HASH_NAMES[mechanism]
+def derived_keys(hash_name: str, salted: bytes) -> tuple[bytes, bytes, bytes]:
+    """ClientKey, StoredKey and ServerKey of RFC 5802."""
     client_key = hmac.digest(salted, b"Client Key", hash_name)
     stored_key = hashlib.new(hash_name, client_key).digest()
-    return ScramKeys(salt, stored_key, hmac.digest(salted, b"Server Key", hash_name), iterations)
+    return client_key, stored_key, hmac.digest(salted, b"Server Key", hash_name)
+
+
+def scram_keys(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramKeys:
+    """The keys to be stored of a salted password; it cannot be found from them."""
+    _, stored_key, server_key = derived_keys(HASH_NAMES[mechanism], salted)
+    return ScramKeys(salt, stored_key, server_key, iterations)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -162,6 +163,7 @@ RECORDS_PER_TURN: Final = 1_000
 loop have their turn."""
 
 
+@dataclass(eq=False, repr=False)
 class Delivery:
     """Serves the listeners of one log, on the log's loop.
 
@@ -170,25 +172,18 @@ class Delivery:
         on_failure: told in one line that the log cannot be read.
     """
 
-    def __init__(
-        self,
-        files: LogFiles,
-        clock: Clock,
-        log_lock: asyncio.Lock,
-        on_failure: Callable[[str], None],
-    ) -> None:
-        self._files = files
-        self._clock = clock
-        self._log_lock = log_lock
-        self._on_failure = on_failure
-        self._subscriptions: list[Subscription] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_closed = False
-        self._release_timer: TimerHandle | None = None
-        self._epoch_start_offset = -1
-        self.leadership = Leadership(NO_NODE, 0)
-        self.high_watermark = 0
-        self.recent = RecentBatches()
+    _files: LogFiles
+    _clock: Clock
+    _log_lock: asyncio.Lock
+    _on_failure: Callable[[str], None]
+    _subscriptions: list[Subscription] = field(default_factory=list)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _is_closed: bool = False
+    _release_timer: TimerHandle | None = None
+    _epoch_start_offset: int = -1
+    leadership: Leadership = field(default_factory=lambda: Leadership(NO_NODE, 0))
+    high_watermark: int = 0
+    recent: RecentBatches = field(default_factory=RecentBatches)
 
     def add_listener(self, listener: MetadataLogListener) -> Subscription:
         """Deliver the committed log to `listener`, then every batch that commits."""

@@ -44,7 +44,7 @@ from moldau.storage.faults import CorruptFile, DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 
-logger = logging.getLogger("moldau.raft")
+logger = logging.getLogger(__name__)
 
 READ_BYTES = 1024 * 1024
 """How much of the log one read takes (one larger batch excepted)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -35,7 +35,7 @@ from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log_segments import FlushJob, ReadResult
 from moldau.storage.segment import LogSegment
 
-logger = logging.getLogger("moldau.raft")
+logger = logging.getLogger(__name__)
 
 INLINE_READ_BYTES: Final = 64 * 1024
 """Records near the end of the log are in the page cache: reading this many of them is cheaper than
@@ -89,37 +89,29 @@ class RecordsFlush(FlushJob):
             self.files.clear()
 
 
+@dataclass(eq=False, repr=False)
 class LogStore:
     """One log's files. `on_flushed` is called whenever more of the log is on stable storage,
     `on_no_room` when a flush found no room and has to be repeated, `on_failure` when nothing can be
     promised any more.
     """
 
-    def __init__(
-        self,
-        files: LogFiles,
-        clock: Clock,
-        node_id: int,
-        recent: RecentBatches,
-        log_lock: asyncio.Lock,
-        *,
-        on_flushed: Callable[[], None],
-        on_no_room: Callable[[str], None],
-        on_failure: Callable[[str], None],
-    ) -> None:
-        self._files = files
-        self._log = files.log
-        self._offload = files.filesystem.offload
-        self._clock = clock
-        self._node_id = node_id
-        self._recent = recent
-        self._log_lock = log_lock
-        self._on_flushed = on_flushed
-        self._on_no_room = on_no_room
-        self._on_failure = on_failure
-        self._flush_task: asyncio.Task[None] | None = None
-        self._synced: tuple[LogSegment, int] | None = None
-        """The active segment, and how often the log had been cut, when everything was synced."""
+    _files: LogFiles
+    _clock: Clock
+    _node_id: int
+    _recent: RecentBatches
+    _log_lock: asyncio.Lock
+    _: KW_ONLY
+    on_flushed: Callable[[], None]
+    on_no_room: Callable[[str], None]
+    on_failure: Callable[[str], None]
+    _flush_task: asyncio.Task[None] | None = None
+    _synced: tuple[LogSegment, int] | None = None
+    """The active segment, and how often the log had been cut, when everything was synced."""
+
+    def __post_init__(self) -> None:
+        self._log = self._files.log
+        self._offload = self._files.filesystem.offload
 
     async def persist(self, state: ElectionState) -> None:
         """Make the election state durable. Raises OSError."""
@@ -279,15 +271,15 @@ class LogStore:
                 await self._offload(job.run)
                 self._log.finish_flush(job)
                 self._synced = now
-                self._on_flushed()
+                self.on_flushed()
                 if self._log.recovery_point >= self._files.flushed_end_offset + NOTE_EVERY:
                     await self._try_to_note(self._log.recovery_point)
                 if job.lacks_seals and self._log.recovery_point >= self._log.log_end_offset:
                     break  # the next flush tries to write them
         except DiskFull as error:
-            self._on_no_room(str(error))
+            self.on_no_room(str(error))
         except LogOffline as error:
-            self._on_failure(str(error))
+            self.on_failure(str(error))
         finally:
             self._flush_task = None
 

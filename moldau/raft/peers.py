@@ -41,7 +41,7 @@ class PeerNetwork(Protocol):
         """Give up what is under way; every request from now on has no answer."""
 
 
-logger = logging.getLogger("moldau.raft")
+logger = logging.getLogger(__name__)
 
 MAX_PENDING_PER_PEER: Final = 32
 MAX_CHANNELS: Final = 256

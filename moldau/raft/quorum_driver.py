@@ -17,7 +17,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -62,6 +62,7 @@ Answer = PeerResponse | Complete
 """What the core settles a token with."""
 
 
+@dataclass(eq=False, repr=False)
 class EventQueue:
     """The core's events, one after the other, and the effects of each, in order.
 
@@ -69,23 +70,19 @@ class EventQueue:
     nothing is carried out any more.
     """
 
-    def __init__(
-        self,
-        carry_out: Callable[[Effect], Awaitable[None]],
-        after_event: Callable[[], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._carry_out = carry_out
-        self._after_event = after_event
-        self._failed = failed
-        self._events: deque[Event] = deque()
-        self._effects: deque[Effect] = deque()
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()
+    _carry_out: Callable[[Effect], Awaitable[None]]
+    _after_event: Callable[[], None]
+    _failed: Callable[[BaseException], None]
+    _events: deque[Event] = field(default_factory=deque)
+    _effects: deque[Effect] = field(default_factory=deque)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _room: asyncio.Event = field(default_factory=asyncio.Event)
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+    is_stopped: bool = False
+
+    def __post_init__(self) -> None:
         self._room.set()
-        self._idle = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self.is_stopped = False
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="metadata-quorum")
@@ -157,7 +154,7 @@ class EventQueue:
             self._idle.set()
 
 
-logger = logging.getLogger("moldau.raft")
+logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_MS: Final = 5_000.0
 """How long closing waits for the quorum to elect another leader."""

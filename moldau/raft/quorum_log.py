@@ -33,7 +33,7 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import LogOffline
 
-logger = logging.getLogger("moldau.raft")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ quorum without another election for ever."""
 
 
 class RaftRequestHandler:
-    """Answers the requests of `QUORUM_APIS` for one replica, on the log's event loop.
+    """Answers the requests of the quorum's APIs for one replica, on the log's event loop.
 
     Args:
         listener_name: of the listener the requests come by; leaders are named by their address
@@ -82,7 +82,7 @@ class RaftRequestHandler:
         self._listener_name = listener_name
 
     async def handle(self, request: Message, api_version: int, client_host: str) -> Message:
-        """The response to a request of `QUORUM_APIS`; a fetch may wait as long as it asks for."""
+        """The response to a request of the quorum's APIs; a fetch may wait as long as it asks."""
         del client_host  # of no meaning to the quorum
         try:
             match request:

@@ -13,13 +13,14 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import is_out_of_room
 
-logger = logging.getLogger("moldau.raft")
+logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_MS: Final = 1_000.0
 MAX_PAUSE_MS: Final = 10_000.0
@@ -32,6 +33,7 @@ PROBE_BYTES: Final = 1024 * 1024
 would refuse again, after an election for nothing."""
 
 
+@dataclass(eq=False, repr=False)
 class RoomWatch:
     """States: has room -> lacks room -> has room, any number of times -> stopped.
 
@@ -39,29 +41,20 @@ class RoomWatch:
     tried again whatever the probe found, `on_failure` when the disk refuses for another reason.
     """
 
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        clock: Clock,
-        directory: str,
-        *,
-        on_room: Callable[[], None],
-        on_try: Callable[[], None],
-        on_failure: Callable[[str], None],
-    ) -> None:
-        self._filesystem = filesystem
-        self._clock = clock
-        self._directory = directory
-        self._on_room = on_room
-        self._on_try = on_try
-        self._on_failure = on_failure
-        self._pause_ms = FIRST_PAUSE_MS
-        self._regained_ms = float("-inf")
-        self._timer: TimerHandle | None = None
-        self._probe: asyncio.Task[None] | None = None
-        self._tried = asyncio.Event()
-        self._is_stopped = False
-        self.is_lacking = False
+    _filesystem: Filesystem
+    _clock: Clock
+    _directory: str
+    _: KW_ONLY
+    on_room: Callable[[], None]
+    on_try: Callable[[], None]
+    on_failure: Callable[[str], None]
+    _pause_ms: float = FIRST_PAUSE_MS
+    _regained_ms: float = float("-inf")
+    _timer: TimerHandle | None = None
+    _probe: asyncio.Task[None] | None = None
+    _tried: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_stopped: bool = False
+    is_lacking: bool = False
 
     def lost(self, reason: str) -> None:
         """A write found no room; `reason` is logged if that is news."""
@@ -109,7 +102,7 @@ class RoomWatch:
             await self._filesystem.offload(probe_room, self._filesystem, path)
         except OSError as error:
             if not is_out_of_room(error):
-                self._on_failure(f"{path}: {error}")
+                self.on_failure(f"{path}: {error}")
             elif not self._is_stopped:
                 self._arm()
         else:
@@ -117,10 +110,10 @@ class RoomWatch:
                 self.is_lacking = False
                 self._regained_ms = self._clock.monotonic_ms()
                 logger.info("there is room again for the metadata log")
-                self._on_room()
+                self.on_room()
         if not self._is_stopped:
             self._tried.set()
-            self._on_try()
+            self.on_try()
 
 
 def probe_room(filesystem: Filesystem, path: str) -> None:

@@ -33,7 +33,7 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import DiskFull, LogOffline, is_out_of_room
 
-logger = logging.getLogger("moldau.raft")
+logger = logging.getLogger(__name__)
 
 MAX_SNAPSHOT_BYTES: Final = 8 * 1024**3
 """A snapshot that grows beyond this is refused."""

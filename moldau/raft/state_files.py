@@ -95,7 +95,7 @@ def _directory_id(path: str, values: dict[str, object]) -> UUID:
         raise MetadataLogError(f"{path}: votedDirectoryId: {error}") from None
 
 
-logger = logging.getLogger("moldau.raft")
+logger = logging.getLogger(__name__)
 
 FLUSHED_END: Final = "flushed-end-offset"
 NOTE_EVERY: Final = 10_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from moldau.config.settings import of_key
 from moldau.protocol.types import METADATA_TOPIC_NAME
 from moldau.raft.core.settings import QuorumSettings
 from moldau.raft.core.voters import VoterSet
@@ -30,16 +31,16 @@ class MetadataLogSettings(QuorumSettings):
 
     `static_voters` are those of `controller.quorum.voters`, at level 0 and without directory ids;
     empty in a quorum whose voters are in its log. `retention_bytes` and `retention_ms` bound old
-    snapshots and the log below the latest one (`metadata.max.retention.*`); -1 means without limit.
+    snapshots and the log below the latest one; -1 means without limit.
     """
 
     metadata_directory: str
     static_voters: VoterSet = NO_VOTERS
-    segment_bytes: int = 1024**3
-    segment_ms: int = 7 * 24 * 3600 * 1000
+    segment_bytes: int = of_key("metadata.log.segment.bytes")
+    segment_ms: int = of_key("metadata.log.segment.ms")
     segment_index_bytes: int = 10 * 1024**2
-    retention_bytes: int = 100 * 1024**2
-    retention_ms: int = 7 * 24 * 3600 * 1000
+    retention_bytes: int = of_key("metadata.max.retention.bytes")
+    retention_ms: int = of_key("metadata.max.retention.ms")
 
     def log_config(self) -> LogConfig:
         """How its log lies on the disk."""

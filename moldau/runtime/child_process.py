@@ -20,7 +20,7 @@ _PROGRAM: Final = (
 )
 MAX_LINE_BYTES: Final = 1024 * 1024
 
-logger = logging.getLogger("moldau.runtime")
+logger = logging.getLogger(__name__)
 
 
 class ChildLost(Exception):

@@ -14,8 +14,9 @@ import random
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -42,7 +43,6 @@ from moldau.runtime.network import (
 
 if TYPE_CHECKING:
     from moldau.protocol.messages.p18_api_versions import ApiVersionsResponse
-    from moldau.runtime.authentication.sasl import Send
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000.0
 """Default of `request.timeout.ms`."""
@@ -84,8 +84,32 @@ class UnsupportedByPeer(LocalProtocolError):
     """The peer serves no version of the API that we speak."""
 
 
-Authenticator: TypeAlias = "Callable[[Send, str], Awaitable[int]]"
+class Send(Protocol):
+    """Sends a request in the highest version both sides speak and returns the response."""
+
+    async def __call__(self, message: Request[Response], /) -> Response:
+        """Raises what `Connection.send` raises."""
+
+
+Authenticator: TypeAlias = Callable[[Send, str], Awaitable[int]]
 """Logs a connection in; returns for how many ms, 0 for ever. Raises AuthenticationError."""
+
+
+class Login(Protocol):
+    """What this process logs in to its peers with (`moldau.sasl`)."""
+
+    @property
+    def mechanism(self) -> str:
+        """The SASL mechanism's name."""
+
+    async def prepare(self) -> None:
+        """Have what may take long before the peer waits for it. Raises: AuthenticationError."""
+
+    async def authenticate(self, send: Send, peer: str) -> int:
+        """As an `Authenticator`."""
+
+    def change(self, value: Callable[[str], Any]) -> None:
+        """Go by what the keys say now, as far as a login that exists can."""
 
 
 class HeldRequests:
@@ -124,6 +148,7 @@ class PendingRequest:
             self.future.exception()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Connection(asyncio.BufferedProtocol):
     """An open connection to one node. Use `await Connection.connect(…)`.
 
@@ -132,85 +157,58 @@ class Connection(asyncio.BufferedProtocol):
     buffers that are used again, and are valid until `release_responses`.
     """
 
-    __slots__ = (
-        "_authenticator",
-        "_client_id",
-        "_clock",
-        "_close_callbacks",
-        "_correlation_id",
-        "_deadline_timer",
-        "_failure",
-        "_gathers",
-        "_held",
-        "_held_requests",
-        "_loop",
-        "_max_in_flight",
-        "_outbox",
-        "_pending",
-        "_places",
-        "_reader",
-        "_reauthentication",
-        "_reauthentication_timer",
-        "_request_timeout_ms",
-        "_timer_due_ms",
-        "_transport",
-        "_writable",
-        "answer_count",
-        "api_versions",
-        "host",
-        "last_used_ms",
-        "port",
-        "versions",
-    )
+    host: str
+    port: int
+    _: KW_ONLY
+    client_id: str | None
+    clock: InitVar[Clock | None] = None
+    request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+    max_response_bytes: InitVar[int] = DEFAULT_MAX_FRAME_BYTES
+    memory: InitVar[ReceiveMemory | None] = None
+    holds_responses: InitVar[bool] = False
+    _clock: Clock = field(init=False)
+    last_used_ms: float = field(init=False)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _held: list[memoryview] | None = field(init=False)
+    _reader: FrameReader = field(init=False)
+    _transport: asyncio.Transport | None = None
+    _correlation_id: int = 0
+    _pending: deque[PendingRequest] = field(default_factory=deque)
+    _places: asyncio.Semaphore = field(init=False)
+    _writable: asyncio.Event = field(default_factory=asyncio.Event)
+    _outbox: list[Buffer] = field(default_factory=list)
+    _gathers: bool = False
+    _deadline_timer: TimerHandle | None = None
+    _timer_due_ms: float = 0.0
+    _failure: BaseException | None = None
+    _close_callbacks: list[Callable[[Connection], object]] = field(default_factory=list)
+    versions: Mapping[int, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
+    """The lowest and highest version the peer serves, by API; empty without negotiation."""
+    api_versions: ApiVersionsResponse | None = None
+    answer_count: int = 0
+    _authenticator: Authenticator | None = None
+    _held_requests: HeldRequests | None = None
+    _reauthentication: asyncio.Task[None] | None = None
+    _reauthentication_timer: TimerHandle | None = None
 
-    def __init__(
+    def __post_init__(
         self,
-        host: str,
-        port: int,
-        *,
-        client_id: str | None,
-        clock: Clock | None = None,
-        request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
-        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
-        max_response_bytes: int = DEFAULT_MAX_FRAME_BYTES,
-        memory: ReceiveMemory | None = None,
-        holds_responses: bool = False,
+        clock: Clock | None,
+        max_response_bytes: int,
+        memory: ReceiveMemory | None,
+        holds_responses: bool,
     ) -> None:
-        """For `connect`; not to be called otherwise."""
-        self.host: str = host
-        self.port: int = port
-        self._client_id = client_id
         self._clock = clock or SystemClock()
-        self._request_timeout_ms = request_timeout_ms
-        self.last_used_ms: float = self._clock.monotonic_ms()
-        self._loop = asyncio.get_running_loop()
-        self._held: list[memoryview] | None = [] if holds_responses else None
+        self.last_used_ms = self._clock.monotonic_ms()
+        self._held = [] if holds_responses else None
         self._reader = FrameReader(
             memory or ReceiveMemory(pool_limit_bytes=CHUNK_BYTES),
             max_frame_bytes=max_response_bytes,
             detached=self._held is None,
         )
-        self._transport: asyncio.Transport | None = None
-        self._correlation_id = 0
-        self._pending: deque[PendingRequest] = deque()
-        self._max_in_flight = max_in_flight
-        self._places = asyncio.Semaphore(max_in_flight)
-        self._writable = asyncio.Event()
+        self._places = asyncio.Semaphore(self.max_in_flight)
         self._writable.set()
-        self._outbox: list[Buffer] = []
-        self._gathers = False
-        self._deadline_timer: TimerHandle | None = None
-        self._timer_due_ms = 0.0
-        self._failure: BaseException | None = None
-        self._close_callbacks: list[Callable[[Connection], object]] = []
-        self.versions: Mapping[int, tuple[int, int]] = MappingProxyType({})
-        """The lowest and highest version the peer serves, by API; empty without negotiation."""
-        self.api_versions: ApiVersionsResponse | None = None
-        self.answer_count: int = 0
-        self._authenticator: Authenticator | None = None
-        self._held_requests: HeldRequests | None = None
-        self._reauthentication: asyncio.Task[None] | None = None
-        self._reauthentication_timer: TimerHandle | None = None
 
     @classmethod
     async def connect(
@@ -356,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises as `send`, and LocalProtocolError when twice the in-flight limit is reached.
         """
-        if len(self._pending) >= 2 * self._max_in_flight:
+        if len(self._pending) >= 2 * self.max_in_flight:
             raise LocalProtocolError(f"{len(self._pending)} requests are in flight already")
         return self._submit(message, api_version, timeout_ms, keeps_records)
 
@@ -447,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
         version = self._version_of(message, api_version)
         correlation_id = self._write(message, version, keeps_records)
         if timeout_ms is None:
-            timeout_ms = self._request_timeout_ms
+            timeout_ms = self.request_timeout_ms
         self.last_used_ms = self._clock.monotonic_ms()
         deadline = self.last_used_ms + timeout_ms
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -466,7 +464,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionLost(f"the connection to {self._peer} is closed") from self._failure
         correlation_id = self._correlation_id
         parts = encode_request(
-            message, api_version=version, correlation_id=correlation_id, client_id=self._client_id
+            message, api_version=version, correlation_id=correlation_id, client_id=self.client_id
         )
         self._correlation_id = 0 if correlation_id == _MAX_CORRELATION_ID else correlation_id + 1
         pieces = [part if isinstance(part, _BYTES) else source_bytes(part) for part in parts]

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 from moldau.config.backoff import backoff_ms
 from moldau.runtime.authentication import AuthenticationError, TlsError
 from moldau.runtime.clock import Clock, SystemClock
-from moldau.runtime.connection import Connection, NothingHeard
+from moldau.runtime.connection import Connection, Login, NothingHeard
 from moldau.runtime.network import AsyncioNetwork, Network
 
 if TYPE_CHECKING:
     from moldau.protocol.framing import ReceiveMemory
-    from moldau.runtime.authentication.sasl import SaslCredentials, Send
     from moldau.runtime.authentication.store_contexts import StoreContexts
 
 FIRST_PAUSE_MS: Final = 100.0
@@ -34,7 +33,7 @@ MOST_PAUSE_MS: Final = 1_000.0
 MOST_KEPT_PROBLEMS: Final = 256
 """Peers whose problems are remembered; a cluster has fewer nodes that refuse this one."""
 
-_LOG = logging.getLogger("moldau.network")
+_LOG = logging.getLogger(__name__)
 
 
 class PeerRefused(ConnectionError):
@@ -61,19 +60,12 @@ class PeerSecurity:
     Attributes:
         listener_name: for the log.
         contexts: None without TLS.
-        credentials: None without SASL.
+        login: None without SASL.
     """
 
     listener_name: str
     contexts: StoreContexts | None = None
-    credentials: SaslCredentials | None = None
-
-    async def authenticate(self, send: Send, peer: str) -> int:
-        """Log in. Raises: AuthenticationError."""
-        from moldau.runtime.authentication.sasl import authenticate
-
-        assert self.credentials is not None, "with SASL"
-        return await authenticate(send, self.credentials, peer)
+    login: Login | None = None
 
 
 class ToldProblems:
@@ -161,16 +153,16 @@ class Connector:
         context: ssl.SSLContext | None = None
         if security is not None and security.contexts is not None:
             context = await security.contexts.current()
-        has_login = security is not None and security.credentials is not None
-        if security is not None and security.credentials is not None:
-            await security.credentials.prepare()
+        login = None if security is None else security.login
+        if login is not None:
+            await login.prepare()
         return await Connection.connect(
             self._network,
             host,
             port,
             clock=self._clock,
             ssl_context=context,
-            authenticator=security.authenticate if has_login and security is not None else None,
+            authenticator=None if login is None else login.authenticate,
             **options,
         )
 

@@ -30,7 +30,7 @@ OS_DEFAULT_BYTES = -1
 ACCEPT_PAUSE_S = 1.0
 """After a failure to accept; what asyncio does, too."""
 
-logger = logging.getLogger("moldau.network")
+logger = logging.getLogger(__name__)
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 

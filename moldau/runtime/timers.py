@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
 
@@ -45,27 +46,17 @@ class WheelTimer:
             self._wheel._count_cancelled()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TimerWheel:
     """Schedules callbacks in ticks of TICK_MS on the loop of `clock`. Not thread-safe."""
 
-    __slots__ = (
-        "_armed",
-        "_armed_tick",
-        "_buckets",
-        "_cancelled_count",
-        "_clock",
-        "_count",
-        "_ticks",
-    )
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._buckets: dict[int, list[WheelTimer]] = {}
-        self._ticks: list[int] = []  # heap of the keys of _buckets
-        self._armed: TimerHandle | None = None
-        self._armed_tick = 0
-        self._count = 0
-        self._cancelled_count = 0
+    _clock: Clock
+    _buckets: dict[int, list[WheelTimer]] = field(default_factory=dict)
+    _ticks: list[int] = field(default_factory=list)  # heap of the keys of _buckets
+    _armed: TimerHandle | None = None
+    _armed_tick: int = 0
+    _count: int = 0
+    _cancelled_count: int = 0
 
     def __len__(self) -> int:
         """How many callbacks are still to run."""

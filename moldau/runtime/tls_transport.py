@@ -18,6 +18,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import Enum
 from typing import Any, Final, cast
 
@@ -65,6 +66,7 @@ class _Pieces:
         self._protocol.data_received(bytes(memoryview(buffer)[:nbytes]))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     """The transport of a protocol, and to the socket's transport a protocol.
 
@@ -73,59 +75,36 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     frames say where they end.
     """
 
-    __slots__ = (
-        "_below",
-        "_context",
-        "_factory",
-        "_gone",
-        "_incoming",
-        "_is_choked",
-        "_is_paused",
-        "_is_writing_paused",
-        "_limit",
-        "_loop",
-        "_outgoing",
-        "_problem",
-        "_protocol",
-        "_raw",
-        "_receiver",
-        "_shaken",
-        "_state",
-        "_tls",
-    )
+    _factory: Callable[[], asyncio.BaseProtocol] | None
+    _context: ssl.SSLContext
+    _raw: memoryview
+    """Where a socket's bytes lie for a moment; the connections of one loop share it."""
+    _loop: asyncio.AbstractEventLoop
+    _: KW_ONLY
+    is_server: InitVar[bool] = True
+    server_hostname: InitVar[str | None] = None
+    _incoming: ssl.MemoryBIO = field(default_factory=ssl.MemoryBIO)
+    _outgoing: ssl.MemoryBIO = field(default_factory=ssl.MemoryBIO)
+    _tls: ssl.SSLObject = field(init=False)
+    _below: asyncio.Transport | None = None
+    _protocol: asyncio.BufferedProtocol | asyncio.Protocol | None = None
+    _receiver: asyncio.BufferedProtocol | _Pieces | None = None
+    _state: TlsState = TlsState.SHAKING
+    _shaken: asyncio.Future[asyncio.BaseProtocol] | None = None
+    _gone: asyncio.Future[None] = field(init=False)
+    _limit: asyncio.TimerHandle | None = None
+    _problem: BaseException | None = None
+    _is_paused: bool = False
+    _is_choked: bool = False
+    _is_writing_paused: bool = False
 
-    def __init__(
-        self,
-        factory: Callable[[], asyncio.BaseProtocol],
-        context: ssl.SSLContext,
-        raw: memoryview,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        is_server: bool = True,
-        server_hostname: str | None = None,
-    ) -> None:
-        """`raw` is where a socket's bytes lie for a moment; the connections of one loop share it.
-
-        Raises: ValueError: `server_hostname` cannot be a name.
-        """
-        super().__init__()
-        self._factory: Callable[[], asyncio.BaseProtocol] | None = factory
-        self._context = context
-        self._raw = raw
-        self._loop = loop
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(
+    def __post_init__(self, is_server: bool, server_hostname: str | None) -> None:
+        """Raises: ValueError: `server_hostname` cannot be a name."""
+        asyncio.Transport.__init__(self)
+        self._tls = self._context.wrap_bio(
             self._incoming, self._outgoing, server_side=is_server, server_hostname=server_hostname
         )
-        self._below: asyncio.Transport | None = None
-        self._protocol: asyncio.BufferedProtocol | asyncio.Protocol | None = None
-        self._receiver: asyncio.BufferedProtocol | _Pieces | None = None
-        self._state = TlsState.SHAKING
-        self._shaken: asyncio.Future[asyncio.BaseProtocol] | None = loop.create_future()
-        self._gone: asyncio.Future[None] = loop.create_future()
-        self._limit: asyncio.TimerHandle | None = None
-        self._problem: BaseException | None = None
-        self._is_paused = self._is_choked = self._is_writing_paused = False
+        self._shaken, self._gone = self._loop.create_future(), self._loop.create_future()
 
     async def handshake(self) -> asyncio.BaseProtocol:
         """Wait for its end; the protocol, which has its connection. Cancelled, the connection is

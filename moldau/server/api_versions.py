@@ -9,7 +9,7 @@ business; a feature whose lowest version is 0 is told to v4 clients only, since 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from moldau.metadata.features import KRAFT_VERSION, advertised_features
@@ -17,26 +17,46 @@ from moldau.metadata.image import MetadataImage
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p18_api_versions as p18
+from moldau.server.apis import Api
+from moldau.server.authentication.out_of_place import refuse_handshake, refuse_token
 from moldau.server.request import RequestContext
+from moldau.server.request_router import Handler
 
 CLIENT_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,254}[a-zA-Z0-9])?\Z")
 FIRST_VERSION_WITH_SOFTWARE: Final = 3
 FIRST_VERSION_WITH_ZERO_FEATURES: Final = 4
 
 
-def answer_api_versions(
+def listener_handlers(
+    apis: Mapping[ApiKey, Api],
+    image: Callable[[], MetadataImage],
+    kraft_version: Callable[[], int],
+) -> dict[ApiKey, Handler]:
+    """What a listener of either kind answers itself (BY_LISTENER).
+
+    Args:
+        apis: what it serves.
+        kraft_version: the finalized level, which is not in the image.
+    """
+
+    def tell_versions(context: RequestContext, request: p18.ApiVersionsRequest) -> None:
+        _answer_api_versions(context, request, apis, image(), kraft_version())
+
+    return {
+        ApiKey.API_VERSIONS: Handler(tell_versions),
+        ApiKey.SASL_HANDSHAKE: Handler(refuse_handshake),
+        ApiKey.SASL_AUTHENTICATE: Handler(refuse_token),
+    }
+
+
+def _answer_api_versions(
     context: RequestContext,
     request: p18.ApiVersionsRequest,
-    served: Mapping[ApiKey, tuple[int, int]],
+    apis: Mapping[ApiKey, Api],
     image: MetadataImage,
     kraft_version: int,
 ) -> None:
-    """Answer at once: every client begins with this.
-
-    Args:
-        served: the lowest and highest version by API.
-        kraft_version: the finalized level, which is not in the image.
-    """
+    """Answer at once: every client begins with this."""
     if context.api_version >= FIRST_VERSION_WITH_SOFTWARE:
         for text in (request.client_software_name, request.client_software_version):
             if CLIENT_SOFTWARE.match(text) is None:
@@ -46,8 +66,12 @@ def answer_api_versions(
         context.request.connection.client_software_version = request.client_software_version
     response = p18.ApiVersionsResponse(
         api_keys=[
-            p18.ApiVersion(api_key=api_key, min_version=min_version, max_version=max_version)
-            for api_key, (min_version, max_version) in served.items()
+            p18.ApiVersion(
+                api_key=api_key,
+                min_version=api.min_version if api.told_since is None else api.told_since,
+                max_version=api.max_version,
+            )
+            for api_key, api in apis.items()
         ]
     )
     if context.api_version >= FIRST_VERSION_WITH_SOFTWARE:

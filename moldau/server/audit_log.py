@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from moldau.metadata.image.security import AccessControlEntry
     from moldau.server.memory_shares import Share
 
+logger: Final = logging.getLogger(__name__)
 AUTHORIZER: Final = logging.getLogger("moldau.authorizer")
 """Denied actions at INFO, allowed ones at DEBUG: Kafka's `kafka.authorizer.logger`."""
-SERVER: Final = logging.getLogger("moldau.server")
-"""Principals and addresses that hold more memory than their share, at WARNING."""
 AUTHENTICATION: Final = logging.getLogger("moldau.authentication")
 """Failed authentications, at WARNING."""
 
@@ -222,7 +221,7 @@ class SharesLog:
     __slots__ = ("_lines",)
 
     def __init__(self, clock: Clock, max_lines: int = DEFAULT_MAX_LINES) -> None:
-        self._lines = Lines(SERVER, logging.WARNING, clock, max_lines)
+        self._lines = Lines(logger, logging.WARNING, clock, max_lines)
 
     def took_too_much(self, share: Share, what_follows: str) -> None:
         """Log what the principal and the address of an account hold."""

@@ -9,7 +9,7 @@ password or a key of SCRAM.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -17,9 +17,10 @@ from typing import Any, Final, NamedTuple
 from moldau.metadata.image import ConfigResourceType
 from moldau.metadata.image.security import AccessControlEntry
 from moldau.metadata.steps import Steps
-from moldau.protocol.api_keys import ApiKey, api_name
+from moldau.protocol.api_keys import api_name
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p44_incremental_alter_configs import ConfigOperation
+from moldau.protocol.schema import Message
 from moldau.protocol.scram import MECHANISMS_BY_NUMBER
 from moldau.runtime.clock import Clock
 from moldau.runtime.telemetry.logs import Event
@@ -59,10 +60,10 @@ class ChangeLog:
     def __init__(self, clock: Clock, max_lines: int = DEFAULT_MAX_LINES) -> None:
         self._lines = Lines(CHANGES, logging.INFO, clock, max_lines)
 
-    def answered(self, sender: Sender, request: Any, response: Any) -> Steps[None]:
-        """Log what a request has changed, as the response says."""
+    def answered(self, sender: Sender, request: Message, changes: Iterator[Change]) -> Steps[None]:
+        """Log what an answered request has changed, unless it was only to be validated."""
         if self._lines.is_enabled and not getattr(request, "validate_only", False):
-            for change in CHANGES_OF[ApiKey(request.API_KEY)](request, response):
+            for change in changes:
                 self.changed(sender, change)
                 yield
 
@@ -90,7 +91,7 @@ def configuration_change(resource: Any) -> Change:
     return Change("changed the configuration of", subject, tuple(parts))
 
 
-def _configurations(request: Any, response: Any) -> Iterator[Change]:
+def configurations_changed(request: Any, response: Any) -> Iterator[Change]:
     changed = {
         (each.resource_type, each.resource_name)
         for each in response.responses
@@ -101,13 +102,13 @@ def _configurations(request: Any, response: Any) -> Iterator[Change]:
             yield configuration_change(resource)
 
 
-def _created_entries(request: Any, response: Any) -> Iterator[Change]:
+def entries_created(request: Any, response: Any) -> Iterator[Change]:
     for each, result in zip(request.creations, response.results, strict=False):
         if result.error_code == ErrorCode.NONE:
             yield _entry_change("created the ACL", each, each.resource_pattern_type)
 
 
-def _deleted_entries(_request: Any, response: Any) -> Iterator[Change]:
+def entries_deleted(_request: Any, response: Any) -> Iterator[Change]:
     for result in response.filter_results:
         for each in result.matching_acls:
             if each.error_code == ErrorCode.NONE:
@@ -127,7 +128,7 @@ def _entry_change(action: str, each: Any, pattern_type: int) -> Change:
     return Change(action, entry_text(entry))
 
 
-def _credentials(request: Any, response: Any) -> Iterator[Change]:
+def credentials_changed(request: Any, response: Any) -> Iterator[Change]:
     changed = {each.user for each in response.results if each.error_code == ErrorCode.NONE}
     for action, alterations in (
         ("deleted the password of", request.deletions),
@@ -139,7 +140,7 @@ def _credentials(request: Any, response: Any) -> Iterator[Change]:
                 yield Change(action, f"User:{_shown(each.name)}", (mechanism,))
 
 
-def _quotas(request: Any, response: Any) -> Iterator[Change]:
+def quotas_changed(request: Any, response: Any) -> Iterator[Change]:
     changed = {
         frozenset((part.entity_type, part.entity_name) for part in each.entity)
         for each in response.entries
@@ -154,17 +155,6 @@ def _quotas(request: Any, response: Any) -> Iterator[Change]:
             )
             parts = (f"{'DELETE' if op.remove else 'SET'} {_shown(op.key)}" for op in each.ops)
             yield Change("changed the quotas of", ",".join(names), tuple(islice(parts, MAX_PARTS)))
-
-
-CHANGES_OF: Final[Mapping[ApiKey, Callable[[Any, Any], Iterator[Change]]]] = {
-    ApiKey.ALTER_CONFIGS: _configurations,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: _configurations,
-    ApiKey.CREATE_ACLS: _created_entries,
-    ApiKey.DELETE_ACLS: _deleted_entries,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _credentials,
-    ApiKey.ALTER_CLIENT_QUOTAS: _quotas,
-}
-"""The requests that are audited, and what each has changed, out of itself and its response."""
 
 
 def _shown(name: str) -> str:

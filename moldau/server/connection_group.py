@@ -39,7 +39,7 @@ wait for memory."""
 
 CREATION_LIMIT: Final = "the limit on new connections per second"
 
-_LOG = logging.getLogger("moldau.server")
+_LOG = logging.getLogger(__name__)
 
 
 def _settle(turn: asyncio.Future[bool], is_taken: bool) -> None:

@@ -9,45 +9,39 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
-from moldau.runtime.network import DEFAULT_BACKLOG, OS_DEFAULT_BYTES
-from moldau.server.audit_log import DEFAULT_MAX_LINES
-from moldau.server.decoding import DEFAULT_MEMORY_BYTES
-from moldau.server.memory_shares import (
-    DEFAULT_FAIR_SHARE,
-    DEFAULT_MEMORY_LIMIT_BYTES,
-    MemoryShares,
-)
-from moldau.server.quotas.core.connection_rates import UNLIMITED, ConnectionRates
+from moldau.config.settings import KeyedSettings, of_key
+from moldau.runtime.network import OS_DEFAULT_BYTES
+from moldau.server.memory_shares import DEFAULT_MEMORY_LIMIT_BYTES, MemoryShares
+from moldau.server.quotas.core.connection_rates import ConnectionRates
+
+NO_LIMIT: Final = -1
+"""The value of `queued.max.request.bytes` that sets none."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Kafka's limits by their own keys; the defaults are Kafka's, except where it has none."""
+class ServerLimits(KeyedSettings):
+    """Kafka's limits by their own keys."""
 
-    request_max_bytes: int = DEFAULT_MAX_FRAME_BYTES
-    """`socket.request.max.bytes`"""
-    queued_max_request_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
-    """`queued.max.request.bytes`; Kafka's -1 (no limit) becomes this default."""
-    fair_share: int = DEFAULT_FAIR_SHARE
-    """`moldau.fair.share`"""
-    max_connections: int = UNLIMITED
-    """`max.connections`"""
-    max_connections_per_ip: int = UNLIMITED
-    """`max.connections.per.ip`"""
+    request_max_bytes: int = of_key("socket.request.max.bytes")
+    queued_max_request_bytes: int = of_key(
+        "queued.max.request.bytes",
+        made=lambda most: DEFAULT_MEMORY_LIMIT_BYTES if most == NO_LIMIT else most,
+    )
+    fair_share: int = of_key("moldau.fair.share")
+    max_connections: int = of_key("max.connections")
+    max_connections_per_ip: int = of_key("max.connections.per.ip")
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     """`max.connections.per.ip.overrides`"""
-    connections_max_idle_ms: float = 600_000.0
-    """`connections.max.idle.ms`; negative for never."""
+    connections_max_idle_ms: float = of_key("connections.max.idle.ms", made=float)
+    """Negative for never."""
     send_buffer_bytes: int = OS_DEFAULT_BYTES
     """`socket.send.buffer.bytes`"""
     receive_buffer_bytes: int = OS_DEFAULT_BYTES
     """`socket.receive.buffer.bytes`"""
-    listen_backlog: int = DEFAULT_BACKLOG
-    """`socket.listen.backlog.size`"""
-    max_connection_creation_rate: int = UNLIMITED
-    """`max.connection.creation.rate`"""
+    listen_backlog: int = of_key("socket.listen.backlog.size")
+    max_connection_creation_rate: int = of_key("max.connection.creation.rate")
     unlimited_rate_listener: str = ""
     """The listener that the rate does not hold for: the inter-broker one, if it has a listener of
     its own."""
@@ -57,10 +51,8 @@ class ServerLimits:
     """Our own limit: a TLS handshake that has not ended by then is cut."""
     authentication_ms: float = 30_000.0
     """Our own limit: a SASL client that is not authenticated by then is cut."""
-    audit_log_max_lines: int = DEFAULT_MAX_LINES
-    """`moldau.audit.log.max.lines`"""
-    decoded_max_bytes: int = DEFAULT_MEMORY_BYTES
-    """`moldau.decoded.max.bytes`"""
+    audit_log_max_lines: int = of_key("moldau.audit.log.max.lines")
+    decoded_max_bytes: int = of_key("moldau.decoded.max.bytes")
 
     def apply_to(self, rates: ConnectionRates) -> None:
         """Have the limit on new connections per second in force there."""

@@ -25,7 +25,7 @@ NO_REQUEST: Final = "none"
 CLIENT_ID_LENGTH: Final = 100
 """How many characters of a client id a log line shows."""
 
-_LOG = logging.getLogger("moldau.loop")
+_LOG = logging.getLogger(__name__)
 
 LAG_PROBE_INTERVAL_MS: Final = 100.0
 """How often the loop's lateness is sampled."""

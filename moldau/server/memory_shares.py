@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
@@ -107,6 +108,7 @@ class Holder:
         self.window_end_ms = 0.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Budget:
     """What the peers of one kind may hold together.
 
@@ -126,35 +128,22 @@ class Budget:
             set to False.
     """
 
-    __slots__ = (
-        "address_cap_bytes",
-        "held_bytes",
-        "holders",
-        "is_flooded",
-        "kind",
-        "limit_bytes",
-        "line",
-        "moved",
-        "newcomers_bytes",
-        "principal_cap_bytes",
-        "share_bytes",
-        "small_reads_bytes",
-        "unread_bytes",
-        "waiting_count",
+    kind: PeerKind
+    held_bytes: int = 0
+    unread_bytes: int = 0
+    is_flooded: bool = False
+    waiting_count: int = 0
+    moved: bool = False
+    holders: dict[tuple[bool, str], Holder] = field(default_factory=dict)
+    line: OrderedDict[tuple[str, str], OrderedDict[Share, None]] = field(
+        default_factory=OrderedDict
     )
-
-    def __init__(self, kind: PeerKind) -> None:
-        self.kind = kind
-        self.limit_bytes = self.share_bytes = 0
-        self.small_reads_bytes = self.newcomers_bytes = 0
-        self.principal_cap_bytes = self.address_cap_bytes = 0
-        self.held_bytes = 0
-        self.unread_bytes = 0
-        self.is_flooded = False
-        self.waiting_count = 0
-        self.moved = False
-        self.holders: dict[tuple[bool, str], Holder] = {}
-        self.line: OrderedDict[tuple[str, str], OrderedDict[Share, None]] = OrderedDict()
+    limit_bytes: int = 0
+    share_bytes: int = 0
+    small_reads_bytes: int = 0
+    newcomers_bytes: int = 0
+    principal_cap_bytes: int = 0
+    address_cap_bytes: int = 0
 
     def set_limits(self, limit_bytes: int, fair_share: int) -> None:
         """Use other limits from now on; `fair_share` is in per cent."""
@@ -201,6 +190,7 @@ class Budget:
         return holder
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Share(Account):
     """The account of one connection, charged to its principal, its address and their budget.
 
@@ -214,36 +204,24 @@ class Share(Account):
             budget.
     """
 
-    __slots__ = (
-        "_shares",
-        "address",
-        "barred",
-        "budget",
-        "held_bytes",
-        "host",
-        "is_closed",
-        "is_waiting",
-        "owner",
-        "party",
-        "principal",
-        "unread_bytes",
-        "user",
-        "wanted_bytes",
-    )
+    _shares: MemoryShares
+    owner: Waiter
+    kind: InitVar[PeerKind]
+    user: str
+    host: str
+    held_bytes: int = 0
+    unread_bytes: int = 0
+    wanted_bytes: int = 0
+    is_waiting: bool = False
+    is_closed: bool = False
+    barred: Holder | None = None
+    budget: Budget = field(init=False)
+    principal: Holder = field(init=False)
+    address: Holder = field(init=False)
+    party: Holder = field(init=False)
 
-    def __init__(
-        self, shares: MemoryShares, owner: Waiter, kind: PeerKind, user: str, host: str
-    ) -> None:
-        self._shares = shares
-        self.owner = owner
-        self.held_bytes = 0
-        self.unread_bytes = 0
-        self.wanted_bytes = 0
-        self.is_waiting = False
-        self.is_closed = False
-        self.barred: Holder | None = None
-        self.host = host
-        self._enter(kind, user)
+    def __post_init__(self, kind: PeerKind) -> None:
+        self._enter(kind, self.user)
 
     def _enter(self, kind: PeerKind, user: str) -> None:
         self.user = user

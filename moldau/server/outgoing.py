@@ -15,6 +15,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from moldau.runtime.files import File, FileRegion
@@ -73,56 +74,35 @@ class OutgoingOwner(Protocol):
         """The stream is broken in the middle of a response: the connection has to go."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OutgoingStream:
     """Sends bytes and FileRegions over a transport with back-pressure from the socket.
 
     States: through the transport; switching (waiting for the transport's buffer to empty); direct
     on the duplicate; closed. `pending_bytes` counts what is queued here, file regions included.
+    `offload` runs a blocking function elsewhere; without it the loop reads cold regions.
     """
 
-    __slots__ = (
-        "_blocked",
-        "_can_sendfile",
-        "_closed",
-        "_closing",
-        "_direct",
-        "_head_sent",
-        "_loop",
-        "_offload",
-        "_owner",
-        "_paused",
-        "_prefetch",
-        "_prefetched",
-        "_queue",
-        "_switching",
-        "_transport",
-        "pending_bytes",
-    )
+    _transport: asyncio.Transport
+    _owner: OutgoingOwner
+    _loop: asyncio.AbstractEventLoop
+    _: KW_ONLY
+    offload: Offload | None = None
+    _queue: deque[bytes | FileRegion] = field(default_factory=deque)
+    _head_sent: int = 0
+    _direct: socket.socket | None = None
+    _switching: bool = False
+    _paused: bool = False
+    _blocked: bool = False
+    _closing: bool = False
+    _closed: bool = False
+    _prefetch: asyncio.Task[None] | None = None
+    _prefetched: int = 0
+    pending_bytes: int = 0
+    _can_sendfile: bool = field(init=False)
 
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        owner: OutgoingOwner,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        offload: Offload | None = None,
-    ) -> None:
-        """`offload` runs a blocking function elsewhere; without it the loop reads cold regions."""
-        self._transport = transport
-        self._owner = owner
-        self._loop = loop
-        self._offload = offload
-        self._queue: deque[bytes | FileRegion] = deque()
-        self._head_sent = 0
-        self._direct: socket.socket | None = None
-        self._switching = False
-        self._paused = False
-        self._blocked = False
-        self._closing = False
-        self._closed = False
-        self._prefetch: asyncio.Task[None] | None = None
-        self._prefetched = 0
-        self.pending_bytes = 0
+    def __post_init__(self) -> None:
+        transport = self._transport
         is_tls = transport.get_extra_info("sslcontext") is not None
         self._can_sendfile = (
             _HAS_SENDFILE and transport.get_extra_info("socket") is not None and not is_tls
@@ -132,7 +112,7 @@ class OutgoingStream:
         # zero means pause at once; and it may hold bytes of the handshake already, so that it says
         # pause before its owner knows this stream.
         if is_tls:
-            loop.call_soon(self._limit_tls_buffer)
+            self._loop.call_soon(self._limit_tls_buffer)
         else:
             transport.set_write_buffer_limits(high=0)
 
@@ -356,7 +336,7 @@ class OutgoingStream:
 
     def _needs_prefetch(self, region: FileRegion, step_bytes: int) -> bool:
         """Start reading ahead where bytes may have to come from a disk; True while that runs."""
-        if not region.is_cold or self._offload is None or self._head_sent < self._prefetched:
+        if not region.is_cold or self.offload is None or self._head_sent < self._prefetched:
             return False
         step = min(max(step_bytes, PREFETCH_BYTES), region.length - self._head_sent)
         if is_in_page_cache(region.file, region.position + self._head_sent, step):
@@ -367,7 +347,7 @@ class OutgoingStream:
         region.file.acquire()
         self._blocked = True
         self._prefetch = self._loop.create_task(
-            self._run_prefetch(self._offload, region.file, region.position + self._head_sent, step)
+            self._run_prefetch(self.offload, region.file, region.position + self._head_sent, step)
         )
         return True
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from moldau.server.request import Request
 
 
-_LOG: Final = logging.getLogger("moldau.server")
+_LOG: Final = logging.getLogger(__name__)
 
 
 MAX_WAITING_REQUESTS: Final = 128
@@ -52,8 +52,8 @@ Handle = Callable[[RequestContext, Any], Iterator[None] | None]
 """Answers through its context, at once or later; a generator, for requests with many parts, yields
 after each and is cut into slices."""
 
-Answer = Callable[[RequestContext, Any], Coroutine[object, None, "Message"]]
-"""Returns the response."""
+Answer = Callable[[RequestContext, Any], Coroutine[object, None, "Message | bytes"]]
+"""Returns the response, or its frame (without the size) as another node has encoded it."""
 
 
 class Handler(NamedTuple):
@@ -458,7 +458,11 @@ class RequestRouter:
 
     @staticmethod
     async def _run(answer: Answer, context: RequestContext, message: object) -> None:
-        context.respond(await answer(context, message))
+        response = await answer(context, message)
+        if isinstance(response, bytes):
+            context.request.respond_parts((len(response).to_bytes(4, "big"), response))
+        else:
+            context.respond(response)
 
     async def _change_lane(self, call: _Call, lane: Lane) -> None:
         """Give a call's place back, and go on with one of another lane."""

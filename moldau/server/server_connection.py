@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from moldau.addresses import canonical_address, network_of
@@ -67,7 +68,7 @@ OVER_SHARE_FRAME_MS: Final = 10_000.0
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 
-_LOG = logging.getLogger("moldau.server")
+_LOG = logging.getLogger(__name__)
 
 
 class PauseReason:
@@ -128,92 +129,56 @@ class Unread:
             self._due_bytes, self._newer_bytes, self.slow_ms = held_bytes, 0, 0.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ServerConnection(asyncio.BufferedProtocol):
     """A client as the server sees it; `Connection` explains what its requests know of it."""
 
-    __slots__ = (
-        "_backlog",
-        "_close_callbacks",
-        "_dispatching",
-        "_flush_scheduled",
-        "_frame_ms",
-        "_group",
-        "_held",
-        "_held_bytes",
-        "_in_line",
-        "_is_between_nodes",
-        "_pause_reasons",
-        "_reader",
-        "_requests",
-        "_security",
-        "_stream",
-        "_suspensions",
-        "_throttle_timer",
-        "_throttled_until_ms",
-        "_unread",
-        "_unsent_ms",
-        "_was_paused",
-        "client_host",
-        "client_port",
-        "client_software_name",
-        "client_software_version",
-        "connection_id",
-        "gate",
-        "is_closed",
-        "last_active_ms",
-        "listener_name",
-        "opened_ms",
-        "principal",
-        "share",
-        "state",
-        "token_authenticated",
-        "transport",
-    )
+    _group: ConnectionGroup
+    listener_name: str
+    _security: ListenerSecurity | None = None
+    """The listener's, None where it is PLAINTEXT."""
+    transport: asyncio.Transport = field(init=False)
+    _stream: OutgoingStream = field(init=False)
+    share: Share = field(init=False)
+    opened_ms: float = field(init=False)
+    last_active_ms: float = field(init=False)
+    gate: Gate | None = None
+    _is_between_nodes: bool = field(init=False)
+    _reader: FrameReader = field(init=False)
+    _requests: deque[Request] = field(default_factory=deque)
+    _backlog: deque[memoryview] = field(default_factory=deque)
+    _pause_reasons: int = 0
+    _dispatching: bool = False
+    _in_line: bool = False
+    _unsent_ms: float = 0.0
+    _frame_ms: float = 0.0
+    _unread: Unread = field(default_factory=Unread)
+    _was_paused: bool = False
+    _flush_scheduled: bool = False
+    _held: set[Request] = field(default_factory=set)
+    _held_bytes: int = 0
+    _suspensions: int = 0
+    _throttle_timer: TimerHandle | None = None
+    _throttled_until_ms: float = 0.0
+    _close_callbacks: list[Callable[[ServerConnection], object]] = field(default_factory=list)
+    is_closed: bool = False
+    client_host: str = ""
+    client_port: int = 0
+    client_software_name: str = "unknown"
+    client_software_version: str = "unknown"
+    connection_id: str = ""
+    principal: str = ANONYMOUS
+    token_authenticated: bool = False
+    state: dict[str, Any] = field(default_factory=dict)
 
-    transport: asyncio.Transport
-    _stream: OutgoingStream
-
-    share: Share
-
-    def __init__(
-        self, group: ConnectionGroup, listener_name: str, security: ListenerSecurity | None = None
-    ) -> None:
-        """`security` is the listener's, None where it is PLAINTEXT."""
-        self._group = group
-        self._security = security
-        self._is_between_nodes = listener_name in group.limits.node_listeners
-        self.listener_name = listener_name
-        self.gate: Gate | None = None
+    def __post_init__(self) -> None:
+        group = self._group
+        self._is_between_nodes = self.listener_name in group.limits.node_listeners
         self._reader = FrameReader(
             group.memory,
             max_frame_bytes=group.limits.request_max_bytes,
             max_cut_count=MAX_IN_FLIGHT_REQUESTS,
         )
-        self._requests: deque[Request] = deque()
-        self._backlog: deque[memoryview] = deque()
-        self._pause_reasons = 0
-        self._dispatching = False
-        self._in_line = False
-        self._unsent_ms = 0.0
-        self._frame_ms = 0.0
-        self._unread = Unread()
-        self._was_paused = False
-        self._flush_scheduled = False
-        self._held: set[Request] = set()
-        self._held_bytes = 0
-        self._suspensions = 0
-        self._throttle_timer: TimerHandle | None = None
-        self._throttled_until_ms = 0.0
-        self._close_callbacks: list[Callable[[ServerConnection], object]] = []
-        self.is_closed = False
-        self.client_host = ""
-        self.client_port = 0
-        self.client_software_name = "unknown"
-        self.client_software_version = "unknown"
-        self.connection_id = ""
-        self.principal = ANONYMOUS
-        self.token_authenticated = False
-        self.state: dict[str, Any] = {}
         self.opened_ms = self.last_active_ms = group.clock.monotonic_ms()
 
     def __repr__(self) -> str:

@@ -10,8 +10,9 @@ processes need different ones. Must not import anything of a node.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from moldau.first_use import at_first_use
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["MoldauDataSource", "forget_sink", "list_sinks", "move_sink", "register", "settle_sink"]
 
-_MODULES: Final[dict[str, str]] = {
-    "MoldauDataSource": "moldau.spark_connector.data_source",
-    **dict.fromkeys(
-        ("forget_sink", "list_sinks", "move_sink", "settle_sink"),
-        "moldau.spark_connector.sink.settle",
-    ),
-}
+at_first_use(
+    globals(),
+    """
+    spark_connector.data_source: MoldauDataSource
+    spark_connector.sink.settle: forget_sink list_sinks move_sink settle_sink
+    """,
+)
 
 
 def register(spark: SparkSession) -> None:
@@ -46,10 +47,3 @@ def register(spark: SparkSession) -> None:
     except PySparkException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-
-
-def __getattr__(name: str) -> object:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(module), name)

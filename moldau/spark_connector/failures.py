@@ -44,7 +44,7 @@ _CLASSES: Final[tuple[tuple[type[KafkaError], type[SparkConnectorError]], ...]] 
     (UnknownTopicOrPartition, errors.TopicsNotFound),
     (InvalidTopic, errors.InvalidOption),
 )
-_log: Final = logging.getLogger("moldau.spark_connector")
+_log: Final = logging.getLogger(__name__)
 MAX_SHOWN: Final = 10
 
 

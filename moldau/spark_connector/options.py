@@ -12,11 +12,11 @@ are documented.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from moldau.spark_connector.errors import InvalidOption
+from moldau.text import did_you_mean
 
 KAFKA_PREFIX: Final = "kafka."
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
@@ -146,10 +146,7 @@ def whole_number_of(given: str) -> int | None:
 
 
 def _unknown(name: str, spelled: Mapping[str, str], what: str) -> str:
-    known: Iterable[str] = [*spelled, f"{KAFKA_PREFIX}{BOOTSTRAP_SERVERS}"]
-    nearest = get_close_matches(name, known, n=1)
-    if nearest:
-        shown = spelled.get(nearest[0], nearest[0])
-        return f"{name}: the {what} has no such option; did you mean {shown}?"
-    names = ", ".join(sorted(spelled.values(), key=str.lower))
-    return f"{name}: the {what} has no such option; there are {names}, and kafka.*"
+    names = sorted(spelled.values(), key=str.lower)
+    known = [*names, f"{KAFKA_PREFIX}{BOOTSTRAP_SERVERS}"]
+    hint = did_you_mean(name, known, f"; there are {', '.join(names)}, and kafka.*")
+    return f"{name}: the {what} has no such option{hint}"

@@ -25,7 +25,7 @@ from moldau.storage.log_directory import STRAY_SUFFIX, DirectoryContents, LogDir
 from moldau.storage.log_table import LogTable, OfflinePartition
 from moldau.storage.served_directories import ServedDirectories
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,7 @@ import threading
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 
 from moldau.protocol.records import BatchHeader
 from moldau.runtime.filesystem import Filesystem
@@ -30,30 +30,24 @@ from moldau.storage.checkpoints import (
 UNDEFINED_EPOCH = -1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LeaderEpochCache:
     """Leader epochs by start offset, for fencing and for finding where replicas diverge."""
 
-    __slots__ = (
-        "_filesystem",
-        "_path",
-        "_write_lock",
-        "entries",
-        "is_closed",
-        "is_dirty",
-        "latest_epoch",
-    )
+    _filesystem: Filesystem
+    directory: InitVar[str]
+    _path: str = field(init=False)
+    entries: list[EpochStartOffset] = field(default_factory=list)
+    latest_epoch: int = UNDEFINED_EPOCH
+    """The newest epoch, -1 when there is none."""
+    is_dirty: bool = False
+    """Whether the file lags behind `entries`."""
+    is_closed: bool = False
+    """Nothing is written any more: the directory may belong to another log."""
+    _write_lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __init__(self, filesystem: Filesystem, directory: str) -> None:
-        self._filesystem = filesystem
+    def __post_init__(self, directory: str) -> None:
         self._path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-        self.entries: list[EpochStartOffset] = []
-        self.latest_epoch = UNDEFINED_EPOCH
-        """The newest epoch, -1 when there is none."""
-        self.is_dirty = False
-        """Whether the file lags behind `entries`."""
-        self.is_closed = False
-        """Nothing is written any more: the directory may belong to another log."""
-        self._write_lock = threading.Lock()
 
     def load(self) -> None:
         """Read the checkpoint file. Raises: OSError, CorruptFile."""

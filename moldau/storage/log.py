@@ -44,7 +44,7 @@ from moldau.storage.producer_entry import ProducerBatch, ProducerUpdate, Verific
 from moldau.storage.producer_state import ProducerState
 from moldau.storage.segment import MAX_RELATIVE_OFFSET, LogSegment, OpenSegments
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Final
 
+from moldau.config.settings import KeyedSettings, of_key
 from moldau.protocol.records import Codec
 
 MAX_INT64 = 2**63 - 1
@@ -119,57 +120,41 @@ class LogConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class LogManagerSettings:
-    """The node-level keys of the log manager; defaults are Kafka's."""
+class LogManagerSettings(KeyedSettings):
+    """The node-level keys of the log manager."""
 
-    retention_check_interval_ms: int = 5 * 60 * 1000
-    flush_check_interval_ms: int = NEVER_MS
-    recovery_point_checkpoint_interval_ms: int = 60_000
-    log_start_offset_checkpoint_interval_ms: int = 60_000
-    high_watermark_checkpoint_interval_ms: int = 5_000
-    producer_expiration_ms: int = 24 * 3600 * 1000
-    producer_expiration_check_interval_ms: int = 10 * 60 * 1000
-    recovery_threads_per_directory: int = 2
-    initial_delay_ms: int = 30_000
+    retention_check_interval_ms: int = of_key("log.retention.check.interval.ms")
+    flush_check_interval_ms: int = of_key("log.flush.scheduler.interval.ms")
+    recovery_point_checkpoint_interval_ms: int = of_key("log.flush.offset.checkpoint.interval.ms")
+    log_start_offset_checkpoint_interval_ms: int = of_key(
+        "log.flush.start.offset.checkpoint.interval.ms"
+    )
+    high_watermark_checkpoint_interval_ms: int = of_key(
+        "replica.high.watermark.checkpoint.interval.ms"
+    )
+    producer_expiration_ms: int = of_key("producer.id.expiration.ms")
+    producer_expiration_check_interval_ms: int = of_key("producer.id.expiration.check.interval.ms")
+    recovery_threads_per_directory: int = of_key("num.recovery.threads.per.data.dir")
+    initial_delay_ms: int = of_key("log.initial.task.delay.ms")
     """How long after the start the first retention and removal may come."""
     idle_check_interval_ms: int = 10 * 60 * 1000
     """A log without an append between two checks gives its descriptors and mappings back."""
     max_open_closed_segments: int = 512
     """Descriptor budget: closed segments of all logs whose files stay open."""
 
-    @classmethod
-    def from_values(cls, values: ConfigValues) -> LogManagerSettings:
-        return cls(
-            retention_check_interval_ms=values["log.retention.check.interval.ms"],
-            flush_check_interval_ms=values["log.flush.scheduler.interval.ms"],
-            recovery_point_checkpoint_interval_ms=values["log.flush.offset.checkpoint.interval.ms"],
-            log_start_offset_checkpoint_interval_ms=values[
-                "log.flush.start.offset.checkpoint.interval.ms"
-            ],
-            high_watermark_checkpoint_interval_ms=values[
-                "replica.high.watermark.checkpoint.interval.ms"
-            ],
-            producer_expiration_ms=values["producer.id.expiration.ms"],
-            producer_expiration_check_interval_ms=values[
-                "producer.id.expiration.check.interval.ms"
-            ],
-            recovery_threads_per_directory=values["num.recovery.threads.per.data.dir"],
-            initial_delay_ms=values["log.initial.task.delay.ms"],
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class CleanerSettings:
-    """The node-level keys of compaction, budgets for all cleaners together; Kafka's defaults."""
+class CleanerSettings(KeyedSettings):
+    """The node-level keys of compaction, budgets for all cleaners together."""
 
-    enabled: bool = True
-    thread_count: int = 1
+    enabled: bool = of_key("log.cleaner.enable")
+    thread_count: int = of_key("log.cleaner.threads")
     """Logs cleaned at a time; each has a child process while there is something to clean."""
-    dedupe_buffer_bytes: int = 128 * 1024 * 1024
-    buffer_load_factor: float = 0.9
-    io_buffer_bytes: int = 512 * 1024
-    io_max_bytes_per_second: float = float("inf")
-    backoff_ms: int = 15_000
+    dedupe_buffer_bytes: int = of_key("log.cleaner.dedupe.buffer.size")
+    buffer_load_factor: float = of_key("log.cleaner.io.buffer.load.factor")
+    io_buffer_bytes: int = of_key("log.cleaner.io.buffer.size")
+    io_max_bytes_per_second: float = of_key("log.cleaner.io.max.bytes.per.second")
+    backoff_ms: int = of_key("log.cleaner.backoff.ms")
 
     @property
     def map_bytes(self) -> int:
@@ -184,15 +169,3 @@ class CleanerSettings:
     def max_bytes_per_second(self) -> float:
         """One cleaner's share of the disk budget, reads and writes together."""
         return self.io_max_bytes_per_second / max(self.thread_count, 1)
-
-    @classmethod
-    def from_values(cls, values: ConfigValues) -> CleanerSettings:
-        return cls(
-            enabled=values["log.cleaner.enable"],
-            thread_count=values["log.cleaner.threads"],
-            dedupe_buffer_bytes=values["log.cleaner.dedupe.buffer.size"],
-            buffer_load_factor=values["log.cleaner.io.buffer.load.factor"],
-            io_buffer_bytes=values["log.cleaner.io.buffer.size"],
-            io_max_bytes_per_second=values["log.cleaner.io.max.bytes.per.second"],
-            backoff_ms=values["log.cleaner.backoff.ms"],
-        )

@@ -51,7 +51,7 @@ _MAX_PARTITION = (1 << 31) - 1
 _MARKED_NAME = re.compile(r"(\S+)-(\d+)\.(\S+)-(delete|future|stray)")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 
 class LogDirectoryError(Exception):

@@ -37,7 +37,7 @@ from moldau.storage.log_table import LogTable
 from moldau.storage.periodic import PeriodicJob
 from moldau.storage.served_directories import ServedDirectories
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 MAX_REMOVALS_PER_CALL = 64
 """Paths removed in one visit to a disk thread, so that others get their turn."""

@@ -69,7 +69,7 @@ PROGRESS_INTERVAL_MS = 5_000
 
 _DEFAULT_DELETE_DELAY_MS = LogConfig().file_delete_delay_ms
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 
 class InconsistentTopicId(Exception):

@@ -32,7 +32,7 @@ from moldau.storage.segment import (
     segment_path,
 )
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 _TEMPORARY_SUFFIX = ".tmp"
 

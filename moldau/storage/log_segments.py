@@ -35,7 +35,7 @@ from moldau.storage.producer_state import NO_CRC, ProducerState
 from moldau.storage.segment import ByteRange, LogSegment, OpenSegments
 from moldau.storage.segment_seals import SegmentSeals
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 VERIFY_LIMIT_BYTES = 8 * 1024 * 1024
 """Unverified bytes that one read returns at most (one larger batch excepted)."""

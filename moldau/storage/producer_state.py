@@ -39,7 +39,7 @@ from moldau.storage.producer_entry import (
 )
 from moldau.storage.segment import LogSegment
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 MAX_PRODUCER_COUNT = 50_000
 """Producers remembered per partition; beyond it the ones idle longest are forgotten, as if expired

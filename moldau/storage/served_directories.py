@@ -28,7 +28,7 @@ from moldau.storage.log_directory import LogDirectories, LogDirectory, marked_di
 from moldau.storage.log_table import LogTable
 from moldau.storage.meta_properties import META_PROPERTIES
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)

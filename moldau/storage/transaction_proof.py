@@ -20,7 +20,7 @@ from moldau.storage.producer_entry import NO_OFFSET
 from moldau.storage.producer_state import NO_CRC, ProducerState
 from moldau.storage.segment import LogSegment
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 
 class TransactionProof:

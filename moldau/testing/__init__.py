@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from moldau.first_use import at_first_use
 
 if TYPE_CHECKING:
+    from moldau.local.node_process import NodeFailed
     from moldau.testing.cluster import Cluster
     from moldau.testing.container import MoldauContainer
-    from moldau.testing.node_process import NodeFailed
     from moldau.testing.waiting import wait_until, wait_until_async
 
 __all__ = ["Cluster", "MoldauContainer", "NodeFailed", "wait_until", "wait_until_async"]
@@ -28,7 +28,7 @@ at_first_use(
     """
     testing.cluster: Cluster
     testing.container: MoldauContainer
-    testing.node_process: NodeFailed
+    local.node_process: NodeFailed
     testing.waiting: wait_until wait_until_async
     """,
 )

@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from moldau.testing.layout import (
+from moldau.local.layout import (
     FIRST_BROKER_ID,
+    HOMES,
     PROPERTIES,
     QUICK_GROUPS,
     ClusterLayout,
@@ -27,8 +28,8 @@ from moldau.testing.layout import (
     check_counts,
     replication_properties,
 )
-from moldau.testing.node_process import NodeFailed, NodeProcess, wait_ready_together
-from moldau.testing.watchdog import Watchdog
+from moldau.local.node_process import NodeFailed, NodeProcess, wait_ready_together
+from moldau.local.watchdog import Watchdog
 
 __all__ = ["Cluster", "NodeFailed"]
 
@@ -264,11 +265,9 @@ class Cluster:
             )
         layout = self._layout
         layout.write_configs()
-        # A lone node formats itself, which is faster than doing it here; it knows no users.
-        is_alone = len(layout.nodes) == 1 and layout.secure is None
-        if earlier is None and not is_alone:
+        if earlier is None and not layout.formats_itself:
             layout.format()
-        arguments = ["--format-if-needed"] if is_alone else []
+        arguments = ["--format-if-needed"] if layout.formats_itself else []
         self._nodes = {
             node.node_id: NodeProcess(
                 node.config_path, node.log_path, arguments, watchdog=self._watchdog
@@ -278,8 +277,7 @@ class Cluster:
 
     def _earlier(self, ports: PortHolder) -> ClusterLayout | None:
         """The nodes of a cluster that was kept, None in a directory without any."""
-        homes = ("node-*", "broker-*", "controller-*")
-        if not [path for home in homes for path in self.directory.glob(f"{home}/{PROPERTIES}")]:
+        if not [path for home in HOMES for path in self.directory.glob(f"{home}/{PROPERTIES}")]:
             return None
         found = ClusterLayout.found(self.directory, self._config)
         found.refuse_other_size(self.directory, self._counts)

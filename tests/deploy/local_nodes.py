@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from moldau.testing.layout import PortHolder
-from moldau.testing.watchdog import Watchdog
+from moldau.local.layout import PortHolder
+from moldau.local.watchdog import Watchdog
 from tests.deploy.files import DEPLOY, compose
 from tests.kit.waiting import until
 

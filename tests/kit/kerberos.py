@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import pytest
 
-from moldau.testing.layout import PortHolder
+from moldau.local.layout import PortHolder
 from tests.kit.waiting import until
 
 REALM: Final = "MOLDAU.TEST"

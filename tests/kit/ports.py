@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 
-from moldau.testing.layout import PortHolder
+from moldau.local.layout import PortHolder
 
 _HOLDER = PortHolder("127.0.0.1")
 atexit.register(_HOLDER.close)

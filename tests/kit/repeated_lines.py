@@ -29,7 +29,7 @@ AUDIT: Final = ("authentication", "authorizer")
 START: Final = "--- the node starts ---"
 
 _LINE: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) (\w+) +(.*)")
-_SERVES: Final = re.compile(r"node: node serves ")
+_SERVES: Final = re.compile(r"node\.foreground: node serves ")
 _LEFT_OUT: Final = re.compile(r"[\w.]+: (\d+) more like this within \d+ s(?:, of others)?: ")
 #: A UUID as Kafka writes it has 22 characters, and is no word.
 _IDS: Final = re.compile(r"(?<![\w-])(?=[\w-]*[\dA-Z])[\w-]{22}(?![\w-])")

@@ -81,12 +81,13 @@ AREAS = {
         LISTENERS,
     ),
     "authentication": Area(
-        ("moldau/runtime/authentication", "moldau/server/authentication"),
+        ("moldau/runtime/authentication", "moldau/sasl", "moldau/server/authentication"),
         (
-            "tests/unit/client/cluster/test_jaas.py",
             "tests/unit/client/cluster/test_security.py",
             "tests/unit/runtime",
+            "tests/unit/sasl",
             "tests/unit/server/authentication",
+            "tests/unit/server/test_secured_server.py",
         ),
         LISTENERS,
     ),

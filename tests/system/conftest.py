@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from moldau.local.layout import PortHolder
 from moldau.testing import Cluster
-from moldau.testing.layout import PortHolder
 from tests.interop.topics import TopicMaker
 
 TRIES = 100

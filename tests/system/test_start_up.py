@@ -19,7 +19,7 @@ NEVER = {"typer", "click", "rich", "pydantic", "pyarrow", "pandas", "hypothesis"
 #: Slow to load (tens of milliseconds each): only once clients are served.
 LATER = {"aiohttp", "prometheus_client"}
 #: Ours, but the other side's.
-FOREIGN = {"moldau.cli", "moldau.client", "moldau.testing"}
+FOREIGN = {"moldau.cli", "moldau.client", "moldau.local", "moldau.testing"}
 
 
 @contextmanager

@@ -26,6 +26,7 @@ SERVING: Final = (
     "node",
     "metadata",
     "storage",
+    "sasl",
     "runtime",
     "protocol",
 )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import runpy
 
+import pytest
+
 from tests.tidy.sources import ROOT
 
 
-def test_the_blocking_admin_client_is_current():
-    script = runpy.run_path(str(ROOT / "tools" / "blocking_admin.py"))
+@pytest.mark.parametrize("name", ["blocking_admin", "client_keywords"])
+def test_what_a_script_writes_is_current(name: str):
+    script = runpy.run_path(str(ROOT / "tools" / f"{name}.py"))
     assert script["TARGET"].read_text(encoding="utf-8") == script["render"](), "run `make fmt`"

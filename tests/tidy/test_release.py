@@ -75,6 +75,8 @@ def test_whole_distributions_are_as_they_must_be(distributions: ModuleType, tmp_
         (("tests/conftest.py",), (), "must not have tests/conftest.py"),
         ((), ("moldau/py.typed",), "lacks moldau/py.typed"),
         ((), ("moldau/config/unserved_keys.tsv",), "lacks moldau/config/unserved_keys.tsv"),
+        ((), ("moldau/config/client_keys.tsv",), "lacks moldau/config/client_keys.tsv"),
+        ((), ("moldau/client/config/keywords.pyi",), "lacks moldau/client/config/keywords.pyi"),
     ],
 )
 def test_a_wheel_with_more_or_less_is_refused(

@@ -8,7 +8,9 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from moldau.runtime.telemetry.logs import AUDIT
 from tests.tidy.sources import (
+    ROOT,
     Function,
     functions_of,
     is_public,
@@ -135,12 +137,14 @@ def test_what_users_call_is_documented():
 
 
 def _exported_names() -> set[str]:
-    """What the packages for users list in `__all__`."""
+    """What the packages for users list in `__all__`, or import as `X as X`."""
     names: set[str] = set()
     for path in python_files(*USERS_PACKAGES):
-        for node in tree_of(path).body if path.name == "__init__.py" else ():
+        for node in ast.walk(tree_of(path)) if path.name == "__init__.py" else ():
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 names.update(ast.literal_eval(node.value))
+            elif isinstance(node, ast.ImportFrom):
+                names.update(each.name for each in node.names if each.asname == each.name)
     assert {"Producer", "Consumer", "Cluster", "settle_sink"} <= names
     return names
 
@@ -313,6 +317,31 @@ def _raw_words(handler: ast.ExceptHandler, name: str) -> Iterator[int]:
             told = node.args
         if any(isinstance(each, ast.Name) and each.id == name for each in told):
             yield node.lineno
+
+
+def test_loggers_are_named_after_their_modules():
+    """A line of the log shows its module, and the level of a package holds for all in it. The
+    streams of the audit have names of their own; to set a level, a package that exists is named.
+    """
+    misnamed = []
+    for path in python_files("moldau", "pyspark_moldau"):
+        kept = {id(each.value) for each in tree_of(path).body if hasattr(each, "value")}
+        for node in ast.walk(tree_of(path)):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("getLogger")):
+                continue
+            name = node.args[0]
+            if isinstance(name, ast.Constant):
+                is_good = name.value in AUDIT or (id(node) not in kept and _is_module(name.value))
+            else:
+                is_good = ast.unparse(name) == "__name__" or id(node) not in kept
+            if not is_good:
+                misnamed.append(f"{name_of(path)}:{node.lineno} {ast.unparse(name)}")
+    assert misnamed == []
+
+
+def _is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
 
 
 def test_nothing_is_left_unfinished():

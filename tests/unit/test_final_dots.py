@@ -18,13 +18,13 @@ import pytest
 import trustme
 
 from moldau.addresses import tls_name
+from moldau.local.certificate_authority import _general_name
 from moldau.runtime.authentication import AuthenticationError
-from moldau.runtime.authentication.jwks import EndpointSettings, KeyEndpoint
-from moldau.runtime.authentication.token_endpoint import ClientSecret, TokenEndpoint
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.network import AsyncioNetwork
+from moldau.sasl.oauthbearer.jwks import EndpointSettings, KeyEndpoint
+from moldau.sasl.oauthbearer.token_endpoint import ClientSecret, TokenEndpoint
 from moldau.schema_registry.registry import SchemaRegistry, SchemaRegistryError
-from moldau.testing.certificate_authority import _general_name
 from tests.kit.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
 
 pytestmark = pytest.mark.real

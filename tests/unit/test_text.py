@@ -8,6 +8,8 @@ import sys
 from moldau.text import (
     MAX_MESSAGE_CHARACTERS,
     MAX_NAME_CHARACTERS,
+    did_you_mean,
+    nearest_names,
     one_line,
     printable_json,
     quoted,
@@ -43,3 +45,18 @@ def test_long_texts_are_cut() -> None:
     assert short_name(f"{name}n") == f"{name}… ({MAX_NAME_CHARACTERS + 1} characters)"
     assert short_message(message) == message
     assert short_message(f"{message}m") == f"{message}…"
+
+
+def test_the_nearest_names_are_found_whatever_their_case() -> None:
+    known = ["minPartitions", "maxRecords", "log.segment.bytes"]
+    assert nearest_names("MINPARTITION", known) == ["minPartitions"]
+    assert nearest_names("LOG_SEGMNT_BYTES", known, likeness=0.8) == ["log.segment.bytes"]
+    assert nearest_names("zzz", known) == []
+    assert nearest_names("topi", ["topics", "topic", "planes"], most=2) == ["topic", "topics"]
+    assert nearest_names("a" * 100_000, ["a" * MAX_NAME_CHARACTERS]) == ["a" * MAX_NAME_CHARACTERS]
+
+
+def test_a_complaint_about_an_unknown_name_asks_for_the_nearest() -> None:
+    assert did_you_mean("valeu", ["key", "value"], "; known are all") == "; did you mean value?"
+    assert did_you_mean("zzz", ["key", "value"], "; known are all") == "; known are all"
+    assert did_you_mean("ab1", ["ab2", "ab3"], most=3) == "; did you mean ab3 or ab2?"

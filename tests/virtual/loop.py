@@ -349,9 +349,12 @@ def _end(process: Process, task: asyncio.Task[Any]) -> None:
 
 
 def _close(coroutine: Any) -> None:
-    """What was never begun does not close the work that it was to wait for."""
+    """What was never begun does not close the work that it was to wait for. (A task may have one
+    of our own making, which holds another.)
+    """
     held = []
-    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+    is_native = inspect.iscoroutine(coroutine)
+    if is_native and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
         held = [each for each in coroutine.cr_frame.f_locals.values() if inspect.iscoroutine(each)]
     try:
         coroutine.close()

@@ -16,7 +16,7 @@ from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import topic_name_problem
 from moldau.runtime.slices import LoopSlices
-from moldau.server.described_configs import (
+from moldau.server.config_permissions import (
     STORES_NEED_ALTER,
     config_permission,
     may_change_stores,
@@ -167,13 +167,11 @@ async def listener_problem(
 
 
 def known_loggers() -> list[str]:
-    """Names of the loggers whose level can be changed, "root" first."""
-    names = sorted(
-        name
-        for name, entry in logging.Logger.manager.loggerDict.items()
-        if isinstance(entry, logging.Logger) and name.split(".")[0] == "moldau"
-    )
-    return ["root", *names]
+    """Names of the loggers whose level can be changed, "root" first: modules that log, and the
+    packages that they are in.
+    """
+    names = logging.Logger.manager.loggerDict
+    return ["root", *sorted(name for name in names if name.split(".")[0] == "moldau")]
 
 
 def logger_level(logger_name: str) -> tuple[str, bool]:

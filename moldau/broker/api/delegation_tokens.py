@@ -24,7 +24,9 @@ from moldau.server.request import RequestContext
 from moldau.server.server_connection import ANONYMOUS
 
 
-async def answer(services: BrokerServices, context: RequestContext, request: AnyRequest) -> Message:
+async def answer(
+    services: BrokerServices, context: RequestContext, request: AnyRequest
+) -> Message | bytes:
     if may_ask(services, context):
         return await forwarding.answer(services, context, request)
     error = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.controller_channel import (
     DEFAULT_TIMEOUT_MS,
+    AnswerT,
+    ControllerAnswer,
     ControllerUnavailable,
     ForwardedClient,
 )
@@ -26,9 +29,10 @@ from moldau.protocol.error_responses import error_response
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET
 from moldau.protocol.schema import AnyRequest, Message, Request, Response
 from moldau.runtime.fault_words import words_of
+from moldau.server.apis import APIS
 from moldau.server.request import RequestContext
 
-logger = logging.getLogger("moldau.broker.api.forwarding")
+logger = logging.getLogger(__name__)
 
 FORWARD_SLACK_MS: Final = 1_000
 
@@ -40,23 +44,25 @@ VISIBLE_WAIT_MS: Final = 2_000
 """How long the answer to a change waits at most for this broker's metadata. A broker that lags
 further behind answers all the same: the change has happened."""
 
-QUESTIONS: Final = frozenset({ApiKey.DESCRIBE_QUORUM, ApiKey.LIST_PARTITION_REASSIGNMENTS})
-"""Forwarded, but no change: their answers do not wait for metadata."""
 
+async def answer(
+    services: BrokerServices, context: RequestContext, request: AnyRequest
+) -> Message | bytes:
+    """Pass a request on as the client sent it; the response is always one of its own API.
 
-async def answer(services: BrokerServices, context: RequestContext, request: AnyRequest) -> Message:
-    """Pass a request on as the client sent it; the response is always one of its own API."""
-    version = context.api_version
+    To another node go the bytes of the body, and those of the response come back. The router has
+    decoded the request nevertheless: within the budget of the client's rights, so that a client
+    without any cannot fill the controller's memory; for the time that the client gives it; and for
+    a failure, whose answer has what the request names.
+    """
+    version, sent = context.api_version, context.request
+    # Where requests have a quota of time, the response is decoded: it says the longer pause.
+    body = sent.body if context.stopwatch is None else None
+    pass_on = partial(services.controller.pass_on, body=body)
     timeout_ms = getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS)
-    client = ForwardedClient(
-        context.client_host,
-        context.client_id,
-        version,
-        context.token_authenticated,
-        context.listener_name,
-    )
+    client = _client(context)._replace(api_version=version)
     try:
-        return await _send(services, context, request, client, timeout_ms)
+        return await _send(services, context, pass_on, request, client, timeout_ms)
     except ControllerUnavailable as problem:
         logger.warning("no answer from the controller: %s", problem)
         failed: partial[Message] = partial(
@@ -66,9 +72,7 @@ async def answer(services: BrokerServices, context: RequestContext, request: Any
             "the controller did not answer",
             api_version=version,
         )
-        if context.request.is_large:
-            return await context.request.connection.offload(failed)
-        return failed()
+        return await sent.connection.offload(failed) if sent.is_large else failed()
 
 
 async def forward(
@@ -84,34 +88,38 @@ async def forward(
     Args:
         timeout_ms: what the client gave; a little is added for the way.
     """
-    client = ForwardedClient(
-        context.client_host,
-        context.client_id,
-        token_authenticated=context.token_authenticated,
-        listener_name=context.listener_name,
-    )
+    send: Callable[..., Awaitable[ControllerAnswer[Response]]] = services.controller.forward
     try:
-        return await _send(services, context, request, client, timeout_ms)
+        return await _send(services, context, send, request, _client(context), timeout_ms)
     except ControllerUnavailable as problem:
         logger.warning("no answer from the controller: %s", problem)
         return None
 
 
+def _client(context: RequestContext) -> ForwardedClient:
+    return ForwardedClient(
+        context.client_host,
+        context.client_id,
+        token_authenticated=context.token_authenticated,
+        listener_name=context.listener_name,
+        correlation_id=context.request.correlation_id,
+    )
+
+
 async def _send(
     services: BrokerServices,
     context: RequestContext,
-    request: Request[Response],
+    send: Callable[..., Awaitable[ControllerAnswer[AnswerT]]],
+    request: AnyRequest,
     client: ForwardedClient,
     timeout_ms: int,
-) -> Response:
+) -> AnswerT:
     """The controller's response, once it is visible here. Raises: ControllerUnavailable."""
     loop = asyncio.get_running_loop()
     limit_ms = min(max(0, timeout_ms) + FORWARD_SLACK_MS, MAX_FORWARD_MS)
     deadline_s = loop.time() + limit_ms / 1000
-    response, end_offset = await services.controller.forward(
-        request, context.principal, client, timeout_ms=limit_ms
-    )
-    if request.API_KEY not in QUESTIONS:
+    response, end_offset = await send(request, context.principal, client, timeout_ms=limit_ms)
+    if APIS[ApiKey(request.API_KEY)].changes_metadata:
         until_s = min(deadline_s, loop.time() + VISIBLE_WAIT_MS / 1000)
         await _wait_visible(services, end_offset, until_s)
     return response

@@ -14,7 +14,6 @@ from itertools import islice
 from typing import NamedTuple
 
 from moldau.broker.api.forwarding import forward
-from moldau.broker.api.lanes import FORWARDING
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.internal_topics import creatable_topic
 from moldau.broker.lifecycle.cluster_view import (
@@ -36,6 +35,7 @@ from moldau.protocol.messages.p03_metadata import (
 )
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.types import ZERO_UUID, is_legal_topic_name
+from moldau.server.apis import FORWARDING
 from moldau.server.request import RequestContext
 
 AUTO_CREATE_WAIT_MS = 5_000

@@ -7,11 +7,11 @@ SECURITY_DISABLED. Known gaps: none.
 from __future__ import annotations
 
 from moldau.broker.api.services import BrokerServices
+from moldau.metadata.descriptions import described_acls
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p29_describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from moldau.runtime.slices import completed
-from moldau.server.described_acls import described_acls
 from moldau.server.request import RequestContext
 
 

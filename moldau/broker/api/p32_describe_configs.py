@@ -15,6 +15,7 @@ from functools import partial
 from moldau.broker.api.config_resources import known_loggers, logger_level, refusal
 from moldau.broker.api.services import BrokerServices
 from moldau.config import ConfigSource, ConfigType, DescribedConfig
+from moldau.metadata.descriptions import DescribedEntries, description
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.access_control import Operation
 from moldau.protocol.messages.p32_describe_configs import (
@@ -24,7 +25,6 @@ from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsResult,
 )
 from moldau.runtime.slices import LoopSlices
-from moldau.server.described_configs import DescribedEntries, description
 from moldau.server.request import RequestContext
 
 

@@ -6,6 +6,7 @@ Behaviour: DESCRIBE on the cluster is asked for. Known gaps: none.
 from __future__ import annotations
 
 from moldau.broker.api.services import BrokerServices
+from moldau.metadata.descriptions import described_scram
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p50_describe_user_scram_credentials import (
@@ -13,7 +14,6 @@ from moldau.protocol.messages.p50_describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
 )
 from moldau.runtime.slices import completed
-from moldau.server.described_scram import described_scram
 from moldau.server.request import RequestContext
 
 

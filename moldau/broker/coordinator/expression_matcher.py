@@ -86,7 +86,7 @@ IDLE_MS: Final = 60_000
 ANSWER_S: Final = 30.0
 """A child that does not answer for so long (stopped, or without processor time) is replaced."""
 
-logger = logging.getLogger("moldau.broker.coordinator.expressions")
+logger = logging.getLogger(__name__)
 
 
 class ProcessWorker:

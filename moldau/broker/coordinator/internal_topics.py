@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from moldau.config import NodeConfig
     from moldau.runtime.clock import Clock
 
-logger = logging.getLogger("moldau.broker.coordinator")
+logger = logging.getLogger(__name__)
 
 CREATE_TIMEOUT_MS: Final = 30_000
 RETRY_AFTER_MS: Final = 500

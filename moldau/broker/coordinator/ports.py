@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from moldau.runtime.timers import TimerWheel
 
 
-logger = logging.getLogger("moldau.broker.coordinator")
+logger = logging.getLogger(__name__)
 
 
 def memory_limit(max_bytes: int, kept: str) -> MemoryLimit:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from moldau.runtime.timers import TimerWheel
     from moldau.server.request import RequestContext
 
-logger = logging.getLogger("moldau.broker.coordinator.producer_ids")
+logger = logging.getLogger(__name__)
 
 PREFETCH_AT: Final = 0.9
 """The share of a block after which the next one is asked for."""

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from moldau.runtime.timers import WheelTimer
 
 
-logger = logging.getLogger("moldau.broker.coordinator")
+logger = logging.getLogger(__name__)
 
 KEYS_COMPARED: Final = 64
 """Keys of a loaded partition whose places are compared: each one that fits two counts by chance

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from moldau.runtime.telemetry.metrics import Counter
     from moldau.runtime.timers import WheelTimer
 
-logger = logging.getLogger("moldau.broker.coordinator")
+logger = logging.getLogger(__name__)
 
 StateT = TypeVar("StateT", bound=CoordinatorState)
 Operation = Callable[[StateT, float], CoordinatorResult]

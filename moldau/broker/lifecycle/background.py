@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from moldau.runtime.clock import Clock
 from moldau.runtime.slices import Work, in_slices
 
-logger = logging.getLogger("moldau.broker.lifecycle.background")
+logger = logging.getLogger(__name__)
 
 
 class Background:

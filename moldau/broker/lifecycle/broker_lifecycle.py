@@ -42,7 +42,7 @@ from moldau.protocol.messages.p63_broker_heartbeat import (
 )
 from moldau.runtime.restarts import RestartedTask
 
-logger = logging.getLogger("moldau.broker.lifecycle.broker_lifecycle")
+logger = logging.getLogger(__name__)
 
 RETRY_MS: Final = 200
 CATCH_UP_PAUSE_MS: Final = 10

@@ -13,15 +13,15 @@ twice, and the second answer may be TOPIC_ALREADY_EXISTS for a topic that the fi
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Final, Generic, NamedTuple, Protocol, cast
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.envelope import decode_enveloped_response, encode_envelope
+from moldau.protocol.envelope import encode_envelope, enveloped_response
 from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
+from moldau.protocol.headers import decode_response, may_throttle
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET, EnvelopeRequest
 from moldau.protocol.schema import Message, Request, Response
 from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
@@ -29,6 +29,7 @@ from moldau.runtime.connector import Connector
 from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.loop_thread import LoopBusy, LoopThread
+from moldau.server.apis import APIS
 from moldau.server.authorizer import Authorizer
 from moldau.server.outgoing import Offload, run_inline
 from moldau.server.request import Sender
@@ -54,9 +55,12 @@ class ControllerUnavailable(Exception):
 
 
 class ForwardedClient(NamedTuple):
-    """The client whose request a broker forwards: its host, its client id, the version of the
-    request if it is forwarded unchanged (None: any that both sides know), whether a delegation
-    token has proved who it is, and the listener it came in by (which an Envelope does not tell).
+    """The client whose request a broker forwards, and how it has sent it.
+
+    Attributes:
+        api_version: of a request that is forwarded unchanged; None: any that both sides know.
+        token_authenticated: whether a delegation token has proved who it is.
+        listener_name: the listener it came in by, which an Envelope does not tell.
     """
 
     host: str
@@ -64,15 +68,19 @@ class ForwardedClient(NamedTuple):
     api_version: int | None = None
     token_authenticated: bool = False
     listener_name: str = ""
+    correlation_id: int = 0
 
 
-class ControllerAnswer(NamedTuple, Generic[Response]):
+AnswerT = TypeVar("AnswerT")
+
+
+class ControllerAnswer(NamedTuple, Generic[AnswerT]):
     """The controller's response, and the end of the metadata that was committed then: every change
     that the response reports is below. UNKNOWN_END_OFFSET: this controller does not say (Apache
     Kafka's), or the request was the broker's own.
     """
 
-    response: Response
+    response: AnswerT
     committed_end_offset: int = UNKNOWN_END_OFFSET
 
 
@@ -98,6 +106,21 @@ class ControllerChannel(Protocol):
     ) -> ControllerAnswer[Response]:
         """As `send`, for the request of a client, whose `principal` the controller authorizes."""
 
+    async def pass_on(
+        self,
+        request: Request[Response],
+        principal: str,
+        client: ForwardedClient,
+        *,
+        body: memoryview | None,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> ControllerAnswer[Response | bytes]:
+        """As `forward`, for a request that another node gets as the bytes that its client sent.
+
+        The response comes back as bytes, too (a frame without its size), unless this node decided,
+        the controller knows only older versions, or there may be a throttle time in it.
+        """
+
 
 class TryAgain(Exception):
     """This attempt brought no valid answer; another one may."""
@@ -119,30 +142,22 @@ class OwnController(NamedTuple):
     authorizer: Authorizer
 
 
-_LANES: Final = {
-    ApiKey.BROKER_REGISTRATION: "heartbeat",
-    ApiKey.BROKER_HEARTBEAT: "heartbeat",
-    ApiKey.ALTER_PARTITION: "alter-partition",
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: "directory-assignments",
-    ApiKey.ADD_RAFT_VOTER: "voters",  # waits until the new voter has caught up
-    ApiKey.REMOVE_RAFT_VOTER: "voters",
-}
-_CLIENTS_LANE: Final = "forwarding"
-
-
 class _Asked(NamedTuple, Generic[Response]):
-    """A request and on whose behalf it is sent; `client` is None for the broker's own."""
+    """A request and on whose behalf it is sent; `client` is None for the broker's own, `body` for
+    what is to be encoded here.
+    """
 
     request: Request[Response]
     principal: str
-    client: ForwardedClient | None
+    client: ForwardedClient | None = None
+    body: memoryview | None = None
 
 
 class NetworkControllerChannel:
     """`ControllerChannel` over connections to the active controller, or to that of this process.
 
     Answers come in order on a connection, so what must not wait for a slow change has a connection
-    of its own (`_LANES`), as in Apache Kafka.
+    of its own (the `link` of its row), as in Apache Kafka.
 
     Args:
         leader: the active controller as far as known; called on this loop.
@@ -174,9 +189,8 @@ class NetworkControllerChannel:
                 connector=connector,
                 request_timeout_ms=request_timeout_ms,
             )
-            for lane in (*dict.fromkeys(_LANES.values()), _CLIENTS_LANE)
+            for lane in dict.fromkeys(api.link for api in APIS.values())
         }
-        self._correlation_ids = itertools.cycle(range(2**31))
         self.waiting_count = 0
         self._leader_changed = asyncio.Event()
         self._is_closed = False
@@ -202,7 +216,7 @@ class NetworkControllerChannel:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> Response:
-        return (await self._send(_Asked(request, principal, None), timeout_ms)).response
+        return (await self._decoded(_Asked(request, principal), timeout_ms)).response
 
     async def forward(
         self,
@@ -212,9 +226,28 @@ class NetworkControllerChannel:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> ControllerAnswer[Response]:
-        return await self._send(_Asked(request, principal, client), timeout_ms)
+        return await self._decoded(_Asked(request, principal, client), timeout_ms)
 
-    async def _send(self, asked: _Asked[Response], timeout_ms: int) -> ControllerAnswer[Response]:
+    async def pass_on(
+        self,
+        request: Request[Response],
+        principal: str,
+        client: ForwardedClient,
+        *,
+        body: memoryview | None,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> ControllerAnswer[Response | bytes]:
+        return await self._send(_Asked(request, principal, client, body), timeout_ms)
+
+    async def _decoded(
+        self, asked: _Asked[Response], timeout_ms: int
+    ) -> ControllerAnswer[Response]:
+        """What comes back to a request that is encoded here."""
+        return cast("ControllerAnswer[Response]", await self._send(asked, timeout_ms))
+
+    async def _send(
+        self, asked: _Asked[Response], timeout_ms: int
+    ) -> ControllerAnswer[Response | bytes]:
         if self.waiting_count >= MAX_WAITING_REQUESTS:
             raise ControllerUnavailable(f"{MAX_WAITING_REQUESTS} requests wait already")
         loop = asyncio.get_running_loop()
@@ -244,12 +277,12 @@ class NetworkControllerChannel:
 
     async def _attempt(
         self, leader: LeaderAddress, asked: _Asked[Response], timeout_ms: float
-    ) -> ControllerAnswer[Response]:
+    ) -> ControllerAnswer[Response | bytes]:
         """One attempt at one leader. Raises TryAgain, ControllerUnavailable."""
         own, request = self._own, asked.request
         if own is not None and leader.node_id == own.node_id:
             return await self._ask_own(own, leader, asked, timeout_ms)
-        link = self._links[_LANES.get(ApiKey(request.API_KEY), _CLIENTS_LANE)]
+        link = self._links[APIS[ApiKey(request.API_KEY)].link]
         try:
             if asked.client is None:
                 response = await link.send(leader, request, timeout_ms=timeout_ms)
@@ -267,7 +300,7 @@ class NetworkControllerChannel:
     @staticmethod
     async def _ask_own(
         own: OwnController, leader: LeaderAddress, asked: _Asked[Response], timeout_ms: float
-    ) -> ControllerAnswer[Response]:
+    ) -> ControllerAnswer[Response | bytes]:
         client = asked.client
         if client is None:
             sender = Sender(asked.principal, Authorizer(), timeout_ms=int(timeout_ms))
@@ -304,25 +337,29 @@ class NetworkControllerChannel:
         asked: _Asked[Response],
         client: ForwardedClient,
         timeout_ms: float,
-    ) -> ControllerAnswer[Response]:
-        request = asked.request
-        correlation_id = next(self._correlation_ids)
+    ) -> ControllerAnswer[Response | bytes]:
+        request, code, body = asked.request, self._offload, asked.body
         api_version = -1
 
         async def envelope(connection: Connection) -> EnvelopeRequest:
-            nonlocal api_version
+            nonlocal api_version, code, body
             api_version = connection.best_version(
                 request.API_KEY, type(request), max_version=client.api_version
             )
-            return await self._offload(
+            if api_version != client.api_version:
+                body = None
+            elif body is not None:
+                code = run_inline  # only copied, while the bytes are there
+            return await code(
                 encode_envelope,
                 request,
                 api_version=api_version,
-                correlation_id=correlation_id,
+                correlation_id=client.correlation_id,
                 client_id=client.client_id,
                 principal=asked.principal,
                 client_host=client.host,
                 token_authenticated=client.token_authenticated,
+                body=body,
             )
 
         answer = await link.send(leader, envelope, timeout_ms=timeout_ms)
@@ -337,12 +374,9 @@ class NetworkControllerChannel:
                 if error is ErrorCode.UNSUPPORTED_VERSION
                 else ErrorCode.UNKNOWN_SERVER_ERROR,
             )
-        response = await self._offload(
-            decode_enveloped_response,
-            answer,
-            api_key=request.API_KEY,
-            api_version=api_version,
-            correlation_id=correlation_id,
-        )
+        frame = enveloped_response(answer, client.correlation_id)
+        if body is not None and not may_throttle(request.API_KEY, api_version, frame):
+            return ControllerAnswer(frame, answer.committed_end_offset)
+        _, response = await self._offload(decode_response, request.API_KEY, api_version, frame)
         # The envelope holds the answer to `request`, so it is of that request's response class.
         return ControllerAnswer(cast("Response", response), answer.committed_end_offset)

@@ -32,8 +32,7 @@ from moldau.protocol.messages import p73_assign_replicas_to_dirs as p73
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
 
-isr_logger = logging.getLogger("moldau.broker.isr")
-directory_logger = logging.getLogger("moldau.broker.directories")
+logger = logging.getLogger(__name__)
 
 
 PartitionKey = tuple[UUID, int]
@@ -227,9 +226,9 @@ class AlterPartitionSender(_Sender[tuple["Partition", IsrChange]]):
         if problem == self._problem:
             return
         if problem:
-            isr_logger.warning("%s", problem)
+            logger.warning("%s", problem)
         else:
-            isr_logger.info("the controller answers about in-sync replicas again")
+            logger.info("the controller answers about in-sync replicas again")
         self._problem = problem
 
 
@@ -344,9 +343,7 @@ class DirectoryAssignments(_Sender[UUID]):
                 self.waiting.setdefault(key, directory_id)
         if problem != self._problem:
             self._problem = problem
-            directory_logger.warning(
-                "directories of %d replicas not told yet: %s", len(batch), problem
-            )
+            logger.warning("directories of %d replicas not told yet: %s", len(batch), problem)
 
     def _request(self, batch: Mapping[PartitionKey, UUID]) -> p73.AssignReplicasToDirsRequest:
         directories: dict[UUID, dict[UUID, p73.TopicData]] = {}

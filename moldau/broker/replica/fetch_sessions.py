@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Registry
 
-logger = logging.getLogger("moldau.broker.fetch_sessions")
+logger = logging.getLogger(__name__)
 
 INVALID_SESSION_ID: Final = 0
 INITIAL_SESSION_EPOCH: Final = 0

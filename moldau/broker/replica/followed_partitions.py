@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from moldau.runtime.clock import Clock, TimerHandle
     from moldau.storage.log import Log
 
-logger = logging.getLogger("moldau.broker.replica.replication")
+logger = logging.getLogger(__name__)
 
 ORDINARY_ERRORS: Final = frozenset(
     {

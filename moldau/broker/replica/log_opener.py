@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from moldau.storage.log_directory import LogDirectory
     from moldau.storage.log_manager import LogManager
 
-logger = logging.getLogger("moldau.broker.replicas")
+logger = logging.getLogger(__name__)
 
 MAX_INLINE_OPENS: Final = 100
 """New logs made at once for one metadata change (about a millisecond each); the others follow while

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from moldau.storage.log import Log
     from moldau.storage.log_segments import ReadResult
 
-logger = logging.getLogger("moldau.broker.replica")
+logger = logging.getLogger(__name__)
 
 ACKS_ALL: Final = -1
 NO_REPLICA: Final = -1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from moldau.runtime.timers import TimerWheel, WheelTimer
     from moldau.server.request import Connection, RequestContext
 
-logger = logging.getLogger("moldau.broker.purgatory")
+logger = logging.getLogger(__name__)
 
 MAX_OPERATIONS: Final = 100_000
 """Operations that may wait in one purgatory; one more is answered at once, with what there is."""

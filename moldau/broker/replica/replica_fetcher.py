@@ -24,6 +24,7 @@ from moldau.broker.replica.followed_partitions import (
 )
 from moldau.broker.replica.follower_session import SESSION_ERRORS, FollowerAnswer, FollowerPosition
 from moldau.broker.replica.topic_stats import METRIC_PREFIX as TOPIC_METRIC_PREFIX
+from moldau.config.settings import KeyedSettings, of_key
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES, ReceiveMemory
@@ -46,9 +47,8 @@ if TYPE_CHECKING:
     from moldau.broker.replica.throttle import ReplicationQuota
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Meter, Registry
-    from moldau.storage.log_config import ConfigValues
 
-logger = logging.getLogger("moldau.broker.replica.replication")
+logger = logging.getLogger(__name__)
 
 FIRST_FETCH_BY_TOPIC_ID: Final = 13
 FIRST_FETCH_WITH_REPLICA_STATE: Final = 15
@@ -72,31 +72,19 @@ Endpoint = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class FetcherSettings:
-    """Kafka's `replica.*` settings (see `from_values`); the defaults are Kafka's.
+class FetcherSettings(KeyedSettings):
+    """What a node's configuration says of replication to it.
 
     `num_fetchers` is the count of connections per leader.
     """
 
-    num_fetchers: int = 1
-    wait_max_ms: int = 500
-    min_bytes: int = 1
-    partition_max_bytes: int = 1_048_576
-    response_max_bytes: int = 10_485_760
-    backoff_ms: int = 1_000
-    socket_timeout_ms: int = 30_000
-
-    @classmethod
-    def from_values(cls, values: ConfigValues) -> FetcherSettings:
-        return cls(
-            num_fetchers=values["num.replica.fetchers"],
-            wait_max_ms=values["replica.fetch.wait.max.ms"],
-            min_bytes=values["replica.fetch.min.bytes"],
-            partition_max_bytes=values["replica.fetch.max.bytes"],
-            response_max_bytes=values["replica.fetch.response.max.bytes"],
-            backoff_ms=values["replica.fetch.backoff.ms"],
-            socket_timeout_ms=values["replica.socket.timeout.ms"],
-        )
+    num_fetchers: int = of_key("num.replica.fetchers")
+    wait_max_ms: int = of_key("replica.fetch.wait.max.ms")
+    min_bytes: int = of_key("replica.fetch.min.bytes")
+    partition_max_bytes: int = of_key("replica.fetch.max.bytes")
+    response_max_bytes: int = of_key("replica.fetch.response.max.bytes")
+    backoff_ms: int = of_key("replica.fetch.backoff.ms")
+    socket_timeout_ms: int = of_key("replica.socket.timeout.ms")
 
 
 class FetcherMeters(NamedTuple):

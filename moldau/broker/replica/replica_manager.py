@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from moldau.storage.log import Log
     from moldau.storage.log_manager import LogManager
 
-logger = logging.getLogger("moldau.broker.replicas")
+logger = logging.getLogger(__name__)
 
 NO_PARTITIONS: Final[Mapping[int, Partition]] = {}
 PURGATORY_PREFIX: Final = "kafka.server:type=DelayedOperationPurgatory,name="

@@ -118,7 +118,7 @@ class Replication:
                 ports.broker_epoch,
                 ports.connector,
                 clock,
-                FetcherSettings.from_values(node_values),
+                FetcherSettings.from_config(node_values),
                 self.throttles.follower,
                 on_changed,
             ),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.storage.log_config import ConfigValues
 
-logger = logging.getLogger("moldau.broker.replica.replication")
+logger = logging.getLogger(__name__)
 
 UNLIMITED: Final = 2**63 - 1
 """The rate of a quota that holds no replica back, Kafka's default."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from moldau.protocol.types import TopicPartition
     from moldau.storage.log import Log
 
-logger = logging.getLogger("moldau.broker.replica")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)

@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from moldau.protocol.messages.p00_produce import (
@@ -63,20 +64,35 @@ def percentiles(name: str, values: Sequence[float], percents: Sequence[float]) -
     }
 
 
-class Timed(Protocol):
-    """Figures of something that takes its time."""
+@dataclass(slots=True)
+class Cost:
+    """What something took: seconds, CPU seconds of this process, and user and system CPU seconds
+    of others by their ids.
+    """
 
-    seconds: float
-    client_cpu_seconds: float
+    seconds: float = 0.0
+    own_cpu_seconds: float = 0.0
+    user_and_system: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+    def cpu_seconds(self, pid: int) -> float:
+        return sum(self.user_and_system[pid])
+
+    def share(self, pid: int) -> float:
+        """CPU seconds of a process in each second."""
+        return self.cpu_seconds(pid) / self.seconds
 
 
 @contextmanager
-def timed(figures: Timed) -> Iterator[None]:
-    """Take the seconds, and this process's CPU seconds, of what is inside; not when that fails."""
+def taken(*pids: int) -> Iterator[Cost]:
+    """What all inside takes; nothing when that fails. Raises: OSError"""
+    cost, before = Cost(), {pid: process_cpu_seconds(pid) for pid in pids}
     begin, cpu_begin = time.perf_counter(), time.process_time()
-    yield
-    figures.seconds = time.perf_counter() - begin
-    figures.client_cpu_seconds = time.process_time() - cpu_begin
+    yield cost
+    cost.seconds = time.perf_counter() - begin
+    cost.own_cpu_seconds = time.process_time() - cpu_begin
+    for pid, (user, system) in before.items():
+        user_now, system_now = process_cpu_seconds(pid)
+        cost.user_and_system[pid] = (user_now - user, system_now - system)
 
 
 def process_cpu_seconds(pid: int) -> tuple[float, float]:

@@ -14,10 +14,11 @@ import resource
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.cli.bench.figures import timed
+from moldau.cli.bench.figures import Cost, taken
+from moldau.cli.bench.plans import GroupsPlan
 from moldau.client import Admin, ClientConfig, KeyType, NewTopic
 from moldau.client.cluster.metadata_cache import Broker
 from moldau.client.errors import KafkaError, error_for
@@ -53,7 +54,6 @@ ANOTHER_ID: Final = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEM
 CONNECTS_AT_ONCE: Final = 50
 SPARE_DESCRIPTORS: Final = 100
 SETTLE_LIMIT_S: Final = 300.0
-CpuSeconds = Callable[[], float]
 
 
 @dataclass(slots=True)
@@ -323,47 +323,33 @@ async def _pause(leaving: asyncio.Event, seconds: float) -> bool:
     return not leaving.is_set()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupsPlan:
-    """How much is measured; `protocol` is "classic" or "consumer". The heartbeat interval is for
-    the classic one: with KIP-848 the broker says.
-    """
-
-    protocol: str
-    member_count: int = 1_000
-    partition_count: int = 1_000
-    idle_seconds: float = 10.0
-    heartbeat_ms: int = 3_000
-    replication_factor: int = -1
-
-
 @dataclass(slots=True)
 class Phase:
-    """What one phase took; `server_cpu_seconds` is None when no process was given."""
+    """What one phase took of this process, and of the coordinator's where its id is given."""
 
     name: str
-    seconds: float = 0.0
-    server_cpu_seconds: float | None = None
-    client_cpu_seconds: float = 0.0
-    heartbeat_count: int = 0
+    cost: Cost
+    pid: int | None
+    heartbeat_count: int
 
     def document(self) -> dict[str, object]:
+        server = None if self.pid is None else round(self.cost.cpu_seconds(self.pid), 3)
         return {
-            key: round(value, 3) if isinstance(value, float) else value
-            for key, value in asdict(self).items()
+            "name": self.name,
+            "seconds": round(self.cost.seconds, 3),
+            "server_cpu_seconds": server,
+            "client_cpu_seconds": round(self.cost.own_cpu_seconds, 3),
+            "heartbeat_count": self.heartbeat_count,
         }
 
 
 class GroupLoad:
     """One group in one protocol. Use `await GroupLoad.measure(…)`."""
 
-    def __init__(
-        self, plan: GroupsPlan, book: GroupBook, group_id: str, server_cpu: CpuSeconds | None
-    ) -> None:
+    def __init__(self, plan: GroupsPlan, book: GroupBook, group_id: str) -> None:
         self._plan = plan
         self._book = book
         self._group_id = group_id
-        self._server_cpu = server_cpu
         self._members: list[Member] = []
         self._connections: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -371,13 +357,11 @@ class GroupLoad:
         self.phases: list[Phase] = []
 
     @classmethod
-    async def measure(
-        cls, config: ClientConfig, plan: GroupsPlan, server_cpu: CpuSeconds | None = None
-    ) -> list[Phase]:
+    async def measure(cls, config: ClientConfig, plan: GroupsPlan) -> list[Phase]:
         """Run all phases on a topic and in a group of their own. Raises: KafkaError, OSError"""
-        _have_descriptors(plan.member_count)
+        _have_descriptors(plan.members)
         topic = group_id = f"bench-groups-{uuid.uuid4().hex[:12]}"
-        new_topic = NewTopic(topic, plan.partition_count, plan.replication_factor)
+        new_topic = NewTopic(topic, plan.partitions, plan.replication_factor)
         async with Admin(config=config) as admin:
             ids = await admin.create_topics([new_topic])
             try:
@@ -386,8 +370,8 @@ class GroupLoad:
                 found = (await admin.find_coordinators(KeyType.GROUP, [group_id]))[group_id]
                 if isinstance(found, KafkaError):
                     raise found
-                book = GroupBook(topic, ids[topic], plan.partition_count, plan.heartbeat_ms / 1000)
-                load = cls(plan, book, group_id, server_cpu)
+                book = GroupBook(topic, ids[topic], plan.partitions, plan.heartbeat_ms / 1000)
+                load = cls(plan, book, group_id)
                 try:
                     await load._connect(config, found)
                     await load._run()
@@ -411,7 +395,7 @@ class GroupLoad:
                 )
                 self._connections.append(connection)
 
-        await asyncio.gather(*(connect() for _ in range(self._plan.member_count + 1)))
+        await asyncio.gather(*(connect() for _ in range(self._plan.members + 1)))
         kind = MEMBER_KINDS[self._plan.protocol]
         self._members = [
             kind(number, self._group_id, connection, self._book)
@@ -469,15 +453,10 @@ class GroupLoad:
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
-        phase = Phase(name)
-        server_begin = None if self._server_cpu is None else self._server_cpu()
-        heartbeats = self._book.heartbeat_count
-        with timed(phase):
+        pid, heartbeats = self._plan.pid, self._book.heartbeat_count
+        with taken(*([] if pid is None else [pid])) as cost:
             yield
-        if self._server_cpu is not None and server_begin is not None:
-            phase.server_cpu_seconds = self._server_cpu() - server_begin
-        phase.heartbeat_count = self._book.heartbeat_count - heartbeats
-        self.phases.append(phase)
+        self.phases.append(Phase(name, cost, pid, self._book.heartbeat_count - heartbeats))
 
     async def _close(self) -> None:
         tasks = list(self._tasks)

@@ -35,6 +35,7 @@ from typing import Final
 
 from moldau.cli.bench.figures import memory_bytes, percentile, process_cpu_seconds
 from moldau.cli.bench.image_loading import BROKER, CONTROLLER, SNAPSHOT, LoadFigures
+from moldau.cli.bench.plans import MetadataPlan
 from moldau.cli.output import progress_bar
 from moldau.client import Admin
 from moldau.client.admin.cluster import CLIENT_SOFTWARE
@@ -42,6 +43,8 @@ from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.config.client import AdminConfig, ClientConfig, parse_address
 from moldau.client.errors import KafkaError, raise_for
+from moldau.local.layout import PortHolder
+from moldau.local.watchdog import Watchdog
 from moldau.metadata.features import SUPPORTED_FEATURES, range_entries
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
@@ -61,8 +64,6 @@ from moldau.raft import METADATA_DIRECTORY
 from moldau.runtime.event_loop import new_event_loop
 from moldau.runtime.fault_words import words_of
 from moldau.testing import Cluster
-from moldau.testing.layout import PortHolder
-from moldau.testing.watchdog import Watchdog
 
 CONTROLLER_COUNT: Final = 3
 BROKER_COUNT: Final = 3
@@ -95,18 +96,6 @@ SEEN_POLL_S: Final = 0.001
 RETRY_S: Final = 0.01
 SEEN_DEADLINE_S: Final = 30.0
 FAILOVER_DEADLINE_S: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataPlan:
-    """What is created, changed and restarted, and how often."""
-
-    partition_count: int = 100_000
-    partitions_per_topic: int = 10
-    sample_count: int = 50
-    kill_count: int = 5
-    restart_count: int = 3
-    load_count: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +261,8 @@ class _Measurement:
         phantom = PhantomBroker(controllers)
         try:
             await phantom.start()
-            with progress_bar("creating partitions", self._plan.partition_count) as bar:
-                count, per_topic = self._plan.partition_count, self._plan.partitions_per_topic
+            with progress_bar("creating partitions", self._plan.partitions) as bar:
+                count, per_topic = self._plan.partitions, self._plan.partitions_per_topic
                 self.figures.creation = await create_partitions(
                     brokers, count, per_topic, bar.move_to
                 )
@@ -298,15 +287,15 @@ class _Measurement:
     async def _measure_changes(self, cluster: Cluster, brokers: ClusterClient) -> None:
         await brokers.refresh_metadata([])
         await one_change(brokers, cluster.broker_ids, "change-first")  # opens the connections
-        with progress_bar("creating single topics", self._plan.sample_count) as bar:
-            for number in range(self._plan.sample_count):
+        with progress_bar("creating single topics", self._plan.samples) as bar:
+            for number in range(self._plan.samples):
                 sample = await one_change(brokers, cluster.broker_ids, f"change-{number:06d}")
                 self.figures.changes.append(sample)
                 bar.move_to(number + 1)
 
     async def _measure_failovers(self, cluster: Cluster, brokers: ClusterClient) -> None:
-        with progress_bar("killing the active controller", self._plan.kill_count) as bar:
-            for number in range(self._plan.kill_count):
+        with progress_bar("killing the active controller", self._plan.kills) as bar:
+            for number in range(self._plan.kills):
                 active_id = await asyncio.to_thread(cluster.active_controller_id)
 
                 async def kill(node_id: int = active_id) -> None:
@@ -328,8 +317,8 @@ class _Measurement:
             node = cluster.node(RESTARTED_BROKER)
             with node.config_path.open("a", encoding="utf-8") as properties:
                 properties.write(f"\nmoldau.http.listener={HOST}:{port}\n")
-            with progress_bar("starting a broker", self._plan.restart_count) as bar:
-                for number in range(self._plan.restart_count):
+            with progress_bar("starting a broker", self._plan.repeats) as bar:
+                for number in range(self._plan.repeats):
                     # One that led something and handed it on may come back at once; of one that did
                     # not, the controller waits for the session's end first, as Kafka's.
                     others = [each for each in cluster.broker_ids if each != RESTARTED_BROKER]
@@ -344,8 +333,8 @@ class _Measurement:
         _run_child(SNAPSHOT, copies / "log", copies / SNAPSHOT)
         expected = self.figures.creation.partition_count
         cases = [(role, source) for role in (BROKER, CONTROLLER) for source in (SNAPSHOT, "log")]
-        with progress_bar("loading the image", self._plan.load_count * len(cases)) as bar:
-            for number in range(self._plan.load_count):
+        with progress_bar("loading the image", self._plan.repeats * len(cases)) as bar:
+            for number in range(self._plan.repeats):
                 for index, (role, source) in enumerate(cases):
                     loaded = LoadFigures(**json.loads(_run_child(role, copies / source, config)))
                     if loaded.partition_count < expected:

@@ -13,7 +13,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.cli.bench.figures import payload, percentiles, produce_request, timed
+from moldau.cli.bench.figures import Cost, payload, percentiles, produce_request, taken
+from moldau.cli.bench.plans import ConsumePlan, LatencyPlan, ProducePlan
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.metadata_cache import TopicMetadata
 from moldau.client.errors import KafkaError, raise_for
@@ -52,8 +53,7 @@ class Figures:
     record_count: int = 0
     record_bytes: int = 0
     request_count: int = 0
-    seconds: float = 0.0
-    client_cpu_seconds: float = 0.0
+    cost: Cost = field(default_factory=Cost)
     latencies_ms: list[float] = field(default_factory=list)
 
     def answered(self, begin: float, record_count: int, record_bytes: int) -> None:
@@ -65,43 +65,29 @@ class Figures:
 
     def document(self) -> dict[str, object]:
         """As JSON shows it; MB are 10^6 bytes."""
-        megabytes = self.record_bytes / 1e6
+        megabytes, seconds = self.record_bytes / 1e6, self.cost.seconds
         return {
             "records": self.record_count,
             "requests": self.request_count,
-            "seconds": round(self.seconds, 3),
-            "records_per_second": round(self.record_count / self.seconds),
-            "mb_per_second": round(megabytes / self.seconds, 2),
-            "client_cpu_seconds_per_gb": round(self.client_cpu_seconds / (megabytes / 1e3), 3)
+            "seconds": round(seconds, 3),
+            "records_per_second": round(self.record_count / seconds),
+            "mb_per_second": round(megabytes / seconds, 2),
+            "client_cpu_seconds_per_gb": round(self.cost.own_cpu_seconds / (megabytes / 1e3), 3)
             if megabytes
             else None,
             **percentiles("latency", self.latencies_ms, PERCENTILES),
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceLoad:
-    """What to send: `record_count` records of `record_bytes` in batches of about `batch_bytes`."""
-
-    topic: str
-    record_count: int
-    record_bytes: int
-    batch_bytes: int
-    acks: int
-    in_flight_count: int
-    codec: Codec
-    idempotent: bool
-
-
-async def run_produce(client: ClusterClient, figures: Figures, load: ProduceLoad) -> None:
-    """Send the whole load, `in_flight_count` requests at a time per partition."""
-    topic = await described_topic(client, load.topic)
-    share, rest = divmod(load.record_count, len(topic.partitions))
-    with timed(figures):
+async def run_produce(client: ClusterClient, figures: Figures, plan: ProducePlan) -> None:
+    """Send the whole load, `in_flight` requests at a time per partition."""
+    topic = await described_topic(client, plan.topic)
+    share, rest = divmod(plan.records, len(topic.partitions))
+    with taken() as figures.cost:
         await asyncio.gather(
             *(
                 _produce_partition(
-                    client, figures, load, topic, partition, share + (partition < rest)
+                    client, figures, plan, topic, partition, share + (partition < rest)
                 )
                 for partition in sorted(topic.partitions)
             )
@@ -111,39 +97,39 @@ async def run_produce(client: ClusterClient, figures: Figures, load: ProduceLoad
 async def _produce_partition(
     client: ClusterClient,
     figures: Figures,
-    load: ProduceLoad,
+    plan: ProducePlan,
     topic: TopicMetadata,
     partition: int,
     record_count: int,
 ) -> None:
-    per_batch = max(1, load.batch_bytes // (load.record_bytes + 8))
-    producer_id, producer_epoch = await _producer_id(client) if load.idempotent else (-1, -1)
-    leader_id = await client.leader_of(load.topic, partition)
-    value = payload(load.record_bytes)
+    per_batch = max(1, plan.batch_bytes // (plan.record_bytes + 8))
+    producer_id, producer_epoch = await _producer_id(client) if plan.idempotent else (-1, -1)
+    leader_id = await client.leader_of(plan.topic, partition)
+    value = payload(plan.record_bytes)
     sequence = 0
     waiting: deque[asyncio.Task[None]] = deque()
 
     async def send(batch: bytearray, count: int) -> None:
         request = produce_request(
-            topic.name, {partition: batch}, acks=load.acks, topic_id=topic.topic_id
+            topic.name, {partition: batch}, acks=plan.acks.number, topic_id=topic.topic_id
         )
         begin = time.perf_counter()
         await _send(client, leader_id, request)
-        figures.answered(begin, count, count * load.record_bytes)
+        figures.answered(begin, count, count * plan.record_bytes)
 
     template = b""
     template_count = 0
     while record_count > 0:
         count = min(per_batch, record_count)
-        if load.idempotent or count != template_count:
+        if plan.idempotent or count != template_count:
             now_ms = time.time_ns() // 1_000_000
             template = bytes(
                 encode_batch(
                     [Record(i, now_ms, None, value) for i in range(count)],
-                    codec=load.codec,
+                    codec=Codec[plan.codec.name],
                     producer_id=producer_id,
                     producer_epoch=producer_epoch,
-                    base_sequence=sequence if load.idempotent else -1,
+                    base_sequence=sequence if plan.idempotent else -1,
                 )
             )
             template_count = count
@@ -152,7 +138,7 @@ async def _produce_partition(
         waiting.append(task)
         sequence = (sequence + count) % SEQUENCE_LIMIT
         record_count -= count
-        while len(waiting) >= load.in_flight_count:
+        while len(waiting) >= plan.in_flight:
             await waiting.popleft()
     while waiting:
         await waiting.popleft()
@@ -166,38 +152,31 @@ async def _send(client: ClusterClient, leader_id: int, request: ProduceRequest) 
     raise_for(answered.error_code, answered.error_message, what)
 
 
-async def run_latency(
-    client: ClusterClient,
-    figures: Figures,
-    *,
-    topic_name: str,
-    record_bytes: int,
-    acks: int,
-    rate_per_second: int,
-    seconds: float,
-) -> None:
+async def run_latency(client: ClusterClient, figures: Figures, plan: LatencyPlan) -> None:
     """Single records at a fixed rate; a late one is still sent, and its wait counts (no
     coordinated omission).
     """
-    topic = await described_topic(client, topic_name)
-    leader_id = await client.leader_of(topic_name, 0)
-    value = payload(record_bytes)
+    topic = await described_topic(client, plan.topic)
+    leader_id = await client.leader_of(topic.name, 0)
+    value = payload(plan.record_bytes)
     running: set[asyncio.Task[None]] = set()
 
     async def send(due: float) -> None:
         batch = encode_batch([Record(0, time.time_ns() // 1_000_000, None, value)])
-        request = produce_request(topic_name, {0: batch}, acks=acks, topic_id=topic.topic_id)
+        request = produce_request(
+            topic.name, {0: batch}, acks=plan.acks.number, topic_id=topic.topic_id
+        )
         await _send(client, leader_id, request)
-        figures.answered(due, 1, record_bytes)
+        figures.answered(due, 1, plan.record_bytes)
 
     def ended(task: asyncio.Task[None]) -> None:
         if task.cancelled() or task.exception() is None:
             running.discard(task)
 
-    with timed(figures):
+    with taken() as figures.cost:
         begin = time.perf_counter()
-        for number in range(int(rate_per_second * seconds)):
-            due = begin + number / rate_per_second
+        for number in range(plan.records):
+            due = begin + number / plan.rate
             pause = due - time.perf_counter()
             if pause > 0:
                 await asyncio.sleep(pause)
@@ -207,20 +186,13 @@ async def run_latency(
         await asyncio.gather(*running)
 
 
-async def run_consume(
-    client: ClusterClient,
-    figures: Figures,
-    *,
-    topic_name: str,
-    fetch_bytes: int,
-    record_limit: int | None,
-) -> None:
+async def run_consume(client: ClusterClient, figures: Figures, plan: ConsumePlan) -> None:
     """Fetch every partition from its start to the end it has now."""
-    topic = await described_topic(client, topic_name)
-    with timed(figures):
+    topic = await described_topic(client, plan.topic)
+    with taken() as figures.cost:
         await asyncio.gather(
             *(
-                _consume_partition(client, figures, topic, partition, fetch_bytes, record_limit)
+                _consume_partition(client, figures, plan, topic, partition)
                 for partition in sorted(topic.partitions)
             )
         )
@@ -229,11 +201,11 @@ async def run_consume(
 async def _consume_partition(
     client: ClusterClient,
     figures: Figures,
+    plan: ConsumePlan,
     topic: TopicMetadata,
     partition: int,
-    fetch_bytes: int,
-    record_limit: int | None,
 ) -> None:
+    fetch_bytes, record_limit = plan.fetch_bytes, plan.records
     leader_id = await client.leader_of(topic.name, partition)
     position = await _offset(client, leader_id, topic.name, partition, EARLIEST)
     end = await _offset(client, leader_id, topic.name, partition, LATEST)

@@ -18,7 +18,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from moldau.cli.bench.figures import payload, percentiles, produce_request, timed
+from moldau.cli.bench.figures import Cost, payload, percentiles, produce_request, taken
+from moldau.cli.bench.plans import TransactionsPlan
 from moldau.cli.bench.records import described_topic
 from moldau.client import Admin, ClientConfig, NewTopic
 from moldau.client.cluster.cluster_client import ClusterClient, Versions
@@ -227,32 +228,13 @@ class TransactionalProducer:
             await asyncio.sleep(RETRY_PAUSE_S)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionsPlan:
-    """What is measured: for each of `partition_counts`, `seconds` of transactions of so many
-    partitions by `producer_count` producers at once.
-
-    `topic` None makes one for the time. `transaction_version` None takes what is finalized.
-    """
-
-    partition_counts: Sequence[int] = (1, 10, 100)
-    producer_count: int = 8
-    seconds: float = 10.0
-    warm_up_seconds: float = 3.0
-    record_bytes: int = 100
-    topic: str | None = None
-    replication_factor: int = -1
-    transaction_version: int | None = None
-
-
 @dataclass(slots=True)
 class TransactionFigures:
     """One number of partitions; times in milliseconds."""
 
     partition_count: int
-    seconds: float = 0.0
+    cost: Cost = field(default_factory=Cost)
     retry_count: int = 0
-    client_cpu_seconds: float = 0.0
     latencies_ms: list[float] = field(default_factory=list)
     commit_latencies_ms: list[float] = field(default_factory=list)
 
@@ -261,12 +243,12 @@ class TransactionFigures:
         return {
             "partitions": self.partition_count,
             "commits": count,
-            "seconds": round(self.seconds, 3),
-            "commits_per_second": round(count / self.seconds, 1),
+            "seconds": round(self.cost.seconds, 3),
+            "commits_per_second": round(count / self.cost.seconds, 1),
             **percentiles("latency", self.latencies_ms, PERCENTILES),
             **percentiles("commit", self.commit_latencies_ms, PERCENTILES),
             "retries": self.retry_count,
-            "client_cpu_percent": round(self.client_cpu_seconds / self.seconds * 100, 1),
+            "client_cpu_percent": round(self.cost.own_cpu_seconds / self.cost.seconds * 100, 1),
         }
 
 
@@ -310,7 +292,7 @@ async def _producers(
     """Producers with their ids, each with connections of its own."""
     run_id = uuid.uuid4().hex[:12]
     producers = []
-    for number in range(plan.producer_count):
+    for number in range(plan.producers):
         client = ClusterClient(config)
         stack.push_async_callback(client.close)
         topic = await _described(client, topic_name, max(plan.partition_counts))
@@ -342,7 +324,7 @@ async def _measure(
     await _commit_for(producers, warm_up, plan.warm_up_seconds)
     figures = TransactionFigures(partition_count)
     retries_before = sum(each.retry_count for each in producers)
-    with timed(figures):
+    with taken() as figures.cost:
         await _commit_for(producers, figures, plan.seconds)
     figures.retry_count = sum(each.retry_count for each in producers) - retries_before
     return figures

@@ -15,7 +15,8 @@ from typing import Any, Final, Self, TypeVar, Unpack
 from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser, Versions
 from moldau.client.cluster.coordinators import CoordinatorCall, Coordinators
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
-from moldau.client.config.client import AdminConfig, AdminSettings, ClientConfig
+from moldau.client.config.client import AdminConfig, ClientConfig
+from moldau.client.config.keywords import AdminSettings
 from moldau.client.errors import (
     BrokerError,
     KafkaError,

@@ -312,7 +312,7 @@ class Connections:
             max_response_bytes=max(DEFAULT_MAX_FRAME_BYTES, fetch_bytes + ROOM_BYTES),
             send_buffer_bytes=config.send_buffer_bytes,
             receive_buffer_bytes=config.receive_buffer_bytes,
-            authenticator=security.authenticate if security.credentials is not None else None,
+            authenticator=None if security.login is None else security.login.authenticate,
         )
 
     async def _find_out_protocol(self, address: Address, timeout_ms: int) -> None:
@@ -333,7 +333,7 @@ class Connections:
         """Ask a listener that closed the last connection at its first request whether it wants
         SASL. Raises: AuthenticationFailed when it does.
         """
-        if self._security.credentials is not None:
+        if self._security.login is not None:
             return
         offered = await _offered_mechanisms(connection)
         if offered:

@@ -11,7 +11,6 @@ after the last call of `topic` or `used` for it.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
@@ -39,6 +38,7 @@ from moldau.protocol.messages.p03_metadata import (
 )
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import UnsupportedByPeer
+from moldau.text import nearest_names
 
 NEVER: Final = float("inf")
 
@@ -290,7 +290,7 @@ class MetadataUpdates:
             return ""
         if code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return f"cannot be used: {code.name}: {code.message}"
-        near = difflib.get_close_matches(name, self._cache.topics)
+        near = nearest_names(name, self._cache.topics, most=3)
         return "does not exist" + (f" (there is {', '.join(near)})" if near else "")
 
     def _failed(self, error: BaseException) -> None:

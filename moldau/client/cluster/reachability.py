@@ -10,7 +10,7 @@ from moldau.runtime.clock import Clock
 
 Address: TypeAlias = tuple[str, int]
 
-logger: Final = logging.getLogger("moldau.client.cluster")
+logger: Final = logging.getLogger(__name__)
 
 FIRST_PAUSE_MS: Final = 10_000.0
 LONGEST_PAUSE_MS: Final = 300_000.0

@@ -1,1 +1,1 @@
-"""Every setting of the clients: tables, parsing, typed keyword arguments."""
+"""Configurations of clients: how settings are given and shown, and what excludes what."""

@@ -1,9 +1,9 @@
 """A set of settings: from keyword arguments, mappings and files to one immutable value.
 
-Owns the way from given settings to a complete, checked set, the names in all their spellings, how a
-set is shown, and the keys of Kafka's Java clients that are not served. Must not know single keys of
-our own. Invariants: a set that exists is usable as it is; a setting that cannot be used is one
-clear error that names the key; secrets are never shown.
+Owns the way from given settings to a complete, checked set, the names in all their spellings, and
+how a set is shown. Must not know single keys: they are rows of `config/client_keys.tsv`.
+Invariants: a set that exists is usable as it is; a setting that cannot be used is one clear error
+that names the key; secrets are never shown.
 """
 
 from __future__ import annotations
@@ -11,16 +11,23 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping
-from functools import cache
-from types import MappingProxyType
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
-from moldau.client.config.keys import REDACTED, Key
 from moldau.client.errors import ConfigurationError
 from moldau.config import ConfigError, read_properties_file
+from moldau.config.client_keys import (
+    CLIENT,
+    attribute,
+    client_keys,
+    served_by,
+    served_names,
+    unserved_client_keys,
+)
+from moldau.config.definition import HIDDEN, ConfigKey, Status
+from moldau.config.values import value_of
+from moldau.text import did_you_mean
 
-WHERE_LISTED: Final = "docs/compatibility.md"
-_JAVA_KEYS: Final = os.path.join(os.path.dirname(__file__), "java_keys.tsv")
+WHERE_LISTED: Final = "; docs/compatibility.md lists them"
 
 
 class UnusedSetting(UserWarning):
@@ -47,22 +54,17 @@ class Settings:
     """Base of every client's configuration. Values are attributes, and cannot be changed.
 
     Attributes:
+        KEYS: the settings that this kind of client has, by the names of the attributes.
         given: the names (with underscores) of the settings that are not left at their defaults.
     """
 
-    KEYS: ClassVar[Mapping[str, Key]] = MappingProxyType({})
-    KIND: ClassVar[str] = "client"
+    KIND: ClassVar[str] = CLIENT
+    KEYS: ClassVar[Mapping[str, ConfigKey]]
 
     given: frozenset[str]
 
     def __init_subclass__(cls) -> None:
-        own = {name: value for name, value in vars(cls).items() if isinstance(value, Key)}
-        for name in own:
-            delattr(cls, name)
-        inherited: dict[str, Key] = {}
-        for base in reversed(cls.__mro__[1:]):
-            inherited.update(vars(base).get("KEYS", {}))
-        cls.KEYS = MappingProxyType({**inherited, **own})
+        cls.KEYS = client_keys(cls.KIND)
 
     def _load(self, given: Mapping[str, object]) -> None:
         """Take over names in either spelling, convert, fill in the defaults, check."""
@@ -71,15 +73,15 @@ class Settings:
         for name, value in given.items():
             if not isinstance(name, str):
                 raise ConfigurationError(f"{name!r}: the name of a setting is text")
-            spelled = name.replace(".", "_")
+            spelled = attribute(name)
             key = self.KEYS.get(spelled)
             if key is None:
                 if self._is_without_effect(name, value):
                     unused.append(name)
                 continue
             if spelled in values:
-                raise ConfigurationError(f"{dotted(spelled)} is given twice")
-            values[spelled] = key.value(dotted(spelled), value)
+                raise ConfigurationError(f"{key.name} is given twice")
+            values[spelled] = _converted(key, value)
         attributes = vars(self)
         attributes["given"] = frozenset(values)
         for name, key in self.KEYS.items():
@@ -90,7 +92,6 @@ class Settings:
         self._check()
 
     def _check(self) -> None: ...
-
     def _settle(self, **values: object) -> None:
         """Set values that depend on several keys; for `_check`."""
         vars(self).update(values)
@@ -163,29 +164,21 @@ class Settings:
         return {dotted(name): getattr(self, name) for name in sorted(self.given)}
 
     def _is_without_effect(self, name: str, value: object) -> bool:
-        """Whether an unserved key deserves a warning. Raises ConfigurationError for a refused or
-        unknown one.
+        """Whether a key that this client does not serve deserves a warning. Raises
+        ConfigurationError for a refused or unknown one.
         """
-        key = dotted(name)
-        if key in java_keys():
-            harmless, reason = java_keys()[key]
-            shown = str(value).lower() if isinstance(value, bool) else str(value)
-            if value is None or shown in harmless:
-                return False
-            if reason:
-                raise ConfigurationError(f"{key}: {reason}")
-            return True
-        for kind in all_kinds():
-            if name.replace(".", "_") not in kind.KEYS:
-                continue
+        key = unserved_client_keys().get(dotted(name))
+        if key is not None:
+            return _is_ignored(key, value)
+        for kind in served_by(name):
             if "." in name:
                 # It is usual to have one file for several clients.
                 return True
-            raise ConfigurationError(f"{name}: a setting of the {kind.KIND}, not the {self.KIND}")
+            raise ConfigurationError(f"{name}: a setting of the {kind}, not the {self.KIND}")
         known: Iterable[str] = self.KEYS
         if "." in name:
-            known = [*map(dotted, known), *java_keys()]
-        raise ConfigurationError(f"{name}: no such setting{_nearest(name, known)}")
+            known = [*map(dotted, known), *unserved_client_keys()]
+        raise _unknown(name, known)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} cannot be changed; make another one")
@@ -202,7 +195,7 @@ class Settings:
 
     def __repr__(self) -> str:
         shown = ", ".join(
-            f"{name}={REDACTED if self.KEYS[name].sensitive else repr(getattr(self, name))}"
+            f"{name}={HIDDEN if self.KEYS[name].sensitive else repr(getattr(self, name))}"
             for name in sorted(self.given)
         )
         return f"{type(self).__name__}({shown})"
@@ -212,53 +205,42 @@ def dotted(name: str) -> str:
     return name.replace("_", ".")
 
 
-@cache
-def java_keys() -> Mapping[str, tuple[tuple[str, ...], str]]:
-    """The keys of Kafka's Java clients that are not served: the values that mean what happens here
-    anyway, and for refused keys the reason. These would silently behave otherwise than they say;
-    the others only concern the Java process around the client, or how a broker checks a token, and
-    get one warning.
-    """
-    found = {}
-    with open(_JAVA_KEYS, encoding="utf-8") as file:
-        next(file)
-        for line in file:
-            status, key, values, reason = line.rstrip("\n").split("\t")
-            harmless = tuple(values.split("|")) if values else ()
-            found[key] = (harmless if status == "refused" else (*harmless, ""), reason)
-    return found
-
-
-def all_kinds() -> tuple[type[Settings], ...]:
-    from moldau.client.config.client import AdminConfig
-    from moldau.client.config.consumer import ConsumerConfig
-    from moldau.client.config.producer import ProducerConfig
-
-    return ProducerConfig, ConsumerConfig, AdminConfig
-
-
 def check_property(name: str, value: str) -> None:
     """Raises ConfigurationError: no client has a setting of that dotted name, or it cannot have
     that value.
     """
-    for kind in all_kinds():
-        if (key := kind.KEYS.get(name.replace(".", "_"))) is not None:
-            key.value(name, value)
-            return
-    if name in java_keys():
-        return
-    known = {dotted(each) for kind in all_kinds() for each in kind.KEYS}
-    raise ConfigurationError(f"{name}: no such setting{_nearest(name, known)}")
+    keys = [*served_by(name).values()]
+    if keys:
+        _converted(keys[0], value)
+    elif name not in unserved_client_keys():
+        raise _unknown(name, served_names())
 
 
 def is_secret(name: str) -> bool:
     """Whether a setting's value is never shown; those that are not known are not."""
-    keys = (kind.KEYS.get(name.replace(".", "_")) for kind in all_kinds())
-    return any(key is not None and key.sensitive for key in keys)
+    return any(key.sensitive for key in served_by(name).values())
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches
+def _converted(key: ConfigKey, given: object) -> Any:
+    try:
+        return value_of(key, given)
+    except ConfigError as error:
+        raise ConfigurationError(str(error)) from None
 
-    matches = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {matches[0]}?" if matches else f"; {WHERE_LISTED} lists them"
+
+def _is_ignored(key: ConfigKey, value: object) -> bool:
+    """Whether a value has no effect although it says something. Raises ConfigurationError: it is
+    refused.
+    """
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return False
+    if key.status is Status.IGNORED:
+        return text not in ("", key.default)
+    if key.validator is None or not key.validator.accepts(text):
+        raise ConfigurationError(f"{key.name}: {key.note}")
+    return False
+
+
+def _unknown(name: str, known: Iterable[str]) -> ConfigurationError:
+    return ConfigurationError(f"{name}: no such setting{did_you_mean(name, known, WHERE_LISTED)}")

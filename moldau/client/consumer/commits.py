@@ -52,7 +52,7 @@ from moldau.protocol.messages.p09_offset_fetch import (
 )
 from moldau.protocol.types import ZERO_UUID, by_topic
 
-logger: Final = logging.getLogger("moldau.client.consumer")
+logger: Final = logging.getLogger(__name__)
 
 Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 CommitCallback: TypeAlias = Callable[[Offsets, KafkaError | None], object]

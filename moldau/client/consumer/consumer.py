@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, Generic, Self, Unpack
 
 from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
 from moldau.client.cluster.signal import Signal
-from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
+from moldau.client.config.consumer import ConsumerConfig
+from moldau.client.config.keywords import ConsumerSettings
 from moldau.client.consumer import arguments
 from moldau.client.consumer.core.fetch_buffer import FetchBuffer
 from moldau.client.consumer.core.partition_records import (

@@ -40,7 +40,7 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 
-logger: Final = logging.getLogger("moldau.client.consumer")
+logger: Final = logging.getLogger(__name__)
 
 REGEX_VERSION: Final = 1
 """From this version on a heartbeat can carry a regular expression."""

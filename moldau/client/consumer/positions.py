@@ -61,7 +61,7 @@ from moldau.runtime.connection import UnsupportedByPeer
 if TYPE_CHECKING:
     from moldau.client.consumer.commits import Commits
 
-logger: Final = logging.getLogger("moldau.client.consumer")
+logger: Final = logging.getLogger(__name__)
 
 
 CONSUMER_REPLICA_ID: Final = -1

@@ -118,40 +118,40 @@ class Appender:
         when key, value or headers are not bytes.
         """
         known = self._topics.get(topic)
-        if known is None:
-            return self._hold(self.held, topic, value, key, headers, partition, timestamp_ms)
-        if partition is not None:
-            if partition >= len(known.queues):
-                return self._hold(
-                    self.out_of_range, topic, value, key, headers, partition, timestamp_ms
-                )
-            queue = known.queues[partition]
-        elif self._chooses_by_key:
-            if key is None or self._ignore_keys:
-                queue = known.sticky or self._accumulator.sticky_queue(
-                    known, self._clock.monotonic_ms()
-                )
-            else:
-                queue = known.queues[murmur2_partition(key, len(known.queues))]
+        outcome: Outcome | None
+        if known is None or (partition is not None and partition >= len(known.queues)):
+            held = self.held if known is None else self.out_of_range
+            outcome, index = self._hold(held, topic, value, key, headers, partition, timestamp_ms)
         else:
-            queue = known.queues[self._custom(known, key, value)]
-        try:
-            index = queue.appender.append(timestamp_ms, key, value, headers)
-        except (TypeError, ValueError, BufferError, OverflowError) as error:
-            raise unfit(error, key, value, headers) from error
-        if index < 0:
-            is_free = self._chooses_by_key and (key is None or self._ignore_keys)
-            placed = self._make_room(
-                known, queue, is_free and partition is None, key, value, headers
-            )
-            if placed is None:
-                return None
-            queue = placed
-            index = queue.appender.append(timestamp_ms, key, value, headers)
-        batch = queue.filling
-        assert batch is not None
+            if partition is not None:
+                queue = known.queues[partition]
+            elif self._chooses_by_key:
+                if key is None or self._ignore_keys:
+                    queue = known.sticky or self._accumulator.sticky_queue(
+                        known, self._clock.monotonic_ms()
+                    )
+                else:
+                    queue = known.queues[murmur2_partition(key, len(known.queues))]
+            else:
+                queue = known.queues[self._custom(known, key, value)]
+            try:
+                index = queue.appender.append(timestamp_ms, key, value, headers)
+            except (TypeError, ValueError, BufferError, OverflowError) as error:
+                raise unfit(error, key, value, headers) from error
+            if index < 0:
+                is_free = self._chooses_by_key and (key is None or self._ignore_keys)
+                placed = self._make_room(
+                    known, queue, is_free and partition is None, key, value, headers
+                )
+                if placed is None:
+                    return None
+                queue = placed
+                index = queue.appender.append(timestamp_ms, key, value, headers)
+            outcome = queue.filling
+        if outcome is None:
+            return None
         return Delivery(
-            batch,
+            outcome,
             index,
             timestamp_ms,
             -1 if key is None else len(key),
@@ -224,7 +224,8 @@ class Appender:
         headers: RecordHeaders,
         partition: int | None,
         timestamp_ms: int,
-    ) -> Delivery | None:
+    ) -> tuple[HeldRecords | None, int]:
+        """Keep a record until its partition is known; without a place when there is no room."""
         if topic not in held:
             self.check_topic(topic)
         self._checked_size(key, value, headers)
@@ -235,7 +236,7 @@ class Appender:
         accumulator = self._accumulator
         if not accumulator.reserve(size_bytes):
             self.wake()
-            return None
+            return None, -1
         group = held.get(topic)
         if group is None:
             group = self._new_group(held, topic, partition)
@@ -244,13 +245,7 @@ class Appender:
         group.records.append(
             HeldRecord(partition, timestamp_ms, key, value, tuple(headers), size_bytes)
         )
-        return Delivery(
-            group,
-            index,
-            timestamp_ms,
-            -1 if key is None else len(key),
-            -1 if value is None else len(value),
-        )
+        return group, index
 
     def _new_group(
         self, held: dict[str, HeldRecords], topic: str, partition: int | None

@@ -18,7 +18,7 @@ from moldau.client.records import RecordMetadata
 OnDelivery: TypeAlias = Callable[[RecordMetadata | None, Exception | None], object]
 """Called with a record's outcome: its metadata, or the error."""
 
-_LOG: Final = logging.getLogger("moldau.client.producer")
+_LOG: Final = logging.getLogger(__name__)
 
 
 def tell(callback: OnDelivery, metadata: RecordMetadata | None, error: Exception | None) -> None:

@@ -14,7 +14,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, cast
 
 from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
-from moldau.client.config.producer import ProducerConfig, ProducerSettings
+from moldau.client.config.keywords import ProducerSettings
+from moldau.client.config.producer import ProducerConfig
 from moldau.client.errors import (
     ClientClosed,
     ConfigurationError,
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 ROOM_SHARE: Final = 8
 """`wait_for_room` waits until this part of `buffer.memory` is free."""
 
-_LOG: Final = logging.getLogger("moldau.client.producer")
+_LOG: Final = logging.getLogger(__name__)
 _running_loop = asyncio.get_running_loop
 
 

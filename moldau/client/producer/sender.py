@@ -42,7 +42,7 @@ from moldau.runtime.clock import TimerHandle
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
 from moldau.runtime.fault_words import words_of
 
-_LOG: Final = logging.getLogger("moldau.client.producer")
+_LOG: Final = logging.getLogger(__name__)
 
 
 UNWRITABLE_PAUSE_MS: Final = 2.0

@@ -52,7 +52,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.fault_words import words_of
 
-logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
+logger: Final[logging.Logger] = logging.getLogger(__name__)
 
 _S = TransactionState
 

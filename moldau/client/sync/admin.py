@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Unpack
 
 from moldau.client import Admin as AsyncAdmin
-from moldau.client.config.client import AdminConfig, AdminSettings, ClientConfig
+from moldau.client.config.client import AdminConfig, ClientConfig
+from moldau.client.config.keywords import AdminSettings
 from moldau.client.sync.client import BlockingClient, face_of
 
 

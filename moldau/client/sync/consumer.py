@@ -13,7 +13,8 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Self, Unpack
 
-from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
+from moldau.client.config.consumer import ConsumerConfig
+from moldau.client.config.keywords import ConsumerSettings
 from moldau.client.consumer.consumer import Consumer as AsyncConsumer
 from moldau.client.consumer.core.subscription_state import RebalanceListener
 from moldau.client.errors import KafkaError

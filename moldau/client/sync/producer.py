@@ -16,7 +16,8 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar, Unpack
 
-from moldau.client.config.producer import ProducerConfig, ProducerSettings
+from moldau.client.config.keywords import ProducerSettings
+from moldau.client.config.producer import ProducerConfig
 from moldau.client.errors import BufferFull, ClientClosed, KafkaError, TransactionAborted
 from moldau.client.producer.delivery import OnDelivery
 from moldau.client.producer.partitioners import Partitioner

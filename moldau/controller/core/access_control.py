@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from moldau.config.node_config import NO_AUTHORIZER
-from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST, ControllerResult, Refusal
+from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST, Asked, ControllerResult, Refusal
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.access_filter import FIELDS, EntryFilter
 from moldau.metadata.image.security import AccessControlEntry
@@ -34,7 +34,7 @@ MATCH: Final = "MATCH"
 
 
 def create_acls(
-    state: ControllerState, request: p30.CreateAclsRequest
+    state: ControllerState, request: p30.CreateAclsRequest, _asked: Asked
 ) -> Steps[ControllerResult[p30.CreateAclsResponse]]:
     """CreateAcls: an entry that is there already is no error, and makes no record."""
     result = ControllerResult(p30.CreateAclsResponse())
@@ -103,7 +103,7 @@ def _check(state: ControllerState, entry: AccessControlEntry) -> None:
 
 
 def delete_acls(
-    state: ControllerState, request: p31.DeleteAclsRequest
+    state: ControllerState, request: p31.DeleteAclsRequest, _asked: Asked
 ) -> Steps[ControllerResult[p31.DeleteAclsResponse]]:
     """DeleteAcls: every entry that a filter matches, named for each filter that does."""
     result = ControllerResult(p31.DeleteAclsResponse())

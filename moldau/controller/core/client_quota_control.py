@@ -14,6 +14,7 @@ from typing import Final
 
 from moldau.controller.core.result import (
     MAX_RECORDS_PER_REQUEST,
+    Asked,
     ControllerResult,
     Refusal,
     VersionedRecord,
@@ -41,7 +42,7 @@ _NO_QUOTAS: Final[Mapping[str, float]] = {}
 
 
 def alter_client_quotas(
-    state: ControllerState, request: p49.AlterClientQuotasRequest
+    state: ControllerState, request: p49.AlterClientQuotasRequest, _asked: Asked
 ) -> Steps[ControllerResult[p49.AlterClientQuotasResponse]]:
     """AlterClientQuotas: removing a quota that is not there is no error, and makes no record."""
     result = ControllerResult(p49.AlterClientQuotasResponse())

@@ -26,7 +26,7 @@ the broker hears of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -40,7 +40,7 @@ from moldau.controller.core.partition_changes import (
     return_step,
     unregistered_directories_step,
 )
-from moldau.controller.core.result import ControllerResult, Refusal, Resume, VersionedRecord
+from moldau.controller.core.result import Asked, ControllerResult, Refusal, VersionedRecord
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import (
     CONTROLLER_REGISTRATION_LEVEL,
@@ -58,7 +58,6 @@ from moldau.protocol.messages import p64_unregister_broker as p64
 from moldau.protocol.messages import p67_allocate_producer_ids as p67
 from moldau.protocol.messages import p70_controller_registration as p70
 from moldau.protocol.metadata_records import nodes
-from moldau.protocol.schema import AnyRequest, Message
 from moldau.protocol.types import RESERVED_TOPIC_IDS, ZERO_UUID
 
 FENCE: Final = 1
@@ -245,7 +244,7 @@ def registration_record(
 
 
 def register_controller(
-    state: ControllerState, request: p70.ControllerRegistrationRequest
+    state: ControllerState, request: p70.ControllerRegistrationRequest, _asked: Asked
 ) -> ControllerResult[p70.ControllerRegistrationResponse]:
     """ControllerRegistration: write down a controller's addresses and feature ranges (KIP-919)."""
     refused = partial(p70.ControllerRegistrationResponse, error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -268,7 +267,7 @@ def register_controller(
 
 
 def allocate_producer_ids(
-    state: ControllerState, request: p67.AllocateProducerIdsRequest
+    state: ControllerState, request: p67.AllocateProducerIdsRequest, _asked: Asked
 ) -> ControllerResult[p67.AllocateProducerIdsResponse]:
     """AllocateProducerIds: the next block of 1,000 for a broker of this broker epoch (KIP-730)."""
     error = state.check_broker_epoch(request.broker_id, request.broker_epoch)
@@ -319,7 +318,7 @@ class ClusterControl:
         self.must_sweep = False
 
     def register_broker(
-        self, request: p62.BrokerRegistrationRequest, *, log_end_offset: int, now_ms: float
+        self, request: p62.BrokerRegistrationRequest, asked: Asked
     ) -> ControllerResult[p62.BrokerRegistrationResponse]:
         """Register an incarnation; its broker epoch is the offset the next record will get."""
         state, broker_id = self._state, request.broker_id
@@ -328,12 +327,12 @@ class ClusterControl:
         try:
             check_registration(state, request)
             if existing is not None and is_new_incarnation:
-                self._check_not_alive(existing, now_ms)
+                self._check_not_alive(existing, asked.now_ms)
         except Refusal as refusal:
             return ControllerResult(p62.BrokerRegistrationResponse(error_code=refusal.error))
         version = register_broker_record_version(state.metadata_level)
         keeps = None if is_new_incarnation else existing
-        broker_epoch = log_end_offset if keeps is None else keeps.broker_epoch
+        broker_epoch = asked.log_end_offset if keeps is None else keeps.broker_epoch
         record = registration_record(request, version, broker_epoch=broker_epoch, keeps=keeps)
         directories = frozenset(record.log_dirs)
         if keeps is None:
@@ -345,7 +344,7 @@ class ClusterControl:
             return ControllerResult(
                 p62.BrokerRegistrationResponse(),
                 step.records,
-                resume=self._again(self.register_broker, request),
+                resume=partial(self.register_broker, request),
                 leaving=broker_id if keeps is None else None,
             )
         if (
@@ -355,7 +354,7 @@ class ClusterControl:
         ):
             self.must_sweep = True  # what lies in a directory that is back may lead again
         step.records.append((record, version))
-        self.heartbeats.touch(broker_id, broker_epoch, now_ms)
+        self.heartbeats.touch(broker_id, broker_epoch, asked.now_ms)
         return ControllerResult(
             p62.BrokerRegistrationResponse(broker_epoch=broker_epoch), step.records
         )
@@ -380,13 +379,6 @@ class ClusterControl:
             and set(existing.directories).issubset(directories)
         )
 
-    @staticmethod
-    def _again(decide: Callable[..., ControllerResult[Message]], request: AnyRequest) -> Resume:
-        """The next step repeats the decision on the state that this step made."""
-        return lambda log_end_offset, now_ms: decide(
-            request, log_end_offset=log_end_offset, now_ms=now_ms
-        )
-
     def _check_not_alive(self, existing: BrokerRegistration, now_ms: float) -> None:
         """A second process with a live broker's id is refused until the first one's session ends.
 
@@ -405,7 +397,7 @@ class ClusterControl:
             )
 
     def heartbeat(
-        self, request: p63.BrokerHeartbeatRequest, *, log_end_offset: int, now_ms: float
+        self, request: p63.BrokerHeartbeatRequest, asked: Asked
     ) -> ControllerResult[p63.BrokerHeartbeatResponse]:
         state = self._state
         error = state.check_broker_epoch(request.broker_id, request.broker_epoch)
@@ -414,14 +406,14 @@ class ClusterControl:
         broker = state.broker(request.broker_id)
         assert broker is not None
         self.heartbeats.touch(
-            broker.broker_id, broker.broker_epoch, now_ms, request.current_metadata_offset
+            broker.broker_id, broker.broker_epoch, asked.now_ms, request.current_metadata_offset
         )
         is_caught_up = request.current_metadata_offset >= broker.broker_epoch
         response = p63.BrokerHeartbeatResponse(is_caught_up=is_caught_up, is_fenced=broker.fenced)
         directories = self._directory_step(broker, request)
         if directories.records:
             # What the broker wants besides is decided once its directories are right.
-            again = self._again(self.heartbeat, request)
+            again = partial(self.heartbeat, request)
             return ControllerResult(response, directories.records, resume=again)
         if broker.fenced:
             if request.want_shut_down:
@@ -435,11 +427,11 @@ class ClusterControl:
         if broker.in_controlled_shutdown:
             if not request.want_shut_down and not request.want_fence:
                 return ControllerResult(response)
-            return self._advance_shutdown(broker, request, log_end_offset)
+            return self._advance_shutdown(broker, request, asked.log_end_offset)
         if request.want_fence:
             return self._leave(broker, request, shut_down=request.want_shut_down)
         if request.want_shut_down:
-            return self._advance_shutdown(broker, request, log_end_offset)
+            return self._advance_shutdown(broker, request, asked.log_end_offset)
         return ControllerResult(response)
 
     def _advance_shutdown(
@@ -455,7 +447,7 @@ class ClusterControl:
             step = leaving_step(state, broker_id, is_clean=True)
             result = ControllerResult(response, step.records)
             if not step.is_last:
-                result.resume = self._again(self.heartbeat, request)
+                result.resume = partial(self.heartbeat, request)
                 result.leaving = broker_id
                 return result
             if not broker.in_controlled_shutdown:
@@ -485,7 +477,7 @@ class ClusterControl:
             if shut_down:
                 self.heartbeats.let_go(broker.broker_id)
             return ControllerResult(response, step.records)
-        again = self._again(self.heartbeat, request)
+        again = partial(self.heartbeat, request)
         return ControllerResult(response, step.records, resume=again, leaving=broker.broker_id)
 
     def _fencing_step(self, broker: BrokerRegistration) -> Step:
@@ -524,7 +516,7 @@ class ClusterControl:
         self.must_sweep |= self._state.is_active(broker_id)
 
     def unregister_broker(
-        self, request: p64.UnregisterBrokerRequest, *, log_end_offset: int, now_ms: float
+        self, request: p64.UnregisterBrokerRequest, asked: Asked
     ) -> ControllerResult[p64.UnregisterBrokerResponse]:
         """Remove a registration for good; its partitions' replicas stay assigned.
 
@@ -541,7 +533,7 @@ class ClusterControl:
         response = p64.UnregisterBrokerResponse(error_message=None)
         step = leaving_step(self._state, broker.broker_id, is_clean=False)
         if not step.is_last:
-            again = self._again(self.unregister_broker, request)
+            again = partial(self.unregister_broker, request)
             return ControllerResult(response, step.records, resume=again, leaving=broker.broker_id)
         record = kinds.UnregisterBrokerRecord(
             broker_id=broker.broker_id, broker_epoch=broker.broker_epoch

@@ -27,6 +27,7 @@ from moldau.config.topic_config import topic_key
 from moldau.config.values import format_value
 from moldau.controller.core.result import (
     MAX_RECORDS_PER_REQUEST,
+    Asked,
     ControllerResult,
     Refusal,
     VersionedRecord,
@@ -57,7 +58,7 @@ MAX_CLEARED_PARTITIONS: Final = MAX_RECORDS_PER_REQUEST
 
 
 def incremental_alter_configs(
-    state: ControllerState, request: incremental.IncrementalAlterConfigsRequest
+    state: ControllerState, request: incremental.IncrementalAlterConfigsRequest, _asked: Asked
 ) -> Steps[ControllerResult[incremental.IncrementalAlterConfigsResponse]]:
     """Change single keys of resources; each resource on its own (KIP-339)."""
     return _alter(
@@ -69,7 +70,7 @@ def incremental_alter_configs(
 
 
 def legacy_alter_configs(
-    state: ControllerState, request: legacy.AlterConfigsRequest
+    state: ControllerState, request: legacy.AlterConfigsRequest, _asked: Asked
 ) -> Steps[ControllerResult[legacy.AlterConfigsResponse]]:
     """Replace whole configurations: keys that are not named are removed (KIP-133)."""
     return _alter(

@@ -20,43 +20,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from importlib import import_module
 from types import GeneratorType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from moldau.controller.core.access_control import create_acls, delete_acls
-from moldau.controller.core.client_quota_control import alter_client_quotas
-from moldau.controller.core.cluster_control import (
-    ClusterControl,
-    allocate_producer_ids,
-    register_controller,
-)
-from moldau.controller.core.configuration_control import (
-    incremental_alter_configs,
-    legacy_alter_configs,
-)
-from moldau.controller.core.delegation_token_control import (
-    Requester,
-    create_delegation_token,
-    expire_delegation_token,
-    expired_tokens,
-    renew_delegation_token,
-)
-from moldau.controller.core.elections import PeriodicTasks, elect_leaders
-from moldau.controller.core.feature_control import eligible_leader_replicas_records, update_features
-from moldau.controller.core.reassignments import (
-    alter_partition_reassignments,
-    list_partition_reassignments,
-)
-from moldau.controller.core.replica_reports import alter_partition, assign_replicas_to_directories
-from moldau.controller.core.result import (
-    ControllerResult,
-    TakesPermits,
-    VersionedRecord,
-    unlimited,
-)
-from moldau.controller.core.scram_control import alter_user_scram_credentials, secret_records
+from moldau.controller.core.cluster_control import ClusterControl
+from moldau.controller.core.delegation_token_control import expired_tokens
+from moldau.controller.core.elections import PeriodicTasks
+from moldau.controller.core.feature_control import eligible_leader_replicas_records
+from moldau.controller.core.result import Asked, ControllerResult, VersionedRecord
+from moldau.controller.core.scram_control import secret_records
 from moldau.controller.core.state import ControllerSettings, ControllerState, Random
-from moldau.controller.core.topic_control import create_partitions, create_topics, delete_topics
 from moldau.metadata.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
@@ -66,7 +40,6 @@ from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, Tran
 from moldau.metadata.image.security import EntryChanges
 from moldau.metadata.steps import Steps
 from moldau.protocol import metadata_records as kinds
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.metadata_records.frame import encode_record
 from moldau.protocol.schema import AnyRequest, Message
 
@@ -97,39 +70,19 @@ class Change:
     image: MetadataImage
 
 
-_Decision = ControllerResult[Message] | Steps[ControllerResult[Message]]
+_Decision: TypeAlias = ControllerResult[Message] | Steps[ControllerResult[Message]]
+Decider: TypeAlias = "Callable[[ControllerCore, Any, Asked], _Decision]"
 
-HANDLERS: Final[dict[int, Callable[[ControllerState, Any], _Decision]]] = {
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
-    ApiKey.ALTER_CONFIGS: legacy_alter_configs,
-    ApiKey.UPDATE_FEATURES: update_features,
-    ApiKey.ALLOCATE_PRODUCER_IDS: allocate_producer_ids,
-    ApiKey.CONTROLLER_REGISTRATION: register_controller,
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: assign_replicas_to_directories,
-    ApiKey.ALTER_PARTITION: alter_partition,
-    ApiKey.ELECT_LEADERS: elect_leaders,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
-    ApiKey.CREATE_ACLS: create_acls,
-    ApiKey.DELETE_ACLS: delete_acls,
-    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
-}
-"""What decides each request that depends on neither the time nor the log's end."""
 
-LIMITED_HANDLERS: Final[dict[int, Callable[[ControllerState, Any, TakesPermits], _Decision]]] = {
-    ApiKey.CREATE_TOPICS: create_topics,
-    ApiKey.DELETE_TOPICS: delete_topics,
-    ApiKey.CREATE_PARTITIONS: create_partitions,
-}
-"""As `HANDLERS`, with the sender's quota of partitions that it creates and deletes (KIP-599)."""
-
-TOKEN_HANDLERS: Final[dict[int, Callable[[ControllerState, Any, Requester], _Decision]]] = {
-    ApiKey.CREATE_DELEGATION_TOKEN: create_delegation_token,
-    ApiKey.RENEW_DELEGATION_TOKEN: renew_delegation_token,
-    ApiKey.EXPIRE_DELEGATION_TOKEN: expire_delegation_token,
-}
-"""As `HANDLERS`, with who asks and the time of day (KIP-48)."""
+def decider(name: str) -> Decider:
+    """What decides an API, by the name in its row: a function of a module of this package, or a
+    method of `ClusterControl`.
+    """
+    holder, _, function = name.partition(".")
+    if holder == ClusterControl.__name__:
+        return lambda core, *asked: getattr(core.cluster_control, function)(*asked)
+    decide = getattr(import_module(f"{__package__}.{holder}"), function)
+    return lambda core, *asked: decide(core.state, *asked)
 
 
 class ControllerCore:
@@ -151,11 +104,6 @@ class ControllerCore:
         self._transactions = TransactionFilter()
         self._on_entries_changed = on_entries_changed
         self._appended: deque[tuple[int, MetadataImage, EntryChanges]] = deque()
-        self._broker_handlers: dict[int, Callable[..., ControllerResult[Message]]] = {
-            ApiKey.BROKER_REGISTRATION: self.cluster_control.register_broker,
-            ApiKey.BROKER_HEARTBEAT: self.cluster_control.heartbeat,
-            ApiKey.UNREGISTER_BROKER: self.cluster_control.unregister_broker,
-        }
 
     def load_snapshot(self, records: Sequence[Message], provenance: Provenance) -> None:
         assert self.role is Role.STANDBY, "an active controller is never behind the log"
@@ -264,35 +212,11 @@ class ControllerCore:
         self.state.reset(self.committed_image)
 
     def handle(
-        self,
-        request: AnyRequest,
-        *,
-        log_end_offset: int,
-        now_ms: float,
-        takes_permits: TakesPermits = unlimited,
-        requester: Requester | None = None,
+        self, request: AnyRequest, decide: Decider, asked: Asked
     ) -> Steps[ControllerResult[Message]]:
-        """Decide one request.
-
-        Args:
-            log_end_offset: the offset that the next record will get.
-            now_ms: monotonic milliseconds, for sessions.
-            takes_permits: the sender's quota of partitions created and deleted.
-            requester: needed for requests about delegation tokens.
-        """
+        """Decide one request."""
         assert self.role is Role.ACTIVE
-        broker_handler = self._broker_handlers.get(request.API_KEY)
-        if broker_handler is not None:
-            result = broker_handler(request, log_end_offset=log_end_offset, now_ms=now_ms)
-            return self._note_steps(request, result)
-        limited = LIMITED_HANDLERS.get(request.API_KEY)
-        if limited is not None:
-            decided: _Decision = limited(self.state, request, takes_permits)
-        elif request.API_KEY in TOKEN_HANDLERS:
-            assert requester is not None, "tokens have owners"
-            decided = TOKEN_HANDLERS[request.API_KEY](self.state, request, requester)
-        else:
-            decided = HANDLERS[request.API_KEY](self.state, request)
+        decided = decide(self, request, asked)
         if isinstance(decided, GeneratorType):
             result = yield from decided
             result.may_wait = True
@@ -302,17 +226,12 @@ class ControllerCore:
         return self._note_steps(request, result)
 
     def resume(
-        self,
-        request: AnyRequest,
-        result: ControllerResult[Message],
-        *,
-        log_end_offset: int,
-        now_ms: float,
+        self, request: AnyRequest, result: ControllerResult[Message], asked: Asked
     ) -> ControllerResult[Message]:
         """The next step of a request, after the records of `result` were appended."""
         assert self.role is Role.ACTIVE
         assert result.resume is not None
-        return self._note_steps(request, result.resume(log_end_offset, now_ms))
+        return self._note_steps(request, result.resume(asked))
 
     def abandon(self, request: AnyRequest) -> None:
         """A request's steps end early, because the log did not take one."""

@@ -9,11 +9,11 @@ others.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from moldau.config.principals import reserved
 from moldau.constants import MAX_INT64
-from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
+from moldau.controller.core.result import Asked, ControllerResult, Refusal, VersionedRecord
 from moldau.controller.core.scram_control import secret_records
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import DELEGATION_TOKEN_LEVEL
@@ -37,27 +37,15 @@ MAX_SWEPT: Final = 1_000
 """Tokens that one sweep removes at most; the next one follows at once."""
 
 
-class Requester(NamedTuple):
-    """Who asks, and when.
-
-    Attributes:
-        principal: "User:alice".
-        now_ms: milliseconds since 1970.
-    """
-
-    principal: str
-    now_ms: int
-
-
 def create_delegation_token(
-    state: ControllerState, request: p38.CreateDelegationTokenRequest, requester: Requester
+    state: ControllerState, request: p38.CreateDelegationTokenRequest, asked: Asked
 ) -> ControllerResult[p38.CreateDelegationTokenResponse]:
     """CreateDelegationToken: a token of the requester, or of another principal."""
-    response = without_token(request, requester.principal, ErrorCode.NONE)
+    response = without_token(request, asked.principal, ErrorCode.NONE)
     result = ControllerResult(response)
     try:
-        token = _new_token(state, request, requester)
-        expired = _room_for_one(state, token.owner, requester.now_ms)
+        token = _new_token(state, request, asked)
+        expired = _room_for_one(state, token.owner, asked.time_ms)
     except Refusal as refusal:
         response.error_code = refusal.error
         if refusal.error is not ErrorCode.INVALID_PRINCIPAL_TYPE:
@@ -78,16 +66,16 @@ def create_delegation_token(
 
 
 def renew_delegation_token(
-    state: ControllerState, request: p39.RenewDelegationTokenRequest, requester: Requester
+    state: ControllerState, request: p39.RenewDelegationTokenRequest, asked: Asked
 ) -> ControllerResult[p39.RenewDelegationTokenResponse]:
     """RenewDelegationToken: a later end, by the owner or a renewer."""
     result = ControllerResult(p39.RenewDelegationTokenResponse())
-    response, now_ms = result.response, requester.now_ms
+    response, now_ms = result.response, asked.time_ms
     try:
         token_id, token = _found(state, request.hmac)
         if is_expired(token, now_ms):
             raise Refusal(ErrorCode.DELEGATION_TOKEN_EXPIRED, "")
-        _check_may_prolong(token, requester.principal)
+        _check_may_prolong(token, asked.principal)
     except Refusal as refusal:
         response.error_code = refusal.error
         return result
@@ -101,14 +89,14 @@ def renew_delegation_token(
 
 
 def expire_delegation_token(
-    state: ControllerState, request: p40.ExpireDelegationTokenRequest, requester: Requester
+    state: ControllerState, request: p40.ExpireDelegationTokenRequest, asked: Asked
 ) -> ControllerResult[p40.ExpireDelegationTokenResponse]:
     """ExpireDelegationToken: an earlier end, or with a negative period none of it is left."""
     result = ControllerResult(p40.ExpireDelegationTokenResponse())
-    response, now_ms = result.response, requester.now_ms
+    response, now_ms = result.response, asked.time_ms
     try:
         token_id, token = _found(state, request.hmac)
-        _check_may_prolong(token, requester.principal)
+        _check_may_prolong(token, asked.principal)
         if request.expiry_time_period_ms >= 0 and is_expired(token, now_ms):
             raise Refusal(ErrorCode.DELEGATION_TOKEN_EXPIRED, "")
     except Refusal as refusal:
@@ -142,10 +130,10 @@ def is_expired(token: DelegationToken, now_ms: int) -> bool:
 def _new_token(
     state: ControllerState,
     request: p38.CreateDelegationTokenRequest,
-    requester: Requester,
+    asked: Asked,
 ) -> DelegationToken:
     """Raises: Refusal."""
-    owner = owner_of(request, requester.principal)
+    owner = owner_of(request, asked.principal)
     if any(each.principal_type != USER for each in request.renewers):
         raise Refusal(ErrorCode.INVALID_PRINCIPAL_TYPE, "")
     _check_enabled(state)
@@ -162,10 +150,10 @@ def _new_token(
     lifetime_ms = _setting(state, "delegation.token.max.lifetime.ms")
     if request.max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, request.max_lifetime_ms)
-    now_ms = requester.now_ms
+    now_ms = asked.time_ms
     max_ms = min(now_ms + lifetime_ms, MAX_INT64)
     end_ms = min(max_ms, now_ms + _setting(state, "delegation.token.expiry.time.ms"))
-    return DelegationToken(owner, requester.principal, renewers, now_ms, max_ms, end_ms)
+    return DelegationToken(owner, asked.principal, renewers, now_ms, max_ms, end_ms)
 
 
 def _room_for_one(state: ControllerState, owner: str, now_ms: int) -> list[str]:

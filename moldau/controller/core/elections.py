@@ -25,7 +25,12 @@ from moldau.controller.core.partition_changes import (
     leaving_step,
 )
 from moldau.controller.core.partition_index import PartitionKey
-from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST, ControllerResult, VersionedRecord
+from moldau.controller.core.result import (
+    MAX_RECORDS_PER_REQUEST,
+    Asked,
+    ControllerResult,
+    VersionedRecord,
+)
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
 from moldau.metadata.steps import Steps
@@ -59,7 +64,7 @@ _UNAVAILABLE: Final = {
 
 
 def elect_leaders(
-    state: ControllerState, request: ElectLeadersRequest
+    state: ControllerState, request: ElectLeadersRequest, _asked: Asked
 ) -> Steps[ControllerResult[ElectLeadersResponse]]:
     """Elect leaders of the named partitions, or of all that need one (null)."""
     election = _ELECTIONS.get(request.election_type)
@@ -120,7 +125,7 @@ def _elect_all(
     response = ElectLeadersResponse(replica_election_results=list(answers.values()))
     result = ControllerResult(response, records)
     if looked_at == state.settings.max_changes_per_step:
-        result.resume = lambda log_end_offset, now_ms: _elect_all(state, election, keys, answers)
+        result.resume = lambda _asked: _elect_all(state, election, keys, answers)
     return result
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
-from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
+from moldau.controller.core.result import Asked, ControllerResult, Refusal, VersionedRecord
 from moldau.controller.core.state import MIN_INSYNC_REPLICAS, ControllerState
 from moldau.metadata.features import (
     CONTROLLER_REGISTRATION_LEVEL,
@@ -47,7 +47,7 @@ class UpgradeType(IntEnum):
 
 
 def update_features(
-    state: ControllerState, request: UpdateFeaturesRequest
+    state: ControllerState, request: UpdateFeaturesRequest, _asked: Asked
 ) -> Steps[ControllerResult[UpdateFeaturesResponse]]:
     """Finalize new levels: all of the request's, or none (KIP-1022)."""
     records: list[VersionedRecord] = []

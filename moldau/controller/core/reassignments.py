@@ -13,6 +13,7 @@ from moldau.controller.core.partition_changes import PartitionChanger, Partition
 from moldau.controller.core.placement import check_manual_replicas
 from moldau.controller.core.result import (
     MAX_RECORDS_PER_REQUEST,
+    Asked,
     ControllerResult,
     Refusal,
     VersionedRecord,
@@ -27,7 +28,7 @@ from moldau.protocol.messages import p46_list_partition_reassignments as p46
 
 
 def alter_partition_reassignments(
-    state: ControllerState, request: p45.AlterPartitionReassignmentsRequest
+    state: ControllerState, request: p45.AlterPartitionReassignmentsRequest, _asked: Asked
 ) -> Steps[ControllerResult[p45.AlterPartitionReassignmentsResponse]]:
     """Start, change or cancel (null) reassignments; each partition on its own."""
     response = p45.AlterPartitionReassignmentsResponse(
@@ -166,7 +167,7 @@ def _without(replicas: Iterable[int], excluded: Sequence[int]) -> list[int]:
 
 
 def list_partition_reassignments(
-    state: ControllerState, request: p46.ListPartitionReassignmentsRequest
+    state: ControllerState, request: p46.ListPartitionReassignmentsRequest, _asked: Asked
 ) -> Steps[ControllerResult[p46.ListPartitionReassignmentsResponse]]:
     """Which replicas are being moved, of the named partitions or of all (null)."""
     response = p46.ListPartitionReassignmentsResponse(error_message=None)

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from moldau.controller.core.partition_changes import PartitionChanger, PartitionTarget
 from moldau.controller.core.partition_index import PartitionKey
-from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
+from moldau.controller.core.result import Asked, ControllerResult, Refusal, VersionedRecord
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import DIRECTORY_ASSIGNMENT_LEVEL, partition_record_version
 from moldau.metadata.image import PartitionRegistration, TopicImage
@@ -41,7 +41,7 @@ UNCHECKED_BROKER_EPOCH = -1
 
 
 def alter_partition(
-    state: ControllerState, request: p56.AlterPartitionRequest
+    state: ControllerState, request: p56.AlterPartitionRequest, _asked: Asked
 ) -> ControllerResult[p56.AlterPartitionResponse]:
     """Take over ISRs and recovery states; each partition on its own.
 
@@ -89,9 +89,7 @@ def _step(
         answers.partitions.append(answer)
         result.records.append(record)
     if looked_at == state.settings.max_changes_per_step:
-        result.resume = lambda log_end_offset, now_ms: _step(
-            state, broker_id, response, pending, seen
-        )
+        result.resume = lambda _asked: _step(state, broker_id, response, pending, seen)
     return result
 
 
@@ -198,7 +196,7 @@ def _refused(wanted: p56.PartitionData, error: ErrorCode) -> p56.PartitionDataRe
 
 
 def assign_replicas_to_directories(
-    state: ControllerState, request: p73.AssignReplicasToDirsRequest
+    state: ControllerState, request: p73.AssignReplicasToDirsRequest, _asked: Asked
 ) -> ControllerResult[p73.AssignReplicasToDirsResponse]:
     """Note the directories a broker chose for its replicas; each partition on its own."""
     error = state.check_broker_epoch(request.broker_id, request.broker_epoch)

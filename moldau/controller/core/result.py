@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
@@ -25,7 +25,34 @@ MAX_CHANGES_PER_STEP: Final = 2_000
 loop gives way to others in between; well below Kafka's 10,000 records per batch.
 """
 
-Resume: TypeAlias = "Callable[[int, float], ControllerResult[Message]]"
+TakesPermits: TypeAlias = Callable[[int], bool]
+"""Whether the sender's quota lets it create or delete so many partitions; it counts them if so."""
+
+
+def unlimited(_count: int) -> bool:
+    """The quota of a sender without a limit."""
+    return True
+
+
+class Asked(NamedTuple):
+    """When and for whom a request is decided.
+
+    Attributes:
+        log_end_offset: the offset that the next record will get.
+        now_ms: monotonic milliseconds, for sessions.
+        time_ms: milliseconds since 1970, for what has an end.
+        principal: the sender.
+        takes_permits: the sender's quota of partitions created and deleted (KIP-599).
+    """
+
+    log_end_offset: int
+    now_ms: float
+    time_ms: int = 0
+    principal: str = ""
+    takes_permits: TakesPermits = unlimited
+
+
+Resume: TypeAlias = "Callable[[Asked], ControllerResult[Message]]"
 
 
 @dataclass(slots=True)
@@ -48,15 +75,6 @@ class ControllerResult(Generic[Response_co]):
     resume: Resume | None = None
     leaving: int | None = None
     may_wait: bool = False
-
-
-TakesPermits: TypeAlias = Callable[[int], bool]
-"""Whether the sender's quota lets it create or delete so many partitions; it counts them if so."""
-
-
-def unlimited(_count: int) -> bool:
-    """The quota of a sender without a limit."""
-    return True
 
 
 class Refusal(Exception):

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from moldau.config.principals import reserved
 from moldau.controller.core.result import (
     MAX_RECORDS_PER_REQUEST,
+    Asked,
     ControllerResult,
     Refusal,
     VersionedRecord,
@@ -42,7 +43,7 @@ TWICE: Final = Refusal(
 
 
 def alter_user_scram_credentials(
-    state: ControllerState, request: p51.AlterUserScramCredentialsRequest
+    state: ControllerState, request: p51.AlterUserScramCredentialsRequest, _asked: Asked
 ) -> Steps[ControllerResult[p51.AlterUserScramCredentialsResponse]]:
     """AlterUserScramCredentials: for each user a credential to set or to delete."""
     outcomes: dict[str, VersionedRecord | Refusal] = {}

@@ -25,12 +25,12 @@ from moldau.controller.core.placement import (
 )
 from moldau.controller.core.result import (
     MAX_RECORDS_PER_REQUEST,
+    Asked,
     ControllerResult,
     Refusal,
     TakesPermits,
     VersionedRecord,
     permits_refusal,
-    unlimited,
 )
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import partition_record_version
@@ -69,9 +69,7 @@ class _Batch:
 
 
 def create_topics(
-    state: ControllerState,
-    request: p19.CreateTopicsRequest,
-    takes_permits: TakesPermits = unlimited,
+    state: ControllerState, request: p19.CreateTopicsRequest, asked: Asked
 ) -> Steps[ControllerResult[p19.CreateTopicsResponse]]:
     """CreateTopics: a topic that is refused leaves the others alone (KIP-4, KIP-525). What is only
     validated takes permits, too, as in Kafka.
@@ -85,7 +83,7 @@ def create_topics(
         )
         response.topics = yield from _all_refused(request, too_many)
         return result
-    batch = _Batch(state, {}, {}, cache(state.broker_defaults), takes_permits)
+    batch = _Batch(state, {}, {}, cache(state.broker_defaults), asked.takes_permits)
     named_twice = yield from repeated(topic.name for topic in request.topics)
     for topic in request.topics:
         yield
@@ -278,9 +276,7 @@ def _refused(topic: p19.CreatableTopic, refusal: Refusal) -> p19.CreatableTopicR
 
 
 def delete_topics(
-    state: ControllerState,
-    request: p20.DeleteTopicsRequest,
-    takes_permits: TakesPermits = unlimited,
+    state: ControllerState, request: p20.DeleteTopicsRequest, asked: Asked
 ) -> Steps[ControllerResult[p20.DeleteTopicsResponse]]:
     """DeleteTopics by name, or by id (KIP-516); each topic on its own."""
     response = p20.DeleteTopicsResponse()
@@ -305,7 +301,7 @@ def delete_topics(
         except Refusal as refusal:
             response.responses.append(_not_deleted(each, refusal))
             continue
-        if not takes_permits(len(topic.partitions)):
+        if not asked.takes_permits(len(topic.partitions)):
             found = p20.DeleteTopicState(name=topic.name, topic_id=topic.topic_id)
             response.responses.append(_not_deleted(found, permits_refusal()))
             continue
@@ -351,9 +347,7 @@ def _not_deleted(wanted: p20.DeleteTopicState, refusal: Refusal) -> p20.Deletabl
 
 
 def create_partitions(
-    state: ControllerState,
-    request: p37.CreatePartitionsRequest,
-    takes_permits: TakesPermits = unlimited,
+    state: ControllerState, request: p37.CreatePartitionsRequest, asked: Asked
 ) -> Steps[ControllerResult[p37.CreatePartitionsResponse]]:
     """CreatePartitions: grow topics (KIP-195); each on its own."""
     response = p37.CreatePartitionsResponse()
@@ -373,7 +367,7 @@ def create_partitions(
                     ErrorCode.POLICY_VIOLATION,
                     f"a request may create at most {MAX_RECORDS_PER_REQUEST} partitions",
                 )
-            records = yield from _new_partitions(state, topic, wanted, takes_permits)
+            records = yield from _new_partitions(state, topic, wanted, asked.takes_permits)
         except Refusal as refusal:
             error, message = refusal.error, refusal.message
         else:

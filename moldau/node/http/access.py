@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from moldau.addresses import canonical_address
 from moldau.config import NodeConfig
@@ -26,19 +25,22 @@ from moldau.node.http.places import Places
 from moldau.protocol.access_control import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.protocol.base64_text import canonical_base64
 from moldau.runtime.authentication import SecuritySettingError
-from moldau.runtime.authentication.jwks import KeySource
 from moldau.runtime.authentication.listener_tls import ListenerContexts
-from moldau.runtime.clock import SystemClock
+from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.loop_thread import call_on
+from moldau.sasl.mechanism import MechanismConfig
+from moldau.sasl.oauthbearer.claims import TokenRefused
+from moldau.sasl.oauthbearer.exchanges import TOKEN
+from moldau.sasl.oauthbearer.jwks import URL_KEY, KeySource
+from moldau.sasl.oauthbearer.listener import SignedTokens, signed_tokens
 from moldau.server.audit_log import AuthenticationLog
-from moldau.server.authentication.bearer_tokens import SignedTokens, http_token_check
 from moldau.server.authentication.certificates import (
     MappingRuleError,
     NoMatchingRule,
     PrincipalMapping,
     subject_name,
 )
-from moldau.server.authentication.core.claims import TokenRefused
+from moldau.server.authentication.listener_security import checked_login_module
 from moldau.server.authentication.own_names import own_names
 from moldau.server.authentication.tls_handshakes import handshake_problem
 from moldau.server.authentication.tls_settings import listener_tls_settings
@@ -73,7 +75,6 @@ _INVALID_TOKEN: Final = f'{CHALLENGES[BEARER]}, error="invalid_token"'
 _NEEDED: Final = {BASIC: "name and password (Basic)", BEARER: "a token (Bearer)"}
 _WRONG: Final = "the name or the password is wrong"
 _WRONG_TOKEN: Final = "the token is not accepted"
-_TOKEN: Final = re.compile(r"[-._~+/A-Za-z0-9]+=*", re.ASCII)
 
 
 class HttpRefused(Exception):
@@ -136,12 +137,31 @@ class HttpSecurity:
 
 def _tokens(config: NodeConfig) -> SignedTokens | None:
     if BEARER in config["moldau.http.authentication"]:
-        return http_token_check(config, SystemClock())
+        return http_tokens(config, SystemClock())
     idle = sorted(name for name in config.explicit if name.startswith(f"{PREFIX}sasl."))
     if idle:
         reason = f"needs {BEARER}, which {idle[0]} is about"
         raise ConfigError("moldau.http.authentication", None, reason)
     return None
+
+
+def http_tokens(config: NodeConfig, clock: Clock) -> SignedTokens:
+    """What checks tokens: by `moldau.http.sasl.…`, and what is not set there as on the other
+    listeners. Blocks: reads files. Raises: ConfigError.
+    """
+
+    def value(key: str) -> Any:
+        own = config.get(PREFIX + key)
+        return config[key] if own is None else own
+
+    if value(URL_KEY) is None:
+        reason = f"BEARER needs it, or {URL_KEY}, to check the signatures of tokens"
+        raise ConfigError(PREFIX + URL_KEY, None, reason)
+    mechanism, jaas_key = "OAUTHBEARER", f"{PREFIX}sasl.jaas.config"
+    jaas = config[jaas_key]
+    module = checked_login_module(jaas_key, None if jaas is None else jaas.value, mechanism)
+    settings = MechanismConfig(mechanism, value, module, clock, "the HTTP listener", jaas_key)
+    return signed_tokens(settings, ("moldau.http.authentication", BEARER))
 
 
 def _contexts(config: NodeConfig) -> ListenerContexts | None:
@@ -182,7 +202,7 @@ class Authority(NamedTuple):
 
 async def _first_keys(keys: KeySource) -> None:
     # It has been logged, and tokens are refused until there are keys; other ways in stay open.
-    with contextlib.suppress(SecuritySettingError):
+    with contextlib.suppress(ConfigError):
         await keys.start()
 
 
@@ -313,7 +333,7 @@ class HttpAccess:
         if self._keys_tried is not None:
             await asyncio.wait((self._keys_tried,))
         try:
-            if _TOKEN.fullmatch(token) is None:
+            if TOKEN.fullmatch(token) is None:
                 raise TokenRefused("the token has characters that no token has")
             return tokens(token).name
         except TokenRefused as refused:

@@ -16,21 +16,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from moldau.addresses import canonical_address, network_of
-from moldau.config import NodeConfig
+from moldau.config.settings import KeyedSettings, of_key
 from moldau.node.http.places import Places
 from moldau.runtime.clock import Clock
 from moldau.runtime.telemetry.logs import Event
 from moldau.server.audit_log import Lines
 from moldau.text import quoted
 
-logger = logging.getLogger("moldau.node.http")
+logger = logging.getLogger(__name__)
 
 SERVER: Final = "moldau"
 """The header `Server`, on every answer: without a version of anything."""
@@ -45,7 +46,12 @@ ENDING_S: Final = 5.0
 """How long a connection that closes may take for the rest of its answer."""
 
 
-class HttpLimits(NamedTuple):
+def _seconds(ms: int) -> float:
+    return ms / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits(KeyedSettings):
     """What clients of the HTTP listener may take.
 
     Attributes:
@@ -58,23 +64,12 @@ class HttpLimits(NamedTuple):
         max_unsent_bytes: of answers that clients have not taken yet, all together.
     """
 
-    max_connections: int
-    max_connections_per_ip: int
-    header_timeout_s: float
-    idle_timeout_s: float
-    response_timeout_s: float
-    max_unsent_bytes: int
-
-    @classmethod
-    def of(cls, config: NodeConfig) -> HttpLimits:
-        return cls(
-            config.get_int("moldau.http.max.connections"),
-            config.get_int("moldau.http.max.connections.per.ip"),
-            config.get_int("moldau.http.header.timeout.ms") / 1000,
-            config.get_int("moldau.http.idle.timeout.ms") / 1000,
-            config.get_int("moldau.http.response.timeout.ms") / 1000,
-            config.get_int("moldau.http.max.unsent.bytes"),
-        )
+    max_connections: int = of_key("moldau.http.max.connections")
+    max_connections_per_ip: int = of_key("moldau.http.max.connections.per.ip")
+    header_timeout_s: float = of_key("moldau.http.header.timeout.ms", made=_seconds)
+    idle_timeout_s: float = of_key("moldau.http.idle.timeout.ms", made=_seconds)
+    response_timeout_s: float = of_key("moldau.http.response.timeout.ms", made=_seconds)
+    max_unsent_bytes: int = of_key("moldau.http.max.unsent.bytes")
 
 
 class ClientLines:
@@ -159,7 +154,7 @@ class HttpConnection(web.RequestHandler):
             server,
             loop=asyncio.get_running_loop(),
             access_log=cast(logging.Logger, None),
-            logger=logging.getLogger("moldau.node.http.protocol"),
+            logger=logger,
             keepalive_timeout=connections.limits.idle_timeout_s,
             lingering_time=LINGER_S,
             auto_decompress=False,

@@ -18,13 +18,13 @@ from typing import Final, NamedTuple
 
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.security import ScramCredential, ScramKey
+from moldau.metadata.scram_users import InventedUsers
 from moldau.protocol.scram import (
     MECHANISM_NUMBERS,
     MECHANISMS_BY_NUMBER,
     salted_password,
     scram_keys,
 )
-from moldau.server.authentication.invented_users import InventedUsers
 
 MAX_REMEMBERED: Final = 1_000
 TRIES_PER_S: Final = 20.0

@@ -42,7 +42,7 @@ from moldau.server.request import Sender
 from moldau.server.server import Server
 from moldau.storage.log import Log
 
-logger = logging.getLogger("moldau.node.http")
+logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S: Final = 60.0
 DATA_LOOP_TIMEOUT_S: Final = 5.0

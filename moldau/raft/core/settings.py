@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from moldau.config.settings import KeyedSettings, of_key
 from moldau.raft.core.values import Destination, Endpoints, EpochEnd, ReplicaKey, SnapshotId
 
 
@@ -19,7 +20,7 @@ class Random(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class QuorumSettings:
+class QuorumSettings(KeyedSettings):
     """The identity of a replica, its timings in milliseconds, and its limits.
 
     `endpoints` are this controller's own; `is_controller` is false for brokers, which never become
@@ -31,21 +32,14 @@ class QuorumSettings:
     endpoints: Endpoints
     is_controller: bool = True
     bootstrap_servers: tuple[Destination, ...] = ()
-    election_timeout_ms: int = 1_000
-    """`controller.quorum.election.timeout.ms`"""
-    election_backoff_max_ms: int = 1_000
-    """`controller.quorum.election.backoff.max.ms`"""
-    fetch_timeout_ms: int = 2_000
-    """`controller.quorum.fetch.timeout.ms`"""
-    request_timeout_ms: int = 2_000
-    """`controller.quorum.request.timeout.ms`"""
-    retry_backoff_ms: int = 20
-    """`controller.quorum.retry.backoff.ms`"""
+    election_timeout_ms: int = of_key("controller.quorum.election.timeout.ms")
+    election_backoff_max_ms: int = of_key("controller.quorum.election.backoff.max.ms")
+    fetch_timeout_ms: int = of_key("controller.quorum.fetch.timeout.ms")
+    request_timeout_ms: int = of_key("controller.quorum.request.timeout.ms")
+    retry_backoff_ms: int = of_key("controller.quorum.retry.backoff.ms")
     fetch_max_wait_ms: int = 500
-    fetch_max_bytes: int = 1024 * 1024
-    """`controller.quorum.fetch.max.bytes`"""
-    fetch_snapshot_max_bytes: int = 1024 * 1024
-    """`controller.quorum.fetch.snapshot.max.bytes`"""
+    fetch_max_bytes: int = of_key("controller.quorum.fetch.max.bytes")
+    fetch_snapshot_max_bytes: int = of_key("controller.quorum.fetch.snapshot.max.bytes")
 
 
 class LogView(Protocol):

@@ -1,7 +1,7 @@
-"""TLS contexts, the client side of SASL and its tokens; here what can be wrong with an identity.
+"""TLS contexts of both sides; here what can be wrong with an identity, by TLS or by SASL.
 
-None of these errors is a passing fault. The modules of this package read settings and exchange
-messages; connections are opened by their callers.
+None of these errors is a passing fault. The modules of this package read settings; connections are
+opened by their callers.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import ssl
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from moldau.config.small_files import file_state
 from moldau.runtime.authentication import SecuritySettingError, StoreUnreadable
 from moldau.runtime.authentication.tls import Store
 from moldau.runtime.fault_words import words_of
@@ -24,7 +24,7 @@ _Signature: TypeAlias = tuple[tuple[int, ...] | None, ...]
 _OF_THE_MACHINE: Final = (StoreUnreadable, OSError, RuntimeError, MemoryError)
 """How the making of a context fails for want of files, memory or threads: another time may do."""
 
-_LOG = logging.getLogger("moldau.server")
+_LOG = logging.getLogger(__name__)
 
 
 class StoreContexts:
@@ -120,15 +120,4 @@ def _paths(stores: tuple[Store, ...]) -> tuple[str, ...]:
 
 
 def _signature(paths: tuple[str, ...]) -> _Signature:
-    """Tells one state of the files from another; links are followed, as certificate managers swap
-    them.
-    """
-    return tuple(map(_state, paths))
-
-
-def _state(path: str) -> tuple[int, ...] | None:
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):  # no file can have that name
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+    return tuple(map(file_state, paths))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class _Message(Generic[T]):
         self.written_ms: deque[float] = deque(maxlen=max_lines)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Brake(Generic[T]):
     """Lets lines through, or counts them. Takes no lock.
 
@@ -66,42 +68,23 @@ class Brake(Generic[T]):
             half of these places are for first names that have none yet.
     """
 
-    __slots__ = (
-        "_clock",
-        "_crowded_out",
-        "_crowded_until_ms",
-        "_first_names",
-        "_max_lines",
-        "_max_messages",
-        "_max_senders",
-        "_messages",
-        "_senders",
-        "_senders_max",
-        "interval_ms",
-    )
+    _clock: Clock
+    _: KW_ONLY
+    max_lines: int
+    interval_ms: float
+    max_messages: int
+    senders_share: InitVar[float] = 1.0
+    max_senders: int = 0
+    _senders_max: int = field(init=False)
+    _messages: dict[Hashable, _Message[T]] = field(default_factory=dict)
+    """In the order in which their counts are due."""
+    _senders: Counter[Names] = field(default_factory=Counter)  # their messages
+    _first_names: Counter[Names] = field(default_factory=Counter)  # their senders
+    _crowded_out: Counter[Names] = field(default_factory=Counter)
+    _crowded_until_ms: float = 0.0
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        max_lines: int,
-        interval_ms: float,
-        max_messages: int,
-        senders_share: float = 1.0,
-        max_senders: int = 0,
-    ) -> None:
-        self.interval_ms = interval_ms
-        self._clock = clock
-        self._max_lines = max_lines
-        self._max_messages = max_messages
-        self._max_senders = max_senders
-        self._senders_max = max(1, int(max_messages * senders_share))
-        # In the order in which their counts are due.
-        self._messages: dict[Hashable, _Message[T]] = {}
-        self._senders: Counter[Names] = Counter()  # their messages
-        self._first_names: Counter[Names] = Counter()  # their senders
-        self._crowded_out: Counter[Names] = Counter()
-        self._crowded_until_ms = 0.0
+    def __post_init__(self, senders_share: float) -> None:
+        self._senders_max = max(1, int(self.max_messages * senders_share))
 
     def take(self, message: Hashable, sample: Callable[[], T], sender: Names = OTHERS) -> T | None:
         """A sample of the message if the line may be written; None if it is counted instead.
@@ -118,12 +101,12 @@ class Brake(Generic[T]):
             if not self._has_room(sender):
                 self._crowd_out(sender)
                 return None
-            known = _Message(sample(), sender, now_ms + self.interval_ms, self._max_lines)
+            known = _Message(sample(), sender, now_ms + self.interval_ms, self.max_lines)
             self._messages[message] = known
             self._first_names[sender[:1]] += not self._senders[sender]
             self._senders[sender] += 1
         written_ms = known.written_ms
-        if len(written_ms) == self._max_lines and written_ms[0] > now_ms - self.interval_ms:
+        if len(written_ms) == self.max_lines and written_ms[0] > now_ms - self.interval_ms:
             if not known.left_out_count:
                 known.sample = sample()
             known.left_out_count += 1
@@ -165,13 +148,13 @@ class Brake(Generic[T]):
 
     def _has_room(self, sender: Names) -> bool:
         own, sender_count = self._senders[sender], len(self._senders)
-        if self._max_senders and not own:
+        if self.max_senders and not own:
             with_first_name = self._first_names[sender[:1]]
             if with_first_name:
-                return with_first_name < self._max_senders // 2 - sender_count
-            return sender_count < self._max_senders
+                return with_first_name < self.max_senders // 2 - sender_count
+            return sender_count < self.max_senders
         # The first messages of senders, which have places of their own, take no room from others.
-        free = self._max_messages - len(self._messages) + min(sender_count, self._max_senders)
+        free = self.max_messages - len(self._messages) + min(sender_count, self.max_senders)
         return own < self._senders_max and max(0, own - 1) < free
 
     def _forget(self, sender: Names) -> None:

@@ -1,10 +1,10 @@
 """Logs: the format of lines, levels that change at run time, and the limit on repetitive lines.
 
-Owns: the handler on the "moldau" logger. Every module logs through
-`logging.getLogger("moldau.<area>")`, as often as it has something to say. Must not touch the root
-logger. Invariants: one event is one line, whatever the message contains; all lines of a process
-have one format; above DEBUG no message is written more than ten times within a minute. What is
-said of two partitions is two messages.
+Owns: the handler on the "moldau" logger. Every module logs through `logging.getLogger(__name__)`,
+as often as it has something to say; only the loggers of `AUDIT` have names of their own. Must not
+touch the root logger. Invariants: one event is one line, whatever the message contains; all lines
+of a process have one format; above DEBUG no message is written more than ten times within a minute.
+What is said of two partitions is two messages.
 """
 
 from __future__ import annotations

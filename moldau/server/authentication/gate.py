@@ -21,7 +21,7 @@ from moldau.protocol.messages.p36_sasl_authenticate import (
 )
 from moldau.protocol.schema import Message
 from moldau.runtime.slices import Work
-from moldau.server.authentication.core.mechanism import Postponed
+from moldau.sasl.mechanism import Postponed
 from moldau.server.authentication.core.session import Outcome, SaslSession, State
 
 if TYPE_CHECKING:

@@ -8,31 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError, Values
 from moldau.config.listeners import SecurityProtocol
 from moldau.runtime.authentication import SecuritySettingError
-from moldau.runtime.authentication.jaas import JaasEntry
-from moldau.runtime.authentication.sasl import PlainExchange, SaslCredentials
 from moldau.runtime.authentication.store_contexts import StoreContexts
 from moldau.runtime.authentication.tls import check_handshake, client_context
-from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.clock import Clock
 from moldau.runtime.connector import PeerSecurity
-from moldau.server.authentication.listener_security import (
-    ListenerSecurity,
-    jaas_entry,
-    jaas_key,
-)
+from moldau.sasl.login import SaslLogin
+from moldau.sasl.mechanism import login
+from moldau.server.authentication.listener_security import ListenerSecurity, mechanism_config
 from moldau.server.authentication.tls_settings import (
     IDENTIFICATION,
     NO_VALUES,
     peer_tls_settings,
 )
-
-if TYPE_CHECKING:
-    from moldau.runtime.authentication.kerberos import KerberosLogin, RenewalRules
 
 
 def peer_security(
@@ -55,18 +48,18 @@ def peer_security(
     if protocol is SecurityProtocol.PLAINTEXT:
         return None
     contexts = _contexts(config, listener_name, dynamic) if protocol.has_tls else None
-    credentials = None
+    own = None
     if protocol.has_sasl:
-        mechanism = config[mechanism_key]
-        credentials = _credentials(config, listener_name, mechanism, clock or SystemClock())
-    return PeerSecurity(listener_name, contexts, credentials)
+        own = _login(config, listener_name, config[mechanism_key], clock)
+    return PeerSecurity(listener_name, contexts, own)
 
 
-def change_ticket_renewal(config: NodeConfig, peers: PeerSecurity, values: Values) -> None:
-    """Renew this node's Kerberos tickets as the keys without a prefix say now."""
-    login = None if peers.credentials is None else peers.credentials.kerberos
-    if login is not None:
-        login.change_rules(_renewal_rules(config, peers.listener_name, values))
+def change_login(config: NodeConfig, peers: PeerSecurity, values: Values) -> None:
+    """Renew what this node logs in with as the keys without a prefix say now."""
+    name = peers.listener_name
+    if peers.login is not None:
+        mechanism = peers.login.mechanism
+        peers.login.change(lambda key: config.listener_value(name, key, mechanism, values))
 
 
 def check_own_certificate(own: ListenerSecurity | None, peers: PeerSecurity | None) -> None:
@@ -104,53 +97,9 @@ def _contexts(config: NodeConfig, name: str, dynamic: Mapping[str, Any]) -> Stor
         raise ConfigError(f"listener {name}", None, str(error)) from None
 
 
-def _credentials(config: NodeConfig, name: str, mechanism: str, clock: Clock) -> SaslCredentials:
-    entry = jaas_entry(config, name, mechanism)
-    options = {} if entry is None else entry.options
-    if mechanism == "OAUTHBEARER":
-        from moldau.server.authentication.peer_tokens import peer_tokens
-
-        return SaslCredentials(mechanism, token_source=peer_tokens(config, name, options, clock))
-    if mechanism == "GSSAPI":
-        return SaslCredentials(mechanism, kerberos=_kerberos_login(config, name, entry, clock))
-    username, password = options.get("username", ""), options.get("password", "")
-    if not (username and password):
-        raise ConfigError(
-            jaas_key(name, mechanism),
-            None,
-            "needs username and password, with which this node logs in to the others",
-        )
-    if mechanism == "PLAIN":
-        try:
-            PlainExchange(username, password)
-        except SecuritySettingError as error:
-            raise ConfigError(jaas_key(name, mechanism), None, str(error)) from None
-    return SaslCredentials(mechanism, username, password)
-
-
-def _kerberos_login(
-    config: NodeConfig, name: str, entry: JaasEntry | None, clock: Clock
-) -> KerberosLogin:
-    from moldau.runtime.authentication.kerberos import EXAMPLE, login_of
-
-    key = jaas_key(name, "GSSAPI")
-    if entry is None:
-        raise ConfigError(key, None, f"is needed, for this node to log in to the others: {EXAMPLE}")
-    service_name = config.listener_value(name, "sasl.kerberos.service.name", "GSSAPI")
+def _login(config: NodeConfig, name: str, mechanism: str, clock: Clock | None) -> SaslLogin:
+    settings = mechanism_config(config, name, mechanism, clock)
     try:
-        return login_of(entry.options, service_name, clock, _renewal_rules(config, name, config))
+        return login(settings)
     except SecuritySettingError as error:
-        raise ConfigError(key, None, str(error)) from None
-
-
-def _renewal_rules(config: NodeConfig, name: str, values: Values) -> RenewalRules:
-    from moldau.runtime.authentication.kerberos import RenewalRules
-
-    def value(key: str) -> Any:
-        return config.listener_value(name, key, "GSSAPI", values)
-
-    return RenewalRules(
-        value("sasl.kerberos.ticket.renew.window.factor"),
-        value("sasl.kerberos.ticket.renew.jitter"),
-        float(value("sasl.kerberos.min.time.before.relogin")),
-    )
+        raise ConfigError(settings.jaas_key, None, str(error)) from None

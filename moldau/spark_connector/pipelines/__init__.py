@@ -10,40 +10,25 @@ they are asked for. Must not import Spark before a pipeline runs: checking a fil
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from moldau.spark_connector.errors import (
-    JavaNotFound,
-    PipelineError,
-    PipelineFailed,
-    PipelineFileError,
-)
+from moldau.first_use import at_first_use
 
 if TYPE_CHECKING:
-    from moldau.spark_connector.pipelines.model import Pipeline
-    from moldau.spark_connector.pipelines.pipeline_file import load_pipelines
-    from moldau.spark_connector.pipelines.runner import run_pipelines
+    from moldau.spark_connector.errors import JavaNotFound as JavaNotFound
+    from moldau.spark_connector.errors import PipelineError as PipelineError
+    from moldau.spark_connector.errors import PipelineFailed as PipelineFailed
+    from moldau.spark_connector.errors import PipelineFileError as PipelineFileError
+    from moldau.spark_connector.pipelines.model import Pipeline as Pipeline
+    from moldau.spark_connector.pipelines.pipeline_file import load_pipelines as load_pipelines
+    from moldau.spark_connector.pipelines.runner import run_pipelines as run_pipelines
 
-__all__ = [
-    "JavaNotFound",
-    "Pipeline",
-    "PipelineError",
-    "PipelineFailed",
-    "PipelineFileError",
-    "load_pipelines",
-    "run_pipelines",
-]
-
-_MODULES: Final = {
-    "Pipeline": "moldau.spark_connector.pipelines.model",
-    "load_pipelines": "moldau.spark_connector.pipelines.pipeline_file",
-    "run_pipelines": "moldau.spark_connector.pipelines.runner",
-}
-
-
-def __getattr__(name: str) -> object:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(module), name)
+at_first_use(
+    globals(),
+    """
+    spark_connector.errors: JavaNotFound PipelineError PipelineFailed PipelineFileError
+    spark_connector.pipelines.model: Pipeline
+    spark_connector.pipelines.pipeline_file: load_pipelines
+    spark_connector.pipelines.runner: run_pipelines
+    """,
+)

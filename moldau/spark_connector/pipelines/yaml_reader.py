@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Final, TypeVar
 
 import yaml
 
 from moldau.spark_connector.errors import PipelineFileError, Problem
+from moldau.text import did_you_mean
 
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_NODES: Final = 10_000
@@ -166,7 +166,7 @@ class Section:
         given = self.text(name, default)
         if given not in allowed and (given or self.has(name)):
             self.complain(
-                name, f"{given!r} is none of {', '.join(allowed)}{_nearest(given, allowed)}"
+                name, f"{given!r} is none of {', '.join(allowed)}{did_you_mean(given, allowed)}"
             )
         return given
 
@@ -242,10 +242,8 @@ class Section:
                 continue
             known = sorted(self._asked)
             what = f" in {self.path}" if self.path else ""
-            self.complain(
-                name,
-                f"there is no such key{what}{_nearest(name, known)}; there are {', '.join(known)}",
-            )
+            hint = f"{did_you_mean(name, known)}; there are {', '.join(known)}"
+            self.complain(name, f"there is no such key{what}{hint}")
 
     # -- how -------------------------------------------------------------------------------------
 
@@ -263,11 +261,6 @@ class Section:
             self.complain(name, f"one value is wanted here, not {_kind_of(node)}")
             return ""
         return self.reading.expand(node.value, _line_of(node), self.key(name))
-
-
-def _nearest(given: str, known: Collection[str]) -> str:
-    found = get_close_matches(given, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
 
 
 def _line_of(node: yaml.Node) -> int:

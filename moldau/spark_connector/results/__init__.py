@@ -10,49 +10,27 @@ for; SQLAlchemy and redis come with `moldau[results]`.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from moldau.spark_connector.errors import (
-    ForeignResults,
-    InvalidResults,
-    ResultsBehind,
-    ResultsError,
-    RowsOutOfOrder,
-)
+from moldau.first_use import at_first_use
 
 if TYPE_CHECKING:
-    from moldau.spark_connector.results.redis_offsets import RedisOffsets, RedisResults
-    from moldau.spark_connector.results.sql_results import SqlResults, UniqueRows
+    from moldau.spark_connector.errors import ForeignResults as ForeignResults
+    from moldau.spark_connector.errors import InvalidResults as InvalidResults
+    from moldau.spark_connector.errors import ResultsBehind as ResultsBehind
+    from moldau.spark_connector.errors import ResultsError as ResultsError
+    from moldau.spark_connector.errors import RowsOutOfOrder as RowsOutOfOrder
+    from moldau.spark_connector.results.redis_offsets import RedisOffsets as RedisOffsets
+    from moldau.spark_connector.results.redis_offsets import RedisResults as RedisResults
+    from moldau.spark_connector.results.sql_results import SqlResults as SqlResults
+    from moldau.spark_connector.results.sql_results import UniqueRows as UniqueRows
 
-__all__ = [
-    "ForeignResults",
-    "InvalidResults",
-    "RedisOffsets",
-    "RedisResults",
-    "ResultsBehind",
-    "ResultsError",
-    "RowsOutOfOrder",
-    "SqlResults",
-    "UniqueRows",
-]
-
-_MODULES: Final = {
-    "RedisOffsets": "moldau.spark_connector.results.redis_offsets",
-    "RedisResults": "moldau.spark_connector.results.redis_offsets",
-    "SqlResults": "moldau.spark_connector.results.sql_results",
-    "UniqueRows": "moldau.spark_connector.results.sql_results",
-}
-
-
-def __getattr__(name: str) -> object:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name not in ("sqlalchemy", "redis"):
-            raise
-        text = f"{name} needs {error.name}: pip install 'moldau[results]'"
-        raise ModuleNotFoundError(text, name=error.name) from None
+at_first_use(
+    globals(),
+    """
+    spark_connector.errors: ForeignResults InvalidResults ResultsBehind ResultsError RowsOutOfOrder
+    spark_connector.results.redis_offsets: RedisOffsets RedisResults
+    spark_connector.results.sql_results: SqlResults UniqueRows
+    """,
+    needs={"sqlalchemy": "results", "redis": "results"},
+)

@@ -45,7 +45,7 @@ NOTHING_YET: Final = -1
 UNKNOWN_ID: Final = ""
 MAX_SHOWN: Final = 5
 
-_log: Final = logging.getLogger("moldau.spark_connector")
+_log: Final = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):

@@ -97,7 +97,7 @@ LOCK_ROW: Final = ""
 
 Rows = Iterator[Row]
 Write = Callable[[sa.Connection, Rows], None]
-_log: Final = logging.getLogger("moldau.spark_connector")
+_log: Final = logging.getLogger(__name__)
 
 
 class SqlResults(StoredOffsets):

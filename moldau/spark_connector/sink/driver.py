@@ -75,7 +75,7 @@ from moldau.spark_connector.sink.options import SinkOptions, Transactions
 from moldau.spark_connector.sink.rows import checksum_of
 
 LOOK_AGAIN_MS: Final = 500
-_log: Final = logging.getLogger("moldau.spark_connector.sink")
+_log: Final = logging.getLogger(__name__)
 Result = TypeVar("Result")
 ONGOING: Final = "Ongoing"
 MAX_CALLS: Final = 8

@@ -46,7 +46,7 @@ from moldau.spark_connector.core.ledger import Batch, LedgerIndex, SinkRecord, e
 from moldau.spark_connector.errors import LedgerBusy, LedgerUnusable
 from moldau.spark_connector.sink.options import SinkOptions
 
-_log: Final = logging.getLogger("moldau.spark_connector.sink")
+_log: Final = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """A dead driver's ledger transaction holds back other sinks' for so long at most."""

@@ -32,7 +32,7 @@ from moldau.spark_connector.sink.driver import plan_batch
 from moldau.spark_connector.sink.ledger_store import LedgerStore
 from moldau.spark_connector.sink.options import SinkOptions
 
-_log: Final = logging.getLogger("moldau.spark_connector.sink")
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

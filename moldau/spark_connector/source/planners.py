@@ -72,7 +72,7 @@ from moldau.spark_connector.source.options import (
     SourceOptions,
 )
 
-_log: Final = logging.getLogger("moldau.spark_connector")
+_log: Final = logging.getLogger(__name__)
 ENDED: Final = (Missing.GONE, Missing.REPLACED)
 """What is missing when there is no such topic any more."""
 PATTERN_FRESH_S: Final = 1.0

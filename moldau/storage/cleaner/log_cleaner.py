@@ -45,7 +45,7 @@ from moldau.storage.segment import SEGMENT_SUFFIXES, LogSegment, segment_path
 from moldau.storage.served_directories import ServedDirectories
 from moldau.storage.transaction_proof import prove
 
-logger = logging.getLogger("moldau.storage")
+logger = logging.getLogger(__name__)
 
 MAX_LOST_WORKERS = 3
 """So often in a row may a log's cleaning end its process (a fault of ours, or no memory left)."""

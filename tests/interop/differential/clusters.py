@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from moldau.config import read_properties_file
+from moldau.local.layout import PROPERTIES
 from moldau.testing import Cluster
-from moldau.testing.layout import PROPERTIES
 from tests.interop.differential.asking import Node, Pair
 from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, Final
 
+from moldau.broker.api.p48_describe_client_quotas import DEFAULT, EXACT, SPECIFIED
 from moldau.protocol.api_keys import ApiKey
-from moldau.server.described_quotas import DEFAULT, EXACT, SPECIFIED
 from tests.interop.differential.running import Case
 
 Parts = Mapping[str, str | None]

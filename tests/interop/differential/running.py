@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from moldau.broker.api import BROKER_APIS
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.registry import request_class
+from moldau.server.apis import BROKER_APIS
 from tests.interop.differential.asking import Ground, Pair, build
 from tests.interop.differential.comparing import Divergence, compare, normalise
 from tests.interop.differential.differences import DifferenceList

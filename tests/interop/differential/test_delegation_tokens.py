@@ -33,7 +33,7 @@ from moldau.protocol.messages.p38_create_delegation_token import (
 from moldau.protocol.messages.p39_renew_delegation_token import RenewDelegationTokenRequest
 from moldau.protocol.messages.p40_expire_delegation_token import ExpireDelegationTokenRequest
 from moldau.protocol.messages.p41_describe_delegation_token import DescribeDelegationTokenRequest
-from moldau.runtime.authentication.sasl import ScramClient
+from moldau.sasl.scram import ScramClient
 from tests.interop.differential.test_sasl_conversations import Talk
 from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools, missing

@@ -17,7 +17,7 @@ from tests.interop.java.tools import JavaTools
 from tests.kit.kerberos import HOST, MODULE, SERVICE
 from tests.kit.ports import free_port
 from tests.system.security.kerberized import Kerberized, kerberized
-from tests.unit.server.authentication.local_name_cases import CASES
+from tests.unit.sasl.gssapi.local_name_cases import CASES
 
 pytestmark = pytest.mark.timeout(300)
 SESSION_MS = 5_000

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from confluent_kafka.admin import AdminClient
 
 from moldau.config import read_properties_file
-from moldau.testing.layout import PROPERTIES, PortHolder
+from moldau.local.layout import PROPERTIES, PortHolder
 from tests.interop.java.jvm import jvm_command
 from tests.kit.waiting import until
 

@@ -17,8 +17,8 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from moldau.client import ProducerState
+from moldau.local.layout import ClusterLayout, PortHolder
 from moldau.protocol.types import TopicPartition
-from moldau.testing.layout import ClusterLayout, PortHolder
 from tests.interop.drivers import DRIVERS
 from tests.interop.java.tools import JavaTools, missing
 from tests.interop.replication.kafka_nodes import KafkaNodes

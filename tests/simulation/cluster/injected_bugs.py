@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from moldau.controller.apis import DECIDERS
 from moldau.controller.controller import Controller, Turns
 from moldau.controller.core import cluster_control
 from moldau.controller.core.cluster_control import ClusterControl
-from moldau.controller.core.controller_core import HANDLERS, ControllerCore
+from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.partition_changes import Step
 from moldau.protocol.api_keys import ApiKey
 from moldau.raft.core.effects import Persist
@@ -87,25 +88,25 @@ def deposed_keeps_state(patch: Patch) -> None:
 def producer_ids_twice(patch: Patch) -> None:
     """Half of each block of producer ids is handed out again."""
 
-    def allocate(state: Any, request: Any) -> Any:
-        result = original(state, request)
+    def allocate(*asked: Any) -> Any:
+        result: Any = original(*asked)
         for record, _version in result.records:
             record.next_producer_id -= 500
         return result
 
-    original = HANDLERS[ApiKey.ALLOCATE_PRODUCER_IDS]
-    patch.setitem(HANDLERS, ApiKey.ALLOCATE_PRODUCER_IDS, allocate)
+    original = DECIDERS[ApiKey.ALLOCATE_PRODUCER_IDS]
+    patch.setitem(DECIDERS, ApiKey.ALLOCATE_PRODUCER_IDS, allocate)
 
 
 def second_broker_epoch(patch: Patch) -> None:
     """The broker epoch is not the offset of the registration, but the one after it."""
     original = ClusterControl.register_broker
 
-    def register(self: Any, request: Any, *, log_end_offset: int, now_ms: float) -> Any:
+    def register(self: Any, request: Any, asked: Any) -> Any:
         last = max(
             (each.broker_epoch for each in self._state.image.cluster.brokers.values()), default=9
         )
-        return original(self, request, log_end_offset=last, now_ms=now_ms)
+        return original(self, request, asked._replace(log_end_offset=last))
 
     patch.setattr(ClusterControl, "register_broker", register)
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
+from moldau.controller.apis import DECIDERS
 from moldau.controller.core import scram_control
-from moldau.controller.core.controller_core import HANDLERS
 from moldau.metadata.image.configs import ClientQuotasImage
 from moldau.metadata.image.overlay import MappingDelta
 from moldau.metadata.image.security import ScramCredential, ScramDelta, ScramImage, ScramKey
@@ -108,14 +108,14 @@ def deleted_credential_in_snapshot(patch: Patch) -> None:
 
 def entry_is_only_promised(patch: Patch) -> None:
     """The first new entry of a request is answered for, and makes no record."""
-    original = HANDLERS[ApiKey.CREATE_ACLS]
+    original: Any = DECIDERS[ApiKey.CREATE_ACLS]
 
-    def create(state: Any, request: Any) -> Any:
-        result = yield from original(state, request)
+    def create(*asked: Any) -> Any:
+        result = yield from original(*asked)
         del result.records[:1]
         return result
 
-    patch.setitem(HANDLERS, ApiKey.CREATE_ACLS, create)
+    patch.setitem(DECIDERS, ApiKey.CREATE_ACLS, create)
 
 
 def credential_is_not_removed(patch: Patch) -> None:

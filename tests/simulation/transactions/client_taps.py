@@ -30,7 +30,7 @@ def client_taps(world: TransactionWorld) -> Iterator[None]:
 
     async def _negotiate(connection: Any) -> None:
         await negotiate(connection)
-        if VERSION_1 in (connection._client_id or ""):
+        if VERSION_1 in (connection.client_id or ""):
             for feature in connection.api_versions.finalized_features:
                 if feature.name == TRANSACTION_VERSION:
                     feature.max_version_level = min(feature.max_version_level, 1)

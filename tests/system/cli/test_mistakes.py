@@ -19,8 +19,8 @@ from typing import Final
 
 import pytest
 
+from moldau.local.layout import PortHolder
 from moldau.testing import Cluster
-from moldau.testing.layout import PortHolder
 from tests.system.cli.conftest import FAILED, WRONG_USAGE, Cli
 from tests.system.processes import properties, without_slow_node
 

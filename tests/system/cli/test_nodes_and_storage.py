@@ -60,7 +60,7 @@ def test_dev_creates_topics_and_leaves_nothing_behind(cli: Cli):
         assert "Traceback" not in log
         # How long work holds a loop says something about the machine.
         warnings = [line for line in log.splitlines() if " WARNING " in line]
-        assert [line for line in warnings if " WARNING loop: " not in line] == []
+        assert [line for line in warnings if " WARNING server.loop_watchdog: " not in line] == []
     assert not Path(directory["directory"]).parent.exists()
 
 
@@ -77,7 +77,7 @@ def test_dev_keeps_the_data_it_is_given(cli: Cli, tmp_path: Path):
             assert node.stderr is not None
             log = node.stderr.read().splitlines()
             assert node.wait(60) == 0
-            assert log[-1].endswith(" INFO    node: stopped")
+            assert log[-1].endswith(" INFO    node.foreground: stopped")
             assert [line for line in log if not LOG_LINE.match(line)] == []
     assert addresses[0] == addresses[1]
     assert (home / "data" / "kept-0").is_dir()

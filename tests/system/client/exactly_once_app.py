@@ -16,7 +16,7 @@ import sys
 from demo.enrichment import DEPARTURES, INPUT
 from demo.transactions_app import GROUP
 from moldau.client import Consumer, Producer
-from moldau.client.config.consumer import ConsumerSettings
+from moldau.client.config.keywords import ConsumerSettings
 from moldau.client.errors import KafkaError, ProducerFenced, RequestTimeout, TransactionAbortable
 
 POLL_MS = 500.0

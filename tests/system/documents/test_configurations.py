@@ -14,8 +14,8 @@ from moldau.client import ClientConfig, Consumer, Producer
 from moldau.config import BROKER_KEYS, NodeConfig
 from moldau.config.properties import parse_properties
 from moldau.config.table import PER_LISTENER_KEYS
-from moldau.testing.layout import PortHolder
-from moldau.testing.node_process import NodeProcess
+from moldau.local.layout import PortHolder
+from moldau.local.node_process import NodeProcess
 from tests.system.processes import run_cli
 from tests.system.security.nodes import keystore
 from tests.tidy.sources import ROOT

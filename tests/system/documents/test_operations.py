@@ -13,8 +13,8 @@ import pytest
 
 from moldau.client import NewTopic, ProducerFenced
 from moldau.client.sync import Admin, Consumer, Producer
+from moldau.local.layout import PortHolder
 from moldau.testing import Cluster
-from moldau.testing.layout import PortHolder
 from tests.kit.waiting import until
 from tests.system.documents.commands import commands_to_run
 from tests.system.documents.terminal import Serving, Terminal

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from moldau.client import Admin, ConfigResource, ConfigResourceType, KafkaError, NewTopic, sync
+from moldau.local.layout import ephemeral_range
 from moldau.testing import Cluster, NodeFailed
-from moldau.testing.layout import ephemeral_range
 from tests.kit.waiting import until
 
 EMBEDDING = """

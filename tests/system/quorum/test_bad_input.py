@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from moldau.local.node_process import NodeProcess
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.meta_properties import read_meta_properties
 from moldau.testing import Cluster
-from moldau.testing.node_process import NodeProcess
 from tests.kit.waiting import until
 from tests.system.processes import Ended, run_cli, run_node
 from tests.system.quorum.conftest import (

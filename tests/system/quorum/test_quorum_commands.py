@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from moldau.local.layout import PortHolder
+from moldau.local.node_process import NodeProcess
 from moldau.testing import Cluster
-from moldau.testing.layout import PortHolder
-from moldau.testing.node_process import NodeProcess
 from tests.kit.waiting import until
 from tests.system.processes import Ended, run_cli
 from tests.system.quorum.conftest import (

@@ -19,7 +19,7 @@ from moldau.config import NodeConfig
 from tests.kit.waiting import until
 from tests.system.processes import run_cli
 
-LOG_LINE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} INFO    supervisor: "
+LOG_LINE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} INFO    local\.supervisor: "
 
 
 class Run:
@@ -116,7 +116,7 @@ def test_a_cluster_is_bootstrapped_supervised_and_stopped(tmp_path: Path, base_p
         assert run.join() == 0
     assert all(is_gone(process_id) for process_id in process_ids)
     assert sum(line.endswith(" stopped") for line in run.events) == 7
-    assert run.events[-1].endswith(" supervisor: stopped")
+    assert run.events[-1].endswith(" local.supervisor: stopped")
     assert [line for line in run.events if not re.match(LOG_LINE, line)] == []
     for number in (1, 2, 3):
         assert (home / f"broker-{number}" / "data" / ".kafka_cleanshutdown").exists()

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.wire import Wire
+from moldau.local.layout import PortHolder
+from moldau.local.node_process import NodeProcess
 from moldau.protocol.types import uuid_to_base64
 from moldau.testing import Cluster
-from moldau.testing.layout import PortHolder
-from moldau.testing.node_process import NodeProcess
 from tests.kit.waiting import until
 from tests.system.processes import run_cli
 from tests.system.quorum.conftest import described, quorum, wait_for_topics, wait_until_caught_up

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from moldau.testing.layout import ClusterLayout, PortHolder
+from moldau.local.layout import ClusterLayout, PortHolder
 from tests.interop.topics import TopicMaker
 from tests.kit.waiting import until
 from tests.system.processes import Writer, read_all

@@ -42,7 +42,7 @@ from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.schema import Message
-from moldau.runtime.authentication.sasl import ScramClient
+from moldau.sasl.scram import ScramClient
 from tests.kit.waiting import until
 
 KINDS: Final = ("slow", "drip", "huge", "whole", "silent", "pipelined", "unread")

@@ -29,7 +29,7 @@ from moldau.protocol.messages.p32_describe_configs import (
 from moldau.protocol.messages.p66_list_transactions import ListTransactionsRequest
 from moldau.protocol.schema import Message
 from moldau.protocol.varint import unsigned_varint
-from moldau.runtime.authentication.sasl import ScramClient
+from moldau.sasl.scram import ScramClient
 from tests.kit.waiting import until
 from tests.system.security.front_ends import framed
 from tests.system.security.mistakes import Peer

@@ -23,7 +23,7 @@ from moldau.protocol.headers import decode_response
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.schema import Message
-from moldau.runtime.authentication.sasl import ScramClient
+from moldau.sasl.scram import ScramClient
 from tests.kit.waiting import until
 from tests.system.security.front_ends import framed, memory_bytes
 from tests.system.security.nodes import HOST, PASSWORD, SecuredNode

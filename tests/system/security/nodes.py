@@ -9,8 +9,8 @@ from typing import Any, Self
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from moldau.testing.layout import PortHolder
-from moldau.testing.node_process import NodeProcess
+from moldau.local.layout import PortHolder
+from moldau.local.node_process import NodeProcess
 
 HOST = "127.0.0.1"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -30,12 +30,12 @@ from moldau.client import (
     ScramMechanism,
     ScramUpsertion,
 )
+from moldau.local.certificate_authority import CertificateAuthority
 from moldau.runtime.authentication import AuthenticationError
-from moldau.runtime.authentication.sasl import SaslCredentials, authenticate
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
-from moldau.testing.certificate_authority import CertificateAuthority
+from moldau.sasl.scram import ScramLogin
 from tests.kit.servers import Servers, plain_of
 from tests.kit.soaks import Say
 from tests.kit.waiting import until
@@ -205,7 +205,7 @@ class SecuredChaosCluster(ChaosCluster):
     def lets_in(self, broker_id: int, name: str, password: str) -> bool | None:
         """Whether a broker takes that password; None when it does not answer."""
         address = self.hosts.address(host_name(broker_id))
-        credentials = SaslCredentials(MECHANISM, name, password)
+        login = ScramLogin(MECHANISM, name, password)
 
         async def try_it() -> bool | None:
             try:
@@ -215,7 +215,7 @@ class SecuredChaosCluster(ChaosCluster):
                     CLIENT_PORT,
                     clock=SystemClock(),
                     ssl_context=self._context,
-                    authenticator=lambda send, peer: authenticate(send, credentials, peer),
+                    authenticator=login.authenticate,
                     connect_timeout_ms=CONNECT_MS,
                 )
             except AuthenticationError:

@@ -11,13 +11,13 @@ from uuid import uuid4
 import trustme
 
 from moldau.config import NodeConfig
+from moldau.local.layout import PortHolder, internal_topic_properties
+from moldau.local.node_process import NodeProcess, wait_ready_together
 from moldau.node.formatting import FormatPlan, format_storage, random_cluster_id
 from moldau.node.initial_users import scram_records
 from moldau.raft import VoterDescription, VoterEndpoint
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
-from moldau.testing.layout import PortHolder, internal_topic_properties
-from moldau.testing.node_process import NodeProcess, wait_ready_together
 from tests.system.security.nodes import AUTHORIZER, HOST, PLAIN_MODULE, SCRAM_MODULE, keystore
 
 CONTROLLER_IDS: Final = (101, 102, 103)

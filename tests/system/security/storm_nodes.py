@@ -31,13 +31,13 @@ from moldau.client import (
 )
 from moldau.client.sync import Admin, Consumer, Producer
 from moldau.config import NodeConfig
+from moldau.local.layout import PortHolder
+from moldau.local.node_process import NodeProcess, wait_ready_together
 from moldau.node.formatting import FormatPlan, format_storage, random_cluster_id
 from moldau.node.initial_users import scram_records
 from moldau.raft import VoterDescription, VoterEndpoint
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
-from moldau.testing.layout import PortHolder
-from moldau.testing.node_process import NodeProcess, wait_ready_together
 from tests.kit.waiting import patience
 from tests.system.security.nodes import AUTHORIZER, HOST, PASSWORD, PLAIN_MODULE, keystore
 

@@ -9,8 +9,8 @@ import trustme
 
 from moldau.client import NewTopic
 from moldau.client.sync import Admin, Producer
-from moldau.testing.layout import PortHolder
-from moldau.testing.node_process import NodeProcess
+from moldau.local.layout import PortHolder
+from moldau.local.node_process import NodeProcess
 from tests.system.documents.test_configurations import BLOCK
 from tests.system.processes import run_cli
 from tests.system.security.nodes import HOST, keystore

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from moldau.testing import node_process
+from moldau.local import node_process
 from tests.system.security.front_ends import ROOT, complaints_in, fuzz
 from tests.system.security.nodes import PASSWORD
 

@@ -16,9 +16,9 @@ import pytest
 from moldau.client import ElectionType, NewTopic, TopicPartition
 from moldau.client.admin.security import ScramMechanism, ScramUpsertion
 from moldau.client.sync import Admin, Producer
+from moldau.local.certificate_authority import CertificateAuthority
+from moldau.local.secure_files import CLIENTS, SecureFiles
 from moldau.testing import Cluster
-from moldau.testing.certificate_authority import CertificateAuthority
-from moldau.testing.secure_files import CLIENTS, SecureFiles
 from tests.kit.waiting import until
 from tests.system.security.greedy import Greed, GreedyClients, Target, ports_of
 from tests.system.security.mistakes import Witness

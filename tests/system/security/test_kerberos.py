@@ -25,16 +25,11 @@ from moldau.client.sync import Consumer, Producer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
-from moldau.runtime.authentication.kerberos import (
-    GssapiExchange,
-    KerberosError,
-    KerberosLogin,
-    KeytabTickets,
-    RenewalRules,
-)
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection, ConnectionLost
 from moldau.runtime.network import AsyncioNetwork
+from moldau.sasl.gssapi.client import GssapiClient, KerberosLogin, KeytabTickets, RenewalRules
+from moldau.sasl.gssapi.library import KerberosError
 from tests.kit.kerberos import HOST, MODULE, REALM, SERVICE
 from tests.kit.manual_clock import ManualClock
 from tests.kit.waiting import until_async
@@ -230,7 +225,7 @@ async def connected(secured: Kerberized) -> AsyncIterator[Connection]:
 
 
 async def test_a_token_that_comes_again_ends_the_connection(secured: Kerberized):
-    exchange = GssapiExchange(login(secured), HOST)
+    exchange = GssapiClient(login(secured), HOST)
     token = exchange.first()
     async with connected(secured) as first, connected(secured) as second:
         answer = await first.send(SaslAuthenticateRequest(auth_bytes=token))
@@ -259,7 +254,7 @@ async def test_the_choice_of_a_layer(secured: Kerberized):
         (b"\x01", ErrorCode.SASL_AUTHENTICATION_FAILED),
     ):
         async with connected(secured) as connection:
-            exchange = GssapiExchange(login(secured), HOST)
+            exchange = GssapiClient(login(secured), HOST)
             message: bytes | None = exchange.first()
             for _ in range(2):
                 answer = await connection.send(SaslAuthenticateRequest(auth_bytes=message or b""))
@@ -275,7 +270,7 @@ async def test_the_choice_of_a_layer(secured: Kerberized):
 
 
 async def test_raw_tokens_behind_a_handshake_of_version_0(secured: Kerberized):
-    exchange = GssapiExchange(login(secured), HOST)
+    exchange = GssapiClient(login(secured), HOST)
     reader, writer = await asyncio.open_connection(HOST, secured.node.port("SASL_PLAINTEXT"))
 
     async def ask(frame: bytes) -> bytes:
@@ -310,7 +305,7 @@ def test_a_ticket_that_is_not_valid_yet_is_no_refusal(secured: Kerberized, tmp_p
     secured.realm.kinit("alice", cache, "-s", "1h")
     postdated = KerberosLogin("kafka", SystemClock(), ticket_cache=str(cache))
     with pytest.raises(ConnectionError, match="not yet valid"):
-        GssapiExchange(postdated, HOST).first()
+        GssapiClient(postdated, HOST).first()
 
 
 async def test_a_new_key_of_the_node_is_in_use_at_once(secured: Kerberized, tmp_path: Path):

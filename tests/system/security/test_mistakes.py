@@ -9,10 +9,10 @@ What the single parts do with the same input, in every variation, stands elsewhe
     noise of every kind, from dice          front_ends.py (`make fuzz-listeners`)
     frames of every listener                tests/interop/raw/test_bad_frames.py
     the session's table, every state        tests/unit/server/authentication/test_session.py
-    messages of PLAIN and SCRAM             tests/unit/server/authentication/test_mechanisms.py
-    claims, signatures, key ids             tests/unit/server/authentication/test_bearer_tokens.py
-    the server of keys, on a manual clock   tests/unit/runtime/authentication/test_jwks.py
-    TLS, limits on a manual clock           tests/unit/runtime/test_secured_server.py
+    messages of PLAIN and SCRAM             tests/unit/sasl/test_mechanisms.py
+    claims, signatures, key ids             tests/unit/sasl/oauthbearer/test_listener.py
+    the server of keys, on a manual clock   tests/unit/sasl/oauthbearer/test_jwks.py
+    TLS, limits on a manual clock           tests/unit/server/test_secured_server.py
     the same conversations beside Kafka     tests/interop/differential/test_sasl_conversations.py
     10,000 connections, 100,000 ACLs        test_great_numbers.py
 """

@@ -33,9 +33,9 @@ from moldau.client.admin.security import (
 )
 from moldau.client.sync import Admin, Consumer, Producer
 from moldau.config import read_properties_file
+from moldau.local.layout import ClusterLayout, PortHolder
+from moldau.local.node_process import NodeProcess, wait_ready_together
 from moldau.testing import Cluster
-from moldau.testing.layout import ClusterLayout, PortHolder
-from moldau.testing.node_process import NodeProcess, wait_ready_together
 from tests.kit.waiting import until
 from tests.system.processes import run_cli
 from tests.tidy.sources import ROOT

@@ -12,7 +12,7 @@ import pytest
 
 from moldau.client import KafkaError
 from moldau.client.sync import Admin
-from moldau.testing.layout import PortHolder
+from moldau.local.layout import PortHolder
 from tests.system.security.nodes import (
     AUTHORIZER,
     HOST,

@@ -20,16 +20,16 @@ from typer.testing import CliRunner
 from moldau.cli.main import app
 from moldau.client import KafkaError, NewTopic, TopicPartition
 from moldau.client.sync import Admin, Consumer, Producer
-from moldau.testing import Cluster, NodeFailed
-from moldau.testing import certificate_authority as module
-from moldau.testing.certificate_authority import (
+from moldau.local import certificate_authority as module
+from moldau.local.certificate_authority import (
     CertificateAuthority,
     CertificateError,
     summaries_of,
     summary_of,
 )
-from moldau.testing.layout import PortHolder
-from moldau.testing.secure_files import SecureFiles, hosts_of
+from moldau.local.layout import PortHolder
+from moldau.local.secure_files import SecureFiles, hosts_of
+from moldau.testing import Cluster, NodeFailed
 from tests.kit.waiting import until
 from tests.system.documents.terminal import Terminal
 from tests.system.processes import run_cli
@@ -480,7 +480,7 @@ def test_wrong_commands_are_one_line(tmp_path: Path) -> None:
 def test_without_the_package_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "moldau.testing.certificate_authority", None)
+    monkeypatch.setitem(sys.modules, "moldau.local.certificate_authority", None)
     with pytest.raises(NodeFailed, match=r"pip install 'moldau\[tls\]'"):
         Cluster(secure=True).start()
     for arguments in (["show"], ["renew"], ["create", "orders"]):

@@ -11,12 +11,13 @@ from uuid import UUID
 
 from moldau.client.consumer import positions
 from moldau.client.consumer.core.partition_state import PartitionState
+from moldau.spark_connector import failures
 from moldau.spark_connector.core import ranges
 from moldau.spark_connector.source import planners
 from tests.kit.injected_bugs import InjectedBug, Patch, table
 
 BUG_VARIABLE: Final = "MOLDAU_SOAK_TOPICS_BUG"
-TELLING: Final = (positions.logger, logging.getLogger("moldau.spark_connector"))
+TELLING: Final = (positions.logger, failures._log)
 
 
 def ignores_topic_ids(patch: Patch) -> None:

@@ -15,7 +15,8 @@ from typing import Final
 
 import pytest
 
-from moldau.testing import Cluster, node_process
+from moldau.local import node_process
+from moldau.testing import Cluster
 from tests.kit import judging
 from tests.system.transactions import migrating_members
 from tests.system.transactions.check_members import check_members

@@ -33,6 +33,7 @@ from moldau.config import BROKER_KEYS, effective_topic_config
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.headers import decode_response
 from moldau.protocol.messages.p19_create_topics import CreateTopicsRequest
 from moldau.protocol.metadata_records import (
     ConfigRecord,
@@ -150,6 +151,13 @@ class FakeRequest:
         version = self.api_version if api_version is None else api_version
         data = b"".join(read_part(part) for part in message.encode(version))
         self._answer(response_class(ApiKey(self.api_key)).decode(data, version)[0])
+
+    def respond_parts(self, parts: Sequence[bytes]) -> None:
+        frame = b"".join(parts)
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        correlation_id, message = decode_response(self.api_key, self.api_version, frame[4:])
+        assert correlation_id == self.correlation_id
+        self._answer(message)
 
     def respond_nothing(self) -> None:
         self._answer(None)

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.api import BROKER_APIS, FORWARDED
 from moldau.broker.api.p03_metadata import PARTITIONS_PER_TURN
 from moldau.broker.lifecycle.controller_channel import (
     ControllerAnswer,
@@ -18,10 +17,12 @@ from moldau.broker.lifecycle.controller_channel import (
     ForwardedClient,
 )
 from moldau.config import NodeConfig
+from moldau.metadata import descriptions
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_response, has_error
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.headers import encode_response
 from moldau.protocol.messages import p33_alter_configs as p33
 from moldau.protocol.messages import p44_incremental_alter_configs as p44
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
@@ -46,7 +47,7 @@ from moldau.protocol.messages.p51_alter_user_scram_credentials import (
 )
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
-from moldau.server import described_configs
+from moldau.server.apis import BROKER_APIS, FORWARDED
 from moldau.server.authorizer import Authorizer
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
@@ -57,14 +58,33 @@ class ScriptedController:
     def __init__(self, answer: Callable[[Message], Message] | None) -> None:
         self.answer = answer
         self.clients: list[ForwardedClient] = []
+        self.bodies: list[bytes] = []
+        self.answers_bytes = False
 
     async def forward(
         self, request: Message, principal: str, client: ForwardedClient, *, timeout_ms: int = 0
-    ) -> ControllerAnswer:
+    ) -> ControllerAnswer[Any]:
         self.clients.append(client)
         if self.answer is None:
             raise ControllerUnavailable("nobody is there")
         return ControllerAnswer(self.answer(request), committed_end_offset=0)
+
+    async def pass_on(
+        self,
+        request: Message,
+        principal: str,
+        client: ForwardedClient,
+        *,
+        body: memoryview,
+        timeout_ms: int = 0,
+    ) -> ControllerAnswer[Any]:
+        self.bodies.append(bytes(body))
+        answer = await self.forward(request, principal, client)
+        version = client.api_version
+        if not self.answers_bytes or version is None:
+            return answer
+        parts: list[Any] = encode_response(answer.response, api_version=version, correlation_id=7)
+        return ControllerAnswer(b"".join(parts)[4:], committed_end_offset=0)
 
 
 def combined_node_config(home: Path) -> NodeConfig:
@@ -268,8 +288,8 @@ async def test_described_resources_share_entries_up_to_a_limit(
         assert expected in found
     assert not defaults.configs, "nothing is set for the whole cluster"
 
-    assert count * 10_000 < described_configs.MAX_DESCRIBED_ENTRIES, "ten thousand topics at once"
-    monkeypatch.setattr(described_configs, "MAX_DESCRIBED_ENTRIES", 3 * count + 1)
+    assert count * 10_000 < descriptions.MAX_DESCRIBED_ENTRIES, "ten thousand topics at once"
+    monkeypatch.setattr(descriptions, "MAX_DESCRIBED_ENTRIES", 3 * count + 1)
     results = await described(
         (2, "a"), (2, "b"), (2, "a"), (2, "b"), (2, "none"), (8, str(BROKER_ID))
     )
@@ -282,7 +302,7 @@ async def test_described_resources_share_entries_up_to_a_limit(
     assert not results[3].configs
 
 
-FORWARDED_APIS = [key for key, served in BROKER_APIS.items() if served.module == FORWARDED]
+FORWARDED_APIS = [key for key, served in BROKER_APIS.items() if served.broker == FORWARDED]
 
 
 def made(api_key: ApiKey, version: int) -> Message:
@@ -324,11 +344,13 @@ async def test_what_is_forwarded_in_every_version(administered: DataPath, api_ke
             )
         )
         services.controller = answering
-        response = await administered.ask(made(api_key, version), version)
-        assert has_error(response, ErrorCode.POLICY_VIOLATION)
-        assert answering.clients == [
-            ForwardedClient("127.0.0.1", "tests", version, False, "PLAINTEXT")
-        ]
+        for answering.answers_bytes in (False, True):
+            response = await administered.ask(made(api_key, version), version)
+            assert has_error(response, ErrorCode.POLICY_VIOLATION)
+            assert answering.bodies.pop() == made(api_key, version).to_bytes(version)
+            assert answering.clients.pop() == ForwardedClient(
+                "127.0.0.1", "tests", version, False, "PLAINTEXT", correlation_id=7
+            )
         services.controller = ScriptedController(None)
         response = await administered.ask(made(api_key, version), version)
         assert has_error(response, ErrorCode.REQUEST_TIMED_OUT)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.api import BROKER_APIS
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
+from moldau.server.apis import BROKER_APIS
 from tests.unit.broker.harness import DataPath
 
 

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.api import BROKER_APIS, lanes
 from moldau.broker.api.forwarding import MAX_FORWARD_MS
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
-from moldau.controller import apis
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
@@ -25,6 +23,8 @@ from moldau.protocol.messages.p66_list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from moldau.server import apis
+from moldau.server.apis import BROKER_APIS
 from moldau.server.authorizer import Authorizer
 from moldau.server.fair_shares import Lane
 from moldau.server.request_router import MAX_WAITING_REQUESTS, Handler, RequestRouter, Route
@@ -310,22 +310,17 @@ async def test_a_request_that_changes_its_lane_takes_no_place_of_the_first() -> 
 def test_each_row_has_a_lane_if_a_coroutine_answers() -> None:
     assert {served.lane for served in BROKER_APIS.values()} == {
         None,
-        lanes.METADATA,
-        lanes.LOOKUPS,
-        lanes.DESCRIPTIONS,
-        lanes.FORWARDING,
-        lanes.SEARCHES,
+        apis.METADATA,
+        apis.LOOKUPS,
+        apis.DESCRIPTIONS,
+        apis.FORWARDING,
+        apis.SEARCHES,
     }
 
 
 @pytest.mark.parametrize(
     "lane",
-    [
-        pytest.param(each, id=f"{module.__name__.split('.')[1]} {each.name}")
-        for module in (lanes, apis)
-        for each in vars(module).values()
-        if isinstance(each, Lane)
-    ],
+    [pytest.param(each, id=each.name) for each in vars(apis).values() if isinstance(each, Lane)],
 )
 async def test_each_lane_has_places_left_by_one_party(lane: Lane) -> None:
     lane = lane._replace(max_running=min(lane.max_running, 200))  # that of nodes has thousands
@@ -353,12 +348,14 @@ async def test_metadata_is_answered_while_no_controller_answers(broker: DataPath
     given_up = asyncio.Event()
     timeouts = []
 
-    async def forward(request: Any, principal: str, client: Any, *, timeout_ms: int) -> Any:
+    async def pass_on(
+        request: Any, principal: str, client: Any, *, body: Any, timeout_ms: int
+    ) -> Any:
         timeouts.append(timeout_ms)
         await given_up.wait()
         raise ControllerUnavailable("no controller")
 
-    broker.channel.forward = forward  # type: ignore[attr-defined]
+    broker.channel.pass_on = pass_on  # type: ignore[attr-defined]
     attackers = [client_of("User:low") for _ in range(4)]
     requests = [
         FakeRequest(attackers[number % 4], ApiKey.CREATE_TOPICS, 7, create_topics())

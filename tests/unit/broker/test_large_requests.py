@@ -48,6 +48,7 @@ from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import slices
 from moldau.runtime.slices import SLICE_MS
+from moldau.server.apis import BROKER_APIS
 from moldau.server.authorizer import Authorizer
 from moldau.server.request import RequestContext
 from moldau.server.request_router import Handler, RequestRouter, Route
@@ -248,7 +249,7 @@ async def test_there_is_a_step_for_each_part_of_one_whole(
     request = FakeRequest(FakeConnection(), message.API_KEY, api_version, b"")
     authorizer = Authorizer() if is_permitted else broker.authorizer
     context = RequestContext(request, authorizer)  # type: ignore[arg-type]
-    handle = api.load_handler_module(api.BROKER_APIS[ApiKey(message.API_KEY)]).handle
+    handle = api.load_handler_module(BROKER_APIS[ApiKey(message.API_KEY)]).handle
     copy = type(message).decode(bytearray(message.to_bytes(api_version)), api_version)[0]
     steps = sum(1 for _ in handle(broker.services, context, copy))
     assert steps >= PARTITION_COUNT
@@ -350,7 +351,7 @@ async def test_the_parts_of_a_request_are_not_searched_for_each_part(broker: Dat
         FakeRequest(FakeConnection(), 33, 2, b""),  # type: ignore[arg-type]
         broker.authorizer,
     )
-    module = api.load_handler_module(api.BROKER_APIS[ApiKey.ALTER_CONFIGS])
+    module = api.load_handler_module(BROKER_APIS[ApiKey.ALTER_CONFIGS])
     await module.answer(broker.services, context, request)
     assert resources.count < 5
 

@@ -20,6 +20,7 @@ from moldau.broker.lifecycle import controller_channel, metadata_loader
 from moldau.broker.lifecycle.controller_channel import ControllerAnswer
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import NodeConfig
+from moldau.local.layout import ClusterLayout, PortHolder
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node import quorum_link
@@ -67,7 +68,6 @@ from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerReque
 from moldau.protocol.schema import Message
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
-from moldau.testing.layout import ClusterLayout, PortHolder
 from tests.kit.waiting import until_async
 from tests.unit.metadata.builders import registration
 

@@ -24,7 +24,11 @@ HEAVY = (
     *("moldau.raft", "moldau.broker", "moldau.storage", "moldau.metadata", "moldau.server"),
     *("moldau.client.producer", "moldau.client.consumer", "moldau.protocol.records.compression"),
 )
-LAZY_PACKAGES = ("moldau.client", "moldau.client.sync", "moldau.config", "moldau.testing")
+LAZY_PACKAGES = (
+    *("moldau.client", "moldau.client.sync", "moldau.config", "moldau.testing"),
+    *("moldau.schema_registry", "moldau.spark_connector.pipelines"),
+    "moldau.spark_connector.results",
+)
 
 
 def _ended(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:

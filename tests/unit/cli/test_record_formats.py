@@ -145,7 +145,7 @@ def test_json_lines(line: bytes, expected: InputRecord | None):
         (b"{", "not JSON"),
         (b"[]", "not a JSON object"),
         (b"{}", 'no "value"'),
-        (b'{"valeu": "v"}', "did you mean 'value'"),
+        (b'{"valeu": "v"}', "did you mean value"),
         (b'{"value": "v", "value_base64": "AA=="}', "both"),
         (b'{"value_base64": "A"}', "not base64"),
         (b'{"value_base64": 1}', "must be a string"),

@@ -162,7 +162,7 @@ def test_unknown_keys_are_kept_and_never_shown():
 
 def test_of_very_many_unknown_keys_only_some_are_looked_up(monkeypatch):
     looks = []
-    monkeypatch.setattr(dynamic_config, "did_you_mean", lambda *given: looks.append(given) or "")
+    monkeypatch.setattr(dynamic_config, "nearest_key", lambda *given: looks.append(given) or "")
     unknown = {f"unknown-{index}": "1" for index in range(10_000)}
     for name in unknown:
         validate_dynamic_broker_config(name, "1")

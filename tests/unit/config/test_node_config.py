@@ -9,7 +9,7 @@ from moldau.config.definition import Password, Status
 from moldau.config.listeners import HostPort, SecurityProtocol
 from moldau.config.table import BROKER_KEYS
 from moldau.config.values import accept_value
-from moldau.testing.secure_files import SecureFiles, secure_properties
+from moldau.local.secure_files import SecureFiles, secure_properties
 from tests.unit.config.samples import MINIMAL, node, node_with
 
 PLAINTEXT = SecurityProtocol.PLAINTEXT

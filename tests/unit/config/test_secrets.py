@@ -12,6 +12,7 @@ from moldau.config import ConfigError, NodeConfig
 from moldau.config.definition import ConfigType, Password
 from moldau.config.describe import describe_broker_config
 from moldau.config.table import BROKER_KEYS, ONLY_PER_MECHANISM_KEYS, PER_LISTENER_KEYS
+from moldau.metadata.scram_users import ScramUsers
 from moldau.node.http.access import HttpSecurity
 from moldau.server.authentication.listener_security import ListenerSecurity
 from moldau.server.authentication.peer_security import peer_security
@@ -147,4 +148,4 @@ def _start(values: dict[str, str]) -> None:
     HttpSecurity.of(config)
     if config.inter_broker_listener_name == "OUTSIDE":
         peer_security(config, "OUTSIDE", "sasl.mechanism.inter.broker.protocol")
-    ListenerSecurity.of(config, outside, lambda mechanism, user: None)
+    ListenerSecurity.of(config, outside, ScramUsers())

@@ -15,10 +15,10 @@ from moldau.config import ConfigError, NodeConfig, read_properties_file
 from moldau.config.providers import PROVIDERS, resolved
 from moldau.config.small_files import read_small_file
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
-from moldau.runtime.authentication.assertions import WatchedFile
-from moldau.runtime.authentication.jwks import KeyFile
-from moldau.runtime.authentication.kerberos import KerberosError, _file
 from moldau.runtime.authentication.tls import Store, contents
+from moldau.sasl.gssapi.library import KerberosError, file_name
+from moldau.sasl.oauthbearer.assertions import WatchedFile
+from moldau.sasl.oauthbearer.jwks import KeyFile
 from tests.kit.counting import descriptors
 
 pytestmark = pytest.mark.timeout(20)
@@ -62,8 +62,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "directory provider": by_directory_provider,
     "key set": KeyFile,
     "token or assertion": lambda path: WatchedFile("k", path, bytes)(),
-    "keytab": _file,
-    "keytab with its kind": lambda path: _file(f"FILE:{path}"),
+    "keytab": file_name,
+    "keytab with its kind": lambda path: file_name(f"FILE:{path}"),
     "itself": lambda path: read_small_file(path, LIMIT),
 }
 

@@ -156,5 +156,5 @@ def test_importing_the_tables_loads_nothing_heavy():
     assert "moldau.config.table" in loaded
     assert not loaded & {"asyncio", "dataclasses", "difflib", "inspect", "socket"}
     ours = {name for name in loaded if name.startswith("moldau.")}
-    lightweight = ("moldau.config", "moldau.constants", "moldau.first_use")
+    lightweight = ("moldau.config", "moldau.constants", "moldau.first_use", "moldau.text")
     assert all(name.startswith(lightweight) for name in ours), ours

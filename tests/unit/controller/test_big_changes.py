@@ -11,12 +11,14 @@ from uuid import UUID
 
 import pytest
 
+from moldau.controller.apis import DECIDERS
 from moldau.controller.controller import Controller, SnapshotPolicy
 from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.image import PartitionRegistration
 from moldau.metadata.steps import at_once
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (
     CreatableReplicaAssignment,
@@ -99,7 +101,9 @@ class Bench:
         self.asked.clear()
 
     def submit(self, request: Message, timeout_ms: float = 60_000) -> None:
-        self.asked.append(self.controller.ask(request, timeout_ms=timeout_ms))
+        self.asked.append(
+            self.controller.ask(request, DECIDERS[ApiKey(request.API_KEY)], timeout_ms=timeout_ms)
+        )
 
     @property
     def answers(self) -> list[Any]:

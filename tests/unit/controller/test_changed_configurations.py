@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from moldau.protocol.access_control import Operation, ResourceType
-from moldau.protocol.envelope import decode_enveloped_response, encode_envelope
+from moldau.protocol.envelope import encode_envelope
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p33_alter_configs as p33
 from moldau.protocol.messages import p44_incremental_alter_configs as p44
 from moldau.protocol.messages.p44_incremental_alter_configs import ConfigOperation
 from moldau.protocol.messages.p58_envelope import EnvelopeResponse
 from moldau.runtime.connection import Connection
+from tests.kit.envelopes import decode_enveloped_response
 from tests.unit.controller.harness import ControllerBench, Deny
 
 ALTER = (Operation.ALTER, ResourceType.CLUSTER)

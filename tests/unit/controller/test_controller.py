@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from moldau.controller.apis import DECIDERS
 from moldau.controller.controller import (
     LATE_SESSION_CHECK_MS,
     MAX_RETRY_MS,
@@ -25,6 +26,7 @@ from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot, MetadataLogListener
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
@@ -135,7 +137,9 @@ class Bench:
         self.controller.handle_leader_change(1, epoch)
 
     def submit(self, request: Message, timeout_ms: float = 1_000) -> None:
-        self.asked.append(self.controller.ask(request, timeout_ms=timeout_ms))
+        self.asked.append(
+            self.controller.ask(request, DECIDERS[ApiKey(request.API_KEY)], timeout_ms=timeout_ms)
+        )
 
     @property
     def answers(self) -> list[Any]:
@@ -171,7 +175,7 @@ def topics(*names: str) -> CreateTopicsRequest:
 async def test_a_standby_refuses(bench: Bench) -> None:
     bench.submit(topics("a"))
     with pytest.raises(RequestFailed) as caught:
-        await bench.controller.ask(topics("a"), timeout_ms=5)
+        await bench.controller.ask(topics("a"), DECIDERS[ApiKey.CREATE_TOPICS], timeout_ms=5)
     assert bench.answers == [ErrorCode.NOT_CONTROLLER] == [caught.value.error]
     assert not bench.log.appended
 

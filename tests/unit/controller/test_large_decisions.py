@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from moldau.controller.apis import DECIDERS
 from moldau.controller.controller import SLICE_MS, Controller, SnapshotPolicy
 from moldau.controller.core import feature_control
 from moldau.controller.core.controller_core import ControllerCore
@@ -16,6 +17,7 @@ from moldau.controller.core.partition_index import PartitionIndex
 from moldau.controller.core.result import Refusal
 from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import feature_records, initial_feature_levels
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (
     CreatableReplicaAssignment,
@@ -89,7 +91,9 @@ class Bench:
         self.clock.tick_ms = SLICE_MS / 10
 
     def submit(self, request: Message, timeout_ms: float = 60_000) -> None:
-        self.asked.append(self.controller.ask(request, timeout_ms=timeout_ms))
+        self.asked.append(
+            self.controller.ask(request, DECIDERS[ApiKey(request.API_KEY)], timeout_ms=timeout_ms)
+        )
 
     @property
     def answers(self) -> list[Any]:
@@ -249,7 +253,7 @@ class GrownDriver(CoreDriver):
         self.ask(new_topics(NAMES))
 
     def step_count(self, request: Message) -> int:
-        handling = self.core.handle(request, log_end_offset=self.log_end_offset, now_ms=self.now_ms)
+        handling = self.core.handle(request, DECIDERS[ApiKey(request.API_KEY)], self.asked())
         return sum(1 for _ in handling)
 
 

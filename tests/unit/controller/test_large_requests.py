@@ -11,7 +11,9 @@ import pytest
 
 from moldau.controller import apis
 from moldau.controller.apis import MANY_ELEMENTS, LongWork, has_many_elements
-from moldau.protocol.envelope import decode_enveloped_response, encode_envelope
+from moldau.metadata import descriptions
+from moldau.metadata.descriptions import MAX_DESCRIBED_ENTRIES
+from moldau.protocol.envelope import encode_envelope
 from moldau.protocol.error_responses import error_codes
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
@@ -27,8 +29,7 @@ from moldau.protocol.messages.p44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from moldau.runtime.slices import SLICE_MS
-from moldau.server import described_configs
-from moldau.server.described_configs import MAX_DESCRIBED_ENTRIES
+from tests.kit.envelopes import decode_enveloped_response
 from tests.kit.manual_clock import ManualClock
 from tests.unit.controller.harness import ControllerBench
 
@@ -77,13 +78,13 @@ async def test_topics_that_are_alike_are_described_once(
     )
     await connection.send(IncrementalAlterConfigsRequest(resources=[change]))
     described: list[Any] = []
-    describe = described_configs.describe_topic_config
+    describe = descriptions.describe_topic_config
 
     def counting(*arguments: Any) -> Any:
         described.append(arguments[-1])
         return describe(*arguments)
 
-    monkeypatch.setattr(described_configs, "describe_topic_config", counting)
+    monkeypatch.setattr(descriptions, "describe_topic_config", counting)
     response = await connection.send(question("a", "b", "a", "c"))
     assert [each.resource_name for each in response.results] == ["a", "b", "a", "c"], (
         "named twice, answered twice, as by Apache Kafka"
@@ -110,7 +111,7 @@ async def test_an_answer_has_a_limit(
     whole = await connection.send(question("a"))
     count = len(whole.results[0].configs)
     assert count * 10_000 < MAX_DESCRIBED_ENTRIES, "ten thousand topics may be asked for at once"
-    monkeypatch.setattr(described_configs, "MAX_DESCRIBED_ENTRIES", 3 * count + 1)
+    monkeypatch.setattr(descriptions, "MAX_DESCRIBED_ENTRIES", 3 * count + 1)
     names = ["a", "b", "a", "a", "b", "none"]
     response = await connection.send(question(*names))
     assert [each.resource_name for each in response.results] == names

@@ -14,7 +14,6 @@ from uuid import UUID
 import pytest
 
 from moldau.broker.lifecycle.controller_channel import ForwardedClient, NetworkControllerChannel
-from moldau.controller.apis import CONTROLLER_APIS
 from moldau.metadata.features import advertised_features, feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
@@ -40,6 +39,7 @@ from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress
 from moldau.runtime.loop_thread import LoopBusy, LoopThread
 from moldau.runtime.network import AsyncioNetwork
+from moldau.server.apis import CONTROLLER_APIS
 from moldau.server.authorizer import Authorizer
 from moldau.server.request import Sender
 from tests.kit.counting import Newcomers

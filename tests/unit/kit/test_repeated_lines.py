@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from moldau.node import foreground
 from moldau.runtime.telemetry.logs import (
     BRAKE_INTERVAL_MS,
     MAX_LINES,
@@ -56,7 +57,8 @@ def test_a_process_that_was_started_again_begins_again() -> None:
     def run(begin_s: float) -> list[str]:
         return [line("loading", begin_s + number) for number in range(8)]
 
-    serves = line("node serves", 9, logging.INFO, "moldau.node") + " node_id=1 address=h:1"
+    serves = line("node serves", 9, logging.INFO, foreground.logger.name)
+    serves += " node_id=1 address=h:1"
     assert repeated_lines("\n".join([*run(0), *run(10)])) != []
     assert repeated_lines("\n".join([*run(0), START, *run(10)])) == []
     assert repeated_lines("\n".join([*run(0), serves, *run(10)])) == []

@@ -9,8 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from moldau.config import NodeConfig
+from moldau.controller.apis import DECIDERS
 from moldau.controller.core.controller_core import ControllerCore
-from moldau.controller.core.delegation_token_control import Requester
+from moldau.controller.core.result import Asked
 from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import SUPPORTED_FEATURES, feature_records, initial_feature_levels
 from moldau.metadata.image import (
@@ -21,6 +22,7 @@ from moldau.metadata.image import (
     TransactionFilter,
 )
 from moldau.metadata.steps import at_once
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p19_create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -172,24 +174,20 @@ class CoreDriver:
         at_once(self.core.on_appended(change, self.log_end_offset - 1, 1_000))
         self.appended = [record for record, _version in records]
 
-    def ask(self, request: Message, requester: Requester | None = None) -> Any:
-        """Decide, append; the response."""
+    def ask(self, request: Message, **who: Any) -> Any:
+        """Decide, append; the response. `who` goes into `Asked`."""
         self.appended = []
-        result = at_once(
-            self.core.handle(
-                request,
-                log_end_offset=self.log_end_offset,
-                now_ms=self.now_ms,
-                requester=requester,
-            )
-        )
+        decide = DECIDERS[ApiKey(request.API_KEY)]
+        result = at_once(self.core.handle(request, decide, self.asked(**who)))
         self.append(result.records)
         while result.resume is not None:
-            result = self.core.resume(
-                request, result, log_end_offset=self.log_end_offset, now_ms=self.now_ms
-            )
+            result = self.core.resume(request, result, self.asked())
             self.append(result.records)
         return result.response
+
+    def asked(self, **who: Any) -> Asked:
+        """A request of this moment."""
+        return Asked(self.log_end_offset, self.now_ms, **who)
 
     def run_tasks(self) -> int:
         """Everything that is due by itself; how many batches that made."""

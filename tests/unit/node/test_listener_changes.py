@@ -13,11 +13,12 @@ import trustme
 
 from moldau.config import ConfigError, Endpoint, NodeConfig
 from moldau.metadata.image import ConfigResourceType, MetadataDelta, MetadataImage, Provenance
+from moldau.metadata.scram_users import ScramUsers
 from moldau.node.listener_changes import ListenerChanges
 from moldau.node.listeners import listener_specs
 from moldau.protocol.metadata_records import ConfigRecord
-from moldau.runtime.authentication import kerberos
 from moldau.runtime.clock import SystemClock
+from moldau.sasl.gssapi import client
 from moldau.server.authentication.listener_security import ListenerSecurity
 from moldau.server.authentication.peer_security import peer_security
 from tests.kit.manual_clock import ManualClock
@@ -60,7 +61,7 @@ def start(config: NodeConfig, image: MetadataImage) -> None:
     changes = ListenerChanges(config)
 
     def security(endpoint: Endpoint, dynamic: Mapping[str, Any]) -> ListenerSecurity | None:
-        return ListenerSecurity.of(config, endpoint, lambda mechanism, user: None, dynamic)
+        return ListenerSecurity.of(config, endpoint, ScramUsers(), dynamic)
 
     specs = listener_specs(
         config.broker_listeners,
@@ -73,8 +74,8 @@ def test_a_broker_changes_when_it_logs_in_to_kerberos_again(
     config: NodeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the next login on: here from the one that fails, while the last ticket is good."""
-    monkeypatch.setattr(kerberos, "check_package", lambda: None)
-    jaas = f'{kerberos.MODULE} required useKeyTab=true keyTab="k" principal="kafka/h@R";'
+    monkeypatch.setattr(client, "library", lambda: None)
+    jaas = f'{client.MODULE} required useKeyTab=true keyTab="k" principal="kafka/h@R";'
     kerberized = NodeConfig(
         {
             **config.explicit,
@@ -86,21 +87,21 @@ def test_a_broker_changes_when_it_logs_in_to_kerberos_again(
     )
     clock, logins = ManualClock(), []
 
-    def log_in(_tickets: object, now_ms: float, rules: kerberos.RenewalRules) -> kerberos._Login:
+    def log_in(_tickets: object, now_ms: float, rules: client.RenewalRules) -> client._Login:
         logins.append((now_ms - began_ms, rules))
         if len(logins) > 1:
-            raise kerberos.KerberosError("the KDC is away")
-        return kerberos._Login("ticket", now_ms + 100_000, now_ms + 50_000)
+            raise client.KerberosError("the KDC is away")
+        return client._Login("ticket", now_ms + 100_000, now_ms + 50_000)
 
-    monkeypatch.setattr(kerberos.KeytabTickets, "_log_in", log_in)
+    monkeypatch.setattr(client.KeytabTickets, "_log_in", log_in)
     changes, began_ms = ListenerChanges(kerberized), clock.now_ms()
     security = peer_security(
         kerberized, "CLIENTS", "sasl.mechanism.inter.broker.protocol", clock=clock
     )
     assert security is not None
     changes._peers = security
-    login = security.credentials.kerberos  # type: ignore[union-attr]
-    assert login is not None
+    login = security.login
+    assert isinstance(login, client.KerberosLogin)
     login.credentials()
     delta = MetadataDelta(MetadataImage.EMPTY)
     key = "sasl.kerberos.min.time.before.relogin"
@@ -111,7 +112,7 @@ def test_a_broker_changes_when_it_logs_in_to_kerberos_again(
         login.credentials()
         login.credentials()
         clock.advance(1_000)
-    expected = kerberos.RenewalRules(0.5, 0.05, 1000.0)
+    expected = client.RenewalRules(0.5, 0.05, 1000.0)
     assert logins[1:] == [(52_000, expected), (78_500, expected)]
 
 

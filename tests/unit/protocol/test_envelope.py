@@ -7,10 +7,8 @@ import pytest
 from moldau.metadata.steps import at_once
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import (
-    FORWARDABLE_APIS,
     EnvelopeRefused,
     decode_envelope,
-    decode_enveloped_response,
     decode_principal,
     encode_envelope,
     encode_enveloped_response,
@@ -31,6 +29,8 @@ from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeRespo
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterResponse
 from moldau.protocol.registry import api_keys, request_class, response_class
 from moldau.protocol.structs import ArrayType, Struct, StructType
+from moldau.server.apis import FORWARDABLE_APIS
+from tests.kit.envelopes import decode_enveloped_response
 
 # Made by the classes of kafka-clients 4.3.0: Envelope request and response around CreateTopics
 # v7, correlation id 42, client id "client-1", principal by DefaultKafkaPrincipalBuilder.serialize.
@@ -56,7 +56,9 @@ def test_the_bytes_are_apache_kafkas() -> None:
         client_host="10.1.2.3",
     )
     assert envelope.to_bytes(0) == KAFKAS_REQUEST
-    forwarded = at_once(decode_envelope(EnvelopeRequest.decode(KAFKAS_REQUEST, 0)[0]))
+    forwarded = at_once(
+        decode_envelope(EnvelopeRequest.decode(KAFKAS_REQUEST, 0)[0], FORWARDABLE_APIS)
+    )
     assert forwarded.message == request
     assert (forwarded.principal, forwarded.client_host) == ("User:CN=a,O=b:c", "10.1.2.3")
     result = CreatableTopicResult(
@@ -90,7 +92,9 @@ def test_round_trip_in_every_version(api_key: ApiKey, host: str, told: str) -> N
             client_host=host,
         )
         sent, _ = EnvelopeRequest.decode(envelope.to_bytes(0), 0)
-        principal, client_host, header, message, _by_token = at_once(decode_envelope(sent))
+        principal, client_host, header, message, _by_token = at_once(
+            decode_envelope(sent, FORWARDABLE_APIS)
+        )
         assert (principal, client_host, message) == ("User:CN=a,O=b:c", told, kind())
         assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (
             api_key,
@@ -118,7 +122,7 @@ def test_an_address_that_is_none_is_told_as_nobodys() -> None:
         principal="User:a",
         client_host="/tmp/socket",
     )
-    assert at_once(decode_envelope(envelope)).client_host == "0.0.0.0"
+    assert at_once(decode_envelope(envelope, FORWARDABLE_APIS)).client_host == "0.0.0.0"
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\1\2\2\0\0", b"\xff\xff", b"\0\0\x05a"])

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.protocol.api_keys import QUORUM_APIS, ApiKey
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import (
     ApiVersion,
@@ -42,6 +42,7 @@ from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.connector import Connector
+from moldau.server.apis import APIS, QUORUM
 from moldau.server.request import Request
 from moldau.server.server import ListenerSpec, Server
 from tests.kit.waiting import until_async
@@ -68,7 +69,7 @@ class Host:
         self.server = Server(self._on_request)
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_silent = False
-        self.served = frozenset(QUORUM_APIS)
+        self.served = frozenset(key for key, api in APIS.items() if api.controller == QUORUM)
         self.vote_version = 2
 
     async def start(self) -> int:

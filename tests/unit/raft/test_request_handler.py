@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from moldau.protocol.api_keys import QUORUM_APIS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p55_describe_quorum as describe
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
@@ -27,6 +26,7 @@ from moldau.raft.core.messages import (
 from moldau.raft.core.values import ReplicaKey
 from moldau.raft.request_handler import MAX_ENDPOINTS, MAX_EPOCH_JUMP, MAX_NAMED
 from moldau.raft.wire import encode_request
+from moldau.server.apis import APIS, QUORUM
 
 from .quorums import CLUSTER_ID, LISTENER, Node, Quorum
 from .test_wire import REQUESTS
@@ -182,7 +182,8 @@ async def test_whoever_is_closed_says_so_to_every_request() -> None:
             message, version = encode_request(request, lambda c: c.MAX_VERSION, CLUSTER_ID)
             answer = await ask(quorum, node, message, version)
             assert answer.error_code == ErrorCode.BROKER_NOT_AVAILABLE
-        assert len(QUORUM_APIS) == len({type(each) for each in REQUESTS.values()}) + 3
+        quorum_apis = [api for api in APIS.values() if api.controller == QUORUM]
+        assert len(quorum_apis) == len({type(each) for each in REQUESTS.values()}) + 3
         answer = await ask(quorum, node, described(0))
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         node.handler = None

@@ -22,8 +22,7 @@ from moldau.runtime.telemetry.logs import (
     configure_logging,
 )
 from tests.kit.manual_clock import ManualClock
-
-from .conftest import Written
+from tests.kit.server_harness import Written
 
 logger = logging.getLogger("moldau.test")
 BUSY = logging.getLogger("moldau.busy")

@@ -42,9 +42,8 @@ from moldau.server.request import Request
 from moldau.server.server import Server
 from tests.kit.loop_reports import heard_reports
 from tests.kit.manual_clock import ManualClock
+from tests.kit.server_harness import Harness
 from tests.kit.waiting import until_async
-
-from .conftest import Harness
 
 pytestmark = pytest.mark.real
 

@@ -13,6 +13,7 @@ import pytest
 import trustme
 
 from moldau.config import ConfigError, NodeConfig
+from moldau.metadata.scram_users import ScramUsers
 from moldau.runtime.connection import Connection, NothingHeard
 from moldau.runtime.connector import FIRST_PAUSE_MS, Connector, PeerRefused, ToldProblems
 from moldau.runtime.network import AsyncioNetwork
@@ -44,7 +45,7 @@ class Peer:
 
     def __init__(self, config: NodeConfig) -> None:
         [endpoint] = config.listeners
-        security = ListenerSecurity.of(config, endpoint, lambda _mechanism, _user: None)
+        security = ListenerSecurity.of(config, endpoint, ScramUsers())
         self.principals: list[str] = []
         self._server = Server(self._handle)
         self._spec = ListenerSpec("NODES", HOST, 0, security)
@@ -183,7 +184,7 @@ async def test_a_login_is_tried_again_after_a_pause_and_told_once(
                 clock.advance(FIRST_PAUSE_MS * 2**number)
             with pytest.raises(PeerRefused, match="the user name or the password is wrong"):
                 await trying
-    told = [each.getMessage() for each in caplog.records if each.name == "moldau.network"]
+    told = [each.getMessage() for each in caplog.records if each.name == "moldau.runtime.connector"]
     assert len(told) == 1
     assert "listener NODES" in told[0]
     assert "wrong-secret" not in caplog.text
@@ -231,7 +232,7 @@ async def test_two_ways_to_a_peer_say_once_what_is_wrong_with_it(
         with pytest.raises(PeerRefused):
             await wrong[1].connect(HOST, peer.port)
         port = f":{peer.port}"
-    said = [each.getMessage() for each in caplog.records if each.name == "moldau.network"]
+    said = [each.getMessage() for each in caplog.records if each.name == "moldau.runtime.connector"]
     refused, again = "no connection of listener NODES", "takes connections of this node again"
     assert [refused in line for line in said] == [True, True, False, True]
     assert again in said[2]
@@ -263,7 +264,7 @@ def test_a_node_that_would_refuse_itself(
     config = by_tls(authority, tmp_path / "own", **{"ssl.client.auth": client_auth})
 
     def check() -> None:
-        own = ListenerSecurity.of(config, config.listeners[0], lambda _mechanism, _user: None)
+        own = ListenerSecurity.of(config, config.listeners[0], ScramUsers())
         check_own_certificate(own, peer_security(config, "NODES", MECHANISM_KEY))
 
     check()

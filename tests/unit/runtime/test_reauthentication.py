@@ -20,8 +20,7 @@ from moldau.runtime.connection import Connection, ConnectionLost
 from moldau.runtime.ports import Ports
 from moldau.server.request import Request
 from tests.kit.manual_clock import ManualClock
-
-from .conftest import Harness
+from tests.kit.server_harness import Harness
 
 pytestmark = [pytest.mark.real, pytest.mark.virtual_too]
 

@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.api.p41_describe_delegation_token import described_tokens
+from moldau.broker.api.p48_describe_client_quotas import described_quotas
 from moldau.config import NodeConfig
 from moldau.config.describe import ConfigSource, ConfigSynonym, ConfigType, DescribedConfig
 from moldau.config.values import Password
+from moldau.metadata import descriptions
+from moldau.metadata.descriptions import (
+    DescribedEntries,
+    config_entry,
+    described_acls,
+    described_scram,
+)
 from moldau.metadata.image import ConfigResourceType
 from moldau.metadata.image.configs import ClientQuotasImage
 from moldau.metadata.image.security import (
@@ -36,18 +45,8 @@ from moldau.protocol.messages import p44_incremental_alter_configs as p44
 from moldau.protocol.messages import p48_describe_client_quotas as p48
 from moldau.protocol.messages import p50_describe_user_scram_credentials as p50
 from moldau.protocol.messages.p38_create_delegation_token import TokenPrincipal
-from moldau.server import described_configs
 from moldau.server.authorizer import Authorizer
-from moldau.server.described_acls import described_acls
-from moldau.server.described_configs import (
-    DescribedEntries,
-    config_entry,
-    config_permission,
-    may_change_stores,
-)
-from moldau.server.described_quotas import described_quotas
-from moldau.server.described_scram import described_scram
-from moldau.server.described_tokens import described_tokens
+from moldau.server.config_permissions import config_permission, may_change_stores
 from moldau.server.request import Sender
 from moldau.server.standard_authorizer import StandardAuthorizer
 
@@ -310,7 +309,7 @@ def test_words_and_synonyms_are_told_when_they_are_asked_for(wanted: bool) -> No
 
 
 def test_an_answer_has_so_many_entries_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(described_configs, "MAX_DESCRIBED_ENTRIES", 5)
+    monkeypatch.setattr(descriptions, "MAX_DESCRIBED_ENTRIES", 5)
     asked: list[str] = []
 
     def describe(name: str, count: int) -> Any:

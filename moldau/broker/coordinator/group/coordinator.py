@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.server.request import RequestContext
 
-logger = logging.getLogger("moldau.broker.coordinator.groups")
+logger = logging.getLogger(__name__)
 
 MAX_LOOK_UPS: Final = 1_000
 """Groups whose regular expressions wait to be looked up; one more tries again with a heartbeat."""
@@ -131,7 +131,9 @@ class GroupCoordinator:
         self._random = random
         self._matcher = matcher
         self._settings = GroupSettings.from_config(config)
-        self._consumer_settings = ConsumerGroupSettings.from_config(config, ports.broker_id)
+        self._consumer_settings = ConsumerGroupSettings.from_config(
+            config, broker_id=ports.broker_id
+        )
         self._partition_count = int(config["offsets.topic.num.partitions"])
         self._memory = memory_limit(config["moldau.group.coordinator.max.bytes"], "groups")
         self.runtime: CoordinatorRuntime[GroupState] = CoordinatorRuntime(

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.server.request import RequestContext
 
-logger = logging.getLogger("moldau.broker.transactions")
+logger = logging.getLogger(__name__)
 
 
 class TransactionCoordinator:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from moldau.broker.coordinator.transaction.core.state import SendMarkers
     from moldau.metadata.image import MetadataImage
 
-logger = logging.getLogger("moldau.broker.transactions")
+logger = logging.getLogger(__name__)
 
 RETRY_MS: Final = 100
 MAX_RETRY_MS: Final = 1_000

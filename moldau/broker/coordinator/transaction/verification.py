@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from moldau.storage.append import RecordBatches
 
 
-logger = logging.getLogger("moldau.broker.coordinator.transaction")
+logger = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 10_000
 """Questions that wait for an answer; one more is refused with COORDINATOR_LOAD_IN_PROGRESS.

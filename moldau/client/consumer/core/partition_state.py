@@ -16,8 +16,8 @@ from enum import Enum
 from typing import Final, NamedTuple, Self
 from uuid import UUID
 
-from moldau.client.config.consumer import BY_DURATION, duration_ms
 from moldau.client.consumer.core.partition_records import PartitionRecords
+from moldau.config.validators import BY_DURATION, duration_ms
 from moldau.protocol.types import ZERO_UUID, TopicPartition
 
 UNKNOWN_EPOCH: Final = -1

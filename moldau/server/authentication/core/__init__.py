@@ -1,4 +1,4 @@
-"""The server's side of SASL without I/O: mechanisms, and the session that they lead to.
+"""The session of a connection without I/O: what may come when, and what it is answered.
 
-Bytes and the time go in, bytes or a refusal come out; nothing here reads a clock or makes a nonce.
+Bytes and the time go in, an answer or a refusal comes out; nothing here reads a clock.
 """

@@ -18,7 +18,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeResponse
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateResponse
 from moldau.protocol.schema import Message
-from moldau.server.authentication.core.mechanism import Accepted, Mechanism, SaslRefused
+from moldau.sasl.mechanism import Accepted, Offer, SaslRefused, ServerExchange
 
 LEAST_BETWEEN_RENEWALS_MS: Final = 1_000.0
 """A client that authenticates again sooner than this after the last time is refused (KIP-368)."""
@@ -68,18 +68,6 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
 _WAITS_FOR_TOKEN: Final = (State.AUTHENTICATING, State.RENEWING, State.MECHANISM_CHANGED)
 
 
-class MechanismSettings(NamedTuple):
-    """An enabled mechanism.
-
-    Attributes:
-        begin: makes the object for one authentication.
-        max_session_ms: `connections.max.reauth.ms`; 0 or less for sessions without an end.
-    """
-
-    begin: Callable[[], Mechanism]
-    max_session_ms: float = 0.0
-
-
 class Outcome(NamedTuple):
     """What becomes of a request that the session takes.
 
@@ -116,12 +104,12 @@ class SaslSession:
 
     def __init__(
         self,
-        mechanisms: Mapping[str, MechanismSettings],
+        mechanisms: Mapping[str, Offer],
         is_refused: Callable[[str], bool] = lambda user: False,
     ) -> None:
         self._mechanisms = mechanisms
         self._is_refused = is_refused
-        self._exchange: Mechanism | None = None
+        self._exchange: ServerExchange | None = None
         self._expires_at_ms: float | None = None
         self._renewed_at_ms: float | None = None
         self._handshake_version = 1

@@ -21,6 +21,7 @@ from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.leader_link import LeaderAddress
+from moldau.server.apis import FORWARDABLE_APIS
 from moldau.server.request import Request
 from moldau.server.server import ListenerSpec, Server
 
@@ -104,7 +105,9 @@ class FakeController:
         return self.answer(message)
 
     def _answer_envelope(self, envelope: EnvelopeRequest) -> Message | None:
-        principal, host, header, message, _by_token = at_once(decode_envelope(envelope))
+        principal, host, header, message, _by_token = at_once(
+            decode_envelope(envelope, FORWARDABLE_APIS)
+        )
         self.forwarded.append((principal, host, header.client_id, header.api_version))
         response = self._answer(message)
         if self.envelope_error is not ErrorCode.NONE:

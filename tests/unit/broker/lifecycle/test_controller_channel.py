@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,9 +18,9 @@ from moldau.broker.lifecycle.controller_channel import (
 )
 from moldau.node.quorum_link import LeaderRelay
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.envelope import FORWARDABLE_APIS
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.headers import decode_response
 from moldau.protocol.messages.p19_create_topics import (
     CreatableTopic,
     CreatableTopicResult,
@@ -39,6 +40,7 @@ from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
 from moldau.runtime.leader_link import LeaderAddress
 from moldau.runtime.loop_thread import LoopThread
+from moldau.server.apis import FORWARDABLE_APIS
 from moldau.server.authorizer import Authorizer
 from moldau.server.request import Sender
 from tests.kit.waiting import until_async
@@ -119,6 +121,52 @@ async def test_what_is_forwarded_arrives_in_every_version(
         response, _ = await quorum.channel.forward(kind(), "User:alice", client)
         assert type(response) is answer_kind
         assert controller.forwarded[-1] == ("User:alice", "::1", None, version)
+
+
+@pytest.mark.parametrize("api_key", sorted(FORWARDABLE_APIS), ids=lambda key: key.name)
+async def test_bytes_go_on_and_come_back_as_they_are(
+    start: Start, quorum: Quorum, api_key: ApiKey
+) -> None:
+    """A throttle time is the exception: the client's connection pauses for it."""
+    kind, answer_kind = request_class(api_key), response_class(api_key)
+    answer: Any = answer_kind()
+    controller = await start(answer=lambda _request: answer)
+    controller.served[api_key] = (kind.MIN_VERSION, kind.MAX_VERSION)
+    quorum.elect(controller.address)
+    throttled_name = "throttle_time_ms"
+    for version in range(kind.MIN_VERSION, kind.MAX_VERSION + 1):
+        body = memoryview(kind().to_bytes(version))
+        client = ForwardedClient("::1", "c", version, correlation_id=-5)
+        pass_on = partial(quorum.channel.pass_on, kind(), "User:alice", client, body=body)
+        response, _ = await pass_on()
+        assert controller.forwarded[-1] == ("User:alice", "::1", "c", version)
+        assert controller.asked[-1] == kind()
+        is_first = answer_kind.spec().fields[0].name == throttled_name
+        assert isinstance(response, bytes) == (is_first or not hasattr(answer, throttled_name))
+        if isinstance(response, bytes):
+            assert decode_response(api_key, version, response) == (-5, answer)
+        if hasattr(answer, throttled_name):
+            answer.throttle_time_ms = 7
+            response, _ = await pass_on()
+            assert response == answer
+            answer.throttle_time_ms = 0
+
+
+async def test_bytes_of_a_version_that_the_controller_does_not_know_are_not_sent(
+    start: Start, quorum: Quorum
+) -> None:
+    controller = await start()
+    controller.served[ApiKey.CREATE_TOPICS] = (2, 5)
+    quorum.elect(controller.address)
+    response, _ = await quorum.channel.pass_on(
+        topics(),
+        "User:alice",
+        CLIENT._replace(api_version=7),
+        body=memoryview(topics().to_bytes(7)),
+    )
+    assert controller.forwarded == [("User:alice", "10.1.2.3", "client", 5)]
+    assert isinstance(response, CreateTopicsResponse)
+    assert response.topics[0].name == "t"
 
 
 @pytest.mark.parametrize("end_offset", [UNKNOWN_END_OFFSET, 0, 2**62])

@@ -330,7 +330,7 @@ async def test_records_that_the_leader_does_not_have_are_cut_and_replaced(
     assert followers.log("topic").log_end_offset == 17
     elect_again(leader, "topic", 2)
     append(leader, "topic", batch(4))
-    with caplog.at_level(logging.INFO, "moldau.broker.replica.replication"):
+    with caplog.at_level(logging.INFO, "moldau.broker.replica"):
         followers.follow("topic", port=port_of(server), leader_epoch=2)
         await level(leader, followers, "topic")
     assert "cut from 17 back to 10" in caplog.text

@@ -279,7 +279,7 @@ def test_what_went_over_without_a_limit_is_no_debt(
 def test_a_rate_of_zero_stands_still_and_is_said_once(
     clock: ManualClock, quota: ReplicationQuota, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "moldau.broker.replica.replication")
+    caplog.set_level(logging.WARNING, "moldau.broker.replica")
     quota.set_limit(0)
     quota.say_standstill()
     quota.say_standstill()
@@ -301,7 +301,7 @@ def test_a_rate_of_zero_stands_still_and_is_said_once(
 def test_a_rate_of_zero_without_throttled_replicas_is_nothing_to_say(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "moldau.broker.replica.replication")
+    caplog.set_level(logging.WARNING, "moldau.broker.replica")
     quota = make_quota(clock)
     quota.set_limit(0)
     quota.say_standstill()
@@ -384,7 +384,7 @@ def test_rates_follow_kafkas_precedence(clock: ManualClock) -> None:
 def test_a_rate_of_zero_in_the_metadata_is_warned_of(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "moldau.broker.replica.replication")
+    caplog.set_level(logging.WARNING, "moldau.broker.replica")
     publisher = Publisher(make_throttles(clock))
     publisher.set_broker(str(BROKER_ID), "follower.replication.throttled.rate", "0")
     assert not caplog.messages

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from moldau.cli.bench.records import Figures, ProduceLoad, run_latency, run_produce
+from moldau.cli.bench.plans import LatencyPlan, ProducePlan
+from moldau.cli.bench.records import Figures, run_latency, run_produce
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.metadata_cache import TopicMetadata
 from moldau.client.errors import KafkaError, NoBrokerAvailable
-from moldau.protocol.records import Codec
 from tests.kit.loop_reports import heard_reports
 from tests.virtual.machine import pass_time
 
@@ -48,22 +48,17 @@ async def fails(work: Any) -> None:
 
 async def test_only_the_first_of_several_produce_requests_is_told() -> None:
     client = DeadBroker(10.0)
-    load = ProduceLoad("t", 30, 100, 1_000, -1, 3, Codec.NONE, idempotent=False)
+    plan = ProducePlan(
+        topic="t", records=30, record_bytes=100, batch_bytes=1_000, in_flight=3, idempotent=False
+    )
     with heard_reports() as reports:
-        await fails(run_produce(cast(ClusterClient, client), Figures(), load))
+        await fails(run_produce(cast(ClusterClient, client), Figures(), plan))
     assert client.asked_count == 3
     assert reports == []
 
 
 async def test_a_record_at_a_fixed_rate_that_fails_early_fails_the_run() -> None:
-    options = {"topic_name": "t", "record_bytes": 10, "acks": -1}
+    plan = LatencyPlan(topic="t", rate=1_000, seconds=0.01, record_bytes=10)
     with heard_reports() as reports:
-        await fails(
-            run_latency(
-                *(cast(ClusterClient, DeadBroker(0.0)), Figures()),
-                **options,  # type: ignore[arg-type]
-                rate_per_second=1_000,
-                seconds=0.01,
-            )
-        )
+        await fails(run_latency(cast(ClusterClient, DeadBroker(0.0)), Figures(), plan))
     assert reports == []

@@ -10,10 +10,10 @@ import pytest
 
 from moldau.client import Admin, BrokerError, FeatureUpdate, KafkaError, QuorumEndpoint, UpgradeType
 from moldau.config import NodeConfig
+from moldau.local.layout import ClusterLayout, NodeSpec, PortHolder
 from moldau.node.quorum_node import QuorumNode
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.meta_properties import MetaProperties, read_meta_properties
-from moldau.testing.layout import ClusterLayout, NodeSpec, PortHolder
 from tests.kit.waiting import until_async
 
 pytestmark = pytest.mark.real

@@ -40,7 +40,7 @@ from tests.unit.client.faults.harness import CONSUMER, MEMBER, PRODUCER, ends, p
 
 NOBODY = "127.0.0.1:1"
 WHY = "127.0.0.1:1: connection refused"
-LOGGER = "moldau.client.cluster"
+LOGGER = "moldau.client.cluster.reachability"
 PARTITION = TopicPartition("t", 0)
 
 

@@ -11,7 +11,7 @@ import trustme
 
 from moldau.client import ClientConfig, ConfigurationError
 from moldau.client.cluster.security import Security, security_of
-from moldau.runtime.authentication.kerberos import KerberosLogin
+from moldau.sasl.gssapi.client import KerberosLogin
 from tests.kit.manual_clock import ManualClock
 
 JAAS = 'org.apache.kafka.common.security.{} required username="u" password="p"{};'
@@ -33,8 +33,8 @@ def test_a_name_and_a_password_either_way(mechanism: str):
     jaas = made(**common, **{"sasl.jaas.config": JAAS.format(module, "")})
     keys = made(**common, **{"sasl.username": "u", "sasl.password": "p"})
     assert jaas == keys
-    assert jaas.credentials is not None
-    assert (jaas.context, jaas.credentials.username) == (None, "u")
+    assert jaas.login is not None
+    assert (jaas.context, jaas.login.username) == (None, "u")
     assert "'p'" not in repr(jaas)
 
 
@@ -47,8 +47,8 @@ def test_a_delegation_token():
             "sasl.jaas.config": jaas,
         }
     )
-    assert security.credentials is not None
-    assert security.credentials.scram_extensions == {"tokenauth": "true"}
+    assert security.login is not None
+    assert security.login.extensions == {"tokenauth": "true"}
 
 
 def test_tls_with_and_without_sasl():
@@ -137,10 +137,9 @@ KERBEROS = {
 
 def kerberos_login(**settings: Any) -> KerberosLogin:
     pytest.importorskip("gssapi")
-    credentials = made(**{**KERBEROS, **settings}).credentials
-    assert credentials is not None
-    assert credentials.kerberos is not None
-    return credentials.kerberos
+    login = made(**{**KERBEROS, **settings}).login
+    assert isinstance(login, KerberosLogin)
+    return login
 
 
 def test_kerberos_by_a_keytab_either_way():

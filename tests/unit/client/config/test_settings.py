@@ -14,7 +14,7 @@ from moldau.client import (
     ProducerConfig,
     UnusedSetting,
 )
-from moldau.client.config.consumer import duration_ms
+from moldau.config.validators import duration_ms
 
 PRODUCER = {"bootstrap.servers": "a:1"}
 

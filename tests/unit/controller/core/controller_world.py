@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from moldau.controller.apis import DECIDERS
 from moldau.controller.core.controller_core import ControllerCore
-from moldau.controller.core.result import ControllerResult, VersionedRecord
+from moldau.controller.core.result import Asked, ControllerResult, VersionedRecord
 from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.image import (
@@ -19,6 +20,7 @@ from moldau.metadata.image import (
     Provenance,
 )
 from moldau.metadata.steps import at_once
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p44_incremental_alter_configs as configs
 from moldau.protocol.messages import p73_assign_replicas_to_dirs as directories
@@ -138,7 +140,11 @@ class World:
 
     def ask(self, request: Message, then: Callable[[Any], None] = lambda _response: None) -> None:
         result = at_once(
-            self.core.handle(request, log_end_offset=self.log_end_offset, now_ms=self.now_ms)
+            self.core.handle(
+                request,
+                DECIDERS[ApiKey(request.API_KEY)],
+                Asked(self.log_end_offset, self.now_ms),
+            )
         )
         self._take_over(_Pending(request, result, then))
 
@@ -161,8 +167,7 @@ class World:
             pending.result = self.core.resume(
                 pending.request,
                 pending.result,
-                log_end_offset=self.log_end_offset,
-                now_ms=self.now_ms,
+                Asked(self.log_end_offset, self.now_ms),
             )
             self._take_over(pending)
 

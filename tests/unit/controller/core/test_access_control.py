@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from moldau.controller.apis import DECIDERS
 from moldau.controller.core.controller_core import ControllerCore, EntryChanges
-from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST
+from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST, Asked
 from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.image import Provenance
@@ -20,6 +21,7 @@ from moldau.protocol.access_control import (
     PermissionType,
     ResourceType,
 )
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p30_create_acls import AclCreation, CreateAclsRequest
 from moldau.protocol.messages.p31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
@@ -223,7 +225,9 @@ def test_entries_are_told_when_they_are_committed_and_forgotten_when_they_never_
         core.on_committed(log[offset], Provenance(offset, 1, 0))
 
     def ask(request: Any) -> None:
-        result = at_once(core.handle(request, log_end_offset=len(log), now_ms=0))
+        result = at_once(
+            core.handle(request, DECIDERS[ApiKey(request.API_KEY)], Asked(len(log), 0))
+        )
         append(result.records)
 
     bootstrap = feature_records(initial_feature_levels())

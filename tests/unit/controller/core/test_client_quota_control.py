@@ -8,6 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.broker.api.p48_describe_client_quotas import (
+    DEFAULT,
+    EXACT,
+    SPECIFIED,
+    described_quotas,
+)
 from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.configs import ClientQuotasImage
@@ -25,7 +31,6 @@ from moldau.protocol.messages.p49_alter_client_quotas import (
     OpData,
 )
 from moldau.protocol.metadata_records import ClientQuotaRecord
-from moldau.server.described_quotas import DEFAULT, EXACT, SPECIFIED, described_quotas
 from tests.unit.metadata.builders import CoreDriver, replay
 
 ALICE: QuotaEntity = (("user", "alice"),)

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from moldau.config.definition import Password
-from moldau.controller.apis import _create_delegation_token
+from moldau.controller import permitted_parts
 from moldau.controller.core import delegation_token_control
 from moldau.controller.core.delegation_token_control import (
     MAX_NAME_CHARACTERS,
     MAX_RENEWERS,
     MAX_SWEPT,
-    Requester,
 )
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.metadata_image import MetadataDelta
@@ -53,17 +52,17 @@ def driver_of_three() -> CoreDriver:
 
 def create(driver: CoreDriver, who: str = ALICE, now_ms: int = NOW_MS, **fields: Any) -> Any:
     fields.setdefault("renewers", [])
-    return driver.ask(CreateDelegationTokenRequest(**fields), requester=Requester(who, now_ms))
+    return driver.ask(CreateDelegationTokenRequest(**fields), principal=who, time_ms=now_ms)
 
 
 def renew(driver: CoreDriver, secret: bytes, who: str, now_ms: int, period_ms: int = -1) -> Any:
     request = RenewDelegationTokenRequest(hmac=secret, renew_period_ms=period_ms)
-    return driver.ask(request, requester=Requester(who, now_ms))
+    return driver.ask(request, principal=who, time_ms=now_ms)
 
 
 def expire(driver: CoreDriver, secret: bytes, who: str, now_ms: int, period_ms: int = -1) -> Any:
     request = ExpireDelegationTokenRequest(hmac=secret, expiry_time_period_ms=period_ms)
-    return driver.ask(request, requester=Requester(who, now_ms))
+    return driver.ask(request, principal=who, time_ms=now_ms)
 
 
 def tokens(driver: CoreDriver) -> Any:
@@ -217,7 +216,7 @@ def test_an_owner_that_is_refused_is_named_in_the_log(
     request, image = CreateDelegationTokenRequest(renewers=[]), MetadataImage.EMPTY
     for _ in range(4):
         sender = Sender(ALICE, Authorizer())
-        _, merge = at_once(_create_delegation_token(request, sender, image))
+        _, merge = at_once(permitted_parts.create_delegation_token(request, sender, image))
         at_once(merge(create(driver_of_three)))
     assert [each.getMessage() for each in caplog.records] == [
         "User:alice has as many delegation tokens as it may have"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST
+from moldau.metadata.descriptions import described_scram
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.image.metadata_image import MetadataDelta
 from moldau.metadata.image.security import ScramKey
@@ -37,7 +38,6 @@ from moldau.protocol.messages.p51_alter_user_scram_credentials import (
 )
 from moldau.protocol.metadata_records import EndTransactionRecord, UserScramCredentialRecord
 from moldau.protocol.scram import salted_password, scram_keys
-from moldau.server.described_scram import described_scram
 from tests.unit.metadata.builders import CoreDriver
 
 SALT = b"some salt"

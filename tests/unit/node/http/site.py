@@ -183,7 +183,7 @@ async def served(
         is_ready=is_ready,
         data_loop=loop,
         access=HttpAccess(HttpSecurity.of(made), authority),
-        limits=HttpLimits.of(made),
+        limits=HttpLimits.from_config(made),
     )
     await listener.start(HOST, 0)
     try:

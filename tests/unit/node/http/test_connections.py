@@ -37,7 +37,7 @@ UNREAD = "the answer is not taken in time"
 
 def problems(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     """Address and problem of each line about clients."""
-    lines = [each.msg for each in caplog.records if each.name == "moldau.node.http"]
+    lines = [each.msg for each in caplog.records if each.name == "moldau.node.http.connections"]
     return [
         (line.fields["host"], line.fields["problem"])
         for line in lines
@@ -195,7 +195,7 @@ async def test_room_for_an_answer_is_made_where_an_answer_waits_unread(
 
 
 def test_limits_are_those_of_the_configuration():
-    assert HttpLimits.of(config()) == HttpLimits(1_000, 100, 5.0, 75.0, 30.0, 67_108_864)
+    assert HttpLimits.from_config(config()) == HttpLimits(1_000, 100, 5.0, 75.0, 30.0, 67_108_864)
     changed = config(
         max_connections="7",
         max_connections_per_ip="6",
@@ -204,7 +204,7 @@ def test_limits_are_those_of_the_configuration():
         response_timeout_ms="3100",
         max_unsent_bytes="2",
     )
-    assert HttpLimits.of(changed) == HttpLimits(7, 6, 5.1, 4.1, 3.1, 2)
+    assert HttpLimits.from_config(changed) == HttpLimits(7, 6, 5.1, 4.1, 3.1, 2)
     assert MAX_AHEAD_BYTES == 131_072
 
 
@@ -230,7 +230,7 @@ class Reader:
 
 
 def test_the_address_that_leaves_most_bytes_unread_loses_its_oldest_connections():
-    limits = HttpLimits.of(config(max_unsent_bytes="1000"))
+    limits = HttpLimits.from_config(config(max_unsent_bytes="1000"))
     connections = HttpConnections(limits, ClientLines(ManualClock(), 10))
     young, old, large, none = (
         Reader("many", 200, 3),
@@ -383,7 +383,7 @@ async def test_what_clients_get_wrong_is_counted(
             await client.closed()
         assert len(problems(caplog)) == 1
         await pass_time(20_000)
-        lines = [each for each in caplog.records if each.name == "moldau.node.http"]
+        lines = [each for each in caplog.records if each.name == "moldau.node.http.connections"]
         [first, count] = lines[-2:]
         text = "HTTP client at 10.0.0.1: what it sends is no HTTP"
         assert first.getMessage() == text

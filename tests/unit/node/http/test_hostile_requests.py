@@ -125,7 +125,7 @@ async def test_a_fault_of_our_own_names_no_version_either(
         assert answer.headers["server"] == "moldau"
         assert b"Traceback" not in answer.body
     [record] = [each for each in caplog.records if each.exc_info]
-    assert record.name == "moldau.node.http.protocol"
+    assert record.name == "moldau.node.http.connections"
 
 
 async def test_refused_bodies_are_thrown_away_for_a_moment(

@@ -232,7 +232,7 @@ def listener() -> HttpListener:
         is_ready=lambda: False,
         data_loop=loop,
         access=HttpAccess(HttpSecurity.of(made), authority),
-        limits=HttpLimits.of(made),
+        limits=HttpLimits.from_config(made),
     )
 
 
@@ -243,9 +243,9 @@ async def test_it_ends_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     assert made.port == 0
     await made.start(HOST, 0)
     assert made.port > 1
-    assert [each.getMessage() for each in caplog.records if each.name == "moldau.node.http"] == [
-        f"HTTP listener on {HOST}:{made.port}"
-    ]
+    assert [
+        each.getMessage() for each in caplog.records if each.name == "moldau.node.http.server"
+    ] == [f"HTTP listener on {HOST}:{made.port}"]
     client = await Site(made).client()
     ended = []
 

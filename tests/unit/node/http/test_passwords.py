@@ -9,12 +9,12 @@ import pytest
 
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.metadata.scram_secret import scram_secret_record
+from moldau.metadata.scram_users import InventedUsers
 from moldau.node.http import passwords
 from moldau.node.http.passwords import PasswordChecks, TooManyTries
 from moldau.protocol.metadata_records import UserScramCredentialRecord
 from moldau.protocol.schema import Message
 from moldau.protocol.scram import salted_password, scram_keys
-from moldau.server.authentication.invented_users import InventedUsers
 from tests.kit.manual_clock import ManualClock
 
 SALT = b"salt"

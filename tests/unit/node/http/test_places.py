@@ -82,4 +82,4 @@ def test_the_limits_are_those_of_the_configuration() -> None:
             "moldau.http.max.unsent.bytes": "70000",
         }
     )
-    assert HttpLimits.of(config) == HttpLimits(700, 70, 7.0, 17.0, 27.0, 70_000)
+    assert HttpLimits.from_config(config) == HttpLimits(700, 70, 7.0, 17.0, 27.0, 70_000)

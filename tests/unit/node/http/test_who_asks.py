@@ -16,9 +16,9 @@ from moldau.metadata.image import MetadataImage
 from moldau.node.http import access as http_access
 from moldau.node.http.access import Authority, HttpAccess, HttpHandshakes, HttpRefused, HttpSecurity
 from moldau.protocol.access_control import Operation, ResourceType
+from moldau.sasl.oauthbearer.claims import TokenRefused
 from moldau.server.audit_log import AuthenticationLog, DecisionLog
 from moldau.server.authentication.certificates import NoMatchingRule, PrincipalMapping
-from moldau.server.authentication.core.claims import TokenRefused
 from moldau.server.authorizer import Authorizer
 from moldau.server.request import Sender
 from tests.kit.manual_clock import ManualClock

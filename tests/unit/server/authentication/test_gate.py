@@ -15,8 +15,8 @@ from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.schema import Message
-from moldau.server.authentication.core.mechanism import Accepted, Postponed, SaslRefused
-from moldau.server.authentication.core.session import MechanismSettings, SaslSession
+from moldau.sasl.mechanism import Accepted, Offer, Postponed, SaslRefused
+from moldau.server.authentication.core.session import SaslSession
 from moldau.server.authentication.gate import RAW_TOKEN_HEADER, SaslGate
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.request import Request
@@ -113,7 +113,7 @@ class Client:
     def __init__(self, *, delay_ms: float = 0.0) -> None:
         Scripted.is_there, Scripted.waits = False, 0
         self.group, self.connection = Group(), Connection()
-        self.session = SaslSession({"A": MechanismSettings(Scripted, SESSION_MS)})
+        self.session = SaslSession({"A": Offer(Scripted, SESSION_MS)})
         self.gate = SaslGate(
             self.session,
             self.connection,  # type: ignore[arg-type]

@@ -5,18 +5,20 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trustme
 
 from moldau.config import ConfigError, NodeConfig
 from moldau.config.listeners import Endpoint
-from moldau.protocol.scram import ScramKeys
-from moldau.runtime.authentication import SecuritySettingError
+from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
+from moldau.metadata.scram_users import ScramUsers
+from moldau.protocol.metadata_records import UserScramCredentialRecord
+from moldau.protocol.scram import KnownKeys, ScramKeys
+from moldau.sasl.mechanism import Offer, SaslRefused
+from moldau.sasl.scram import ScramServer
 from moldau.server.authentication.certificates import PrincipalMapping
-from moldau.server.authentication.core.mechanism import SaslRefused
-from moldau.server.authentication.core.scram import KnownKeys, Scram
-from moldau.server.authentication.invented_users import InventedUsers
 from moldau.server.authentication.listener_security import ListenerSecurity, SaslSettings
 from moldau.server.authentication.tls_handshakes import TlsHandshakes, handshake_problem
 from moldau.server.connection_limits import ServerLimits
@@ -53,13 +55,13 @@ def configured(protocol: str, **keys: str) -> tuple[NodeConfig, Endpoint]:
 
 
 def security(protocol: str, **keys: str) -> ListenerSecurity:
-    made = ListenerSecurity.of(*configured(protocol, **keys), lambda mechanism, user: None)
+    made = ListenerSecurity.of(*configured(protocol, **keys), ScramUsers())
     assert made is not None
     return made
 
 
 def test_a_plaintext_listener_has_none() -> None:
-    assert ListenerSecurity.of(*configured("PLAINTEXT"), lambda mechanism, user: None) is None
+    assert ListenerSecurity.of(*configured("PLAINTEXT"), ScramUsers()) is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_every_exchange_of_scram_has_a_nonce_of_its_own() -> None:
     answers = []
     for _ in range(2):
         exchange = begin()
-        assert isinstance(exchange, Scram)
+        assert isinstance(exchange, ScramServer)
         answers.append(exchange.step(b"n,,n=a,r=client"))
     nonces = [bytes(answer).split(b",")[0] for answer in answers]  # type: ignore[arg-type]
     assert nonces[0] != nonces[1]
@@ -111,11 +113,11 @@ def test_every_exchange_of_scram_has_a_nonce_of_its_own() -> None:
     assert salts[0] == salts[1]
 
 
-class CountedInventions(InventedUsers):
+class CountedInventions(ScramUsers):
     """Notes for which names keys are invented."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
         self.names: list[str] = []
 
     def keys(self, mechanism: str, name: str) -> ScramKeys:
@@ -128,13 +130,16 @@ class CountedInventions(InventedUsers):
 
 
 def test_names_that_exist_cost_what_others_cost() -> None:
-    invented = CountedInventions()
     known = ScramKeys(b"salt", b"stored", b"server", 4_096)
-    made = ListenerSecurity.of(
-        *configured("SASL_PLAINTEXT", **{"sasl.enabled.mechanisms": "SCRAM-SHA-256"}),
-        lambda mechanism, user: known if user == "alice" else None,
+    delta = MetadataDelta(MetadataImage.EMPTY)
+    delta.replay(UserScramCredentialRecord(name="alice", mechanism=1, **known._asdict()))
+    image = delta.apply(Provenance())
+    users = CountedInventions(
+        image=lambda: image,
         find_token=lambda mechanism, token: KnownKeys(known, "a", 1.0) if token == "t" else None,
-        invented=invented,
+    )
+    made = ListenerSecurity.of(
+        *configured("SASL_PLAINTEXT", **{"sasl.enabled.mechanisms": "SCRAM-SHA-256"}), users
     )
     assert made is not None
     assert made.sasl is not None
@@ -148,7 +153,7 @@ def test_names_that_exist_cost_what_others_cost() -> None:
         answer = begin().step(f"n,,{first}".encode())
         is_known = first.startswith(("n=alice", "n=t"))
         assert (b"s=c2FsdA==" in answer) == is_known  # type: ignore[operator]
-    assert invented.names == ["alice", "nobody", "token t", "token u"]
+    assert users.names == ["alice", "nobody", "token t", "token u"]
 
 
 def test_passwords_are_in_no_error() -> None:
@@ -195,7 +200,7 @@ def test_the_limits_of_sasl_are_those_of_the_configuration() -> None:
     }
     sasl = security("SASL_PLAINTEXT", **keys).sasl
     assert sasl is not None
-    assert (sasl.max_receive_bytes, sasl.refusal_delay_ms, sasl.token_keys) == (1_000, 250.0, None)
+    assert (sasl.max_receive_bytes, sasl.refusal_delay_ms) == (1_000, 250.0)
     assert [each.max_session_ms for each in sasl.mechanisms.values()] == [5_000.0, 0.0]
 
 
@@ -261,9 +266,10 @@ class Keys:
 
 
 async def test_the_keys_of_tokens_live_as_long_as_their_listener() -> None:
-    for failure in (None, SecuritySettingError("refused")):
+    for failure in (None, ConfigError("sasl.oauthbearer.jwks.endpoint.url", None, "refused")):
         keys = Keys(failure)
-        sasl = SaslSettings({}, 1, 0.0, keys)  # type: ignore[arg-type]
+        offers = {"X": Offer(pytest.fail), "Y": Offer(pytest.fail, keys=keys)}  # type: ignore[arg-type]
+        sasl = SaslSettings(offers, 1, 0.0)
         made = ListenerSecurity(None, PrincipalMapping("DEFAULT"), sasl, lambda user: False)
         if failure is None:
             await made.start()

@@ -9,7 +9,8 @@ import pytest
 import trustme
 
 from moldau.config import NodeConfig
-from moldau.server.authentication.core.mechanism import Accepted
+from moldau.metadata.scram_users import ScramUsers
+from moldau.sasl.mechanism import Accepted
 from moldau.server.authentication.listener_security import ListenerSecurity
 from moldau.server.authentication.own_names import own_names
 
@@ -53,7 +54,7 @@ def configured(store: Path, **keys: str) -> NodeConfig:
 
 def refused(config: NodeConfig, listener_name: str, *names: str) -> list[str]:
     [endpoint] = [each for each in config.listeners if each.listener_name == listener_name]
-    made = ListenerSecurity.of(config, endpoint, lambda mechanism, user: None)
+    made = ListenerSecurity.of(config, endpoint, ScramUsers())
     assert made is not None
     return [name for name in names if made.is_refused(name)]
 
@@ -84,14 +85,15 @@ def test_what_a_node_is_called(store: Path, keys: dict[str, str], found: set[str
 
 
 def test_a_session_ends_where_the_name_is_refused(store: Path) -> None:
-    from moldau.server.authentication.core.session import MechanismSettings, SaslSession, State
+    from moldau.sasl.mechanism import Offer
+    from moldau.server.authentication.core.session import SaslSession, State
 
     class AnyName:
         def step(self, token: bytes) -> Accepted:
             return Accepted(token.decode(), b"")
 
     def log_in(name: bytes) -> Any:
-        session = SaslSession({"A": MechanismSettings(AnyName)}, lambda user: user == "nodes")
+        session = SaslSession({"A": Offer(AnyName)}, lambda user: user == "nodes")
         session.handshake("A", 1, 0)
         return session, session.token(name, 0)
 

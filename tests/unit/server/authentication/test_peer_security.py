@@ -11,12 +11,16 @@ import pytest
 import trustme
 
 from moldau.config import ConfigError, NodeConfig
+from moldau.metadata.scram_users import ScramUsers
 from moldau.runtime.authentication import SecuritySettingError
-from moldau.runtime.authentication.kerberos import RenewalRules
 from moldau.runtime.authentication.tls import check_handshake
 from moldau.runtime.connector import PeerSecurity
+from moldau.sasl.gssapi.client import KerberosLogin, RenewalRules, _renewal_rules
+from moldau.sasl.login import Value
+from moldau.sasl.plain import PlainLogin
+from moldau.sasl.scram import ScramLogin
 from moldau.server.authentication.peer_security import (
-    change_ticket_renewal,
+    change_login,
     check_own_certificate,
     peer_security,
 )
@@ -76,7 +80,7 @@ def test_plaintext_needs_nothing() -> None:
 def test_tls_has_the_stores_of_the_listener(stores: dict[str, str]) -> None:
     made = peers("SSL", **stores)
     assert made is not None
-    assert (made.listener_name, made.credentials) == ("NODES", None)
+    assert (made.listener_name, made.login) == ("NODES", None)
     assert made.contexts is not None
     assert made.contexts.last.check_hostname
     unchecked = peers("SSL", **{**stores, "ssl.endpoint.identification.algorithm": ""})
@@ -103,14 +107,11 @@ def test_passwords_are_those_of_the_listener_s_login_module() -> None:
     made = peers("SASL_PLAINTEXT", **jaas("PLAIN", PLAIN, 'username="n" password="p"'))
     assert made is not None
     assert made.contexts is None
-    assert made.credentials is not None
-    assert (made.credentials.mechanism, made.credentials.username) == ("PLAIN", "n")
-    assert made.credentials.password == "p"
+    assert made.login == PlainLogin("n", "p")
     scram = "org.apache.kafka.common.security.scram.ScramLoginModule"
     made = peers("SASL_PLAINTEXT", **jaas("SCRAM-SHA-256", scram, 'username="n" password="p"'))
     assert made is not None
-    assert made.credentials is not None
-    assert made.credentials.mechanism == "SCRAM-SHA-256"
+    assert made.login == ScramLogin("SCRAM-SHA-256", "n", "p")
 
 
 @pytest.mark.parametrize(
@@ -142,21 +143,22 @@ def test_kerberos_logs_in_by_the_listener_s_login_module(monkeypatch: pytest.Mon
     }
     made = peers("SASL_PLAINTEXT", **settings)
     assert made is not None
-    assert made.credentials is not None
-    login = made.credentials.kerberos
-    assert login is not None
+    login = made.login
+    assert isinstance(login, KerberosLogin)
     assert (login.service_name, login.principal, login.keytab) == ("kafka", "kafka/h@R", "/k")
     assert login.rules == RenewalRules(0.5, 0.25, 1_000.0)
 
 
 class Login:
-    """Remembers its rules."""
+    """Remembers the rules that it is to go by."""
+
+    mechanism = "GSSAPI"
 
     def __init__(self) -> None:
         self.rules: list[RenewalRules] = []
 
-    def change_rules(self, rules: RenewalRules) -> None:
-        self.rules.append(rules)
+    def change(self, value: Value) -> None:
+        self.rules.append(_renewal_rules(value))
 
 
 def test_tickets_are_renewed_by_the_rules_of_now() -> None:
@@ -166,11 +168,10 @@ def test_tickets_are_renewed_by_the_rules_of_now() -> None:
         "sasl.kerberos.ticket.renew.jitter": 0.1,
         "sasl.kerberos.min.time.before.relogin": 7,
     }
-    with_login = PeerSecurity("NODES", None, SimpleNamespace(kerberos=login))  # type: ignore[arg-type]
-    change_ticket_renewal(node, with_login, now)
+    change_login(node, PeerSecurity("NODES", None, login), now)  # type: ignore[arg-type]
     assert login.rules == [RenewalRules(0.5, 0.1, 7.0)]
-    for other in (None, SimpleNamespace(kerberos=None)):
-        change_ticket_renewal(node, PeerSecurity("NODES", None, other), now)  # type: ignore[arg-type]
+    for other in (None, PlainLogin("n", "p")):
+        change_login(node, PeerSecurity("NODES", None, other), now)
 
 
 def test_a_node_accepts_one_like_itself(stores: dict[str, str], tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_a_node_accepts_one_like_itself(stores: dict[str, str], tmp_path: Path) 
 
     def both(**keys: str) -> tuple[ListenerSecurity | None, PeerSecurity | None]:
         node = config("SSL", **{**stores, **keys})
-        own = ListenerSecurity.of(node, node.listeners[0], lambda mechanism, user: None)
+        own = ListenerSecurity.of(node, node.listeners[0], ScramUsers())
         return own, peer_security(node, "NODES", MECHANISM_KEY)
 
     own, other = both()

@@ -13,12 +13,11 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeResponse
 from moldau.protocol.messages.p18_api_versions import ApiVersionsResponse
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateResponse
-from moldau.server.authentication.core.mechanism import Accepted, SaslRefused
+from moldau.sasl.mechanism import Accepted, Offer, SaslRefused
 from moldau.server.authentication.core.session import (
     LEAST_BETWEEN_RENEWALS_MS,
     TRANSITIONS,
     Event,
-    MechanismSettings,
     Outcome,
     SaslSession,
     State,
@@ -42,9 +41,7 @@ class Scripted:
 
 
 def session(session_ms: float = SESSION_MS) -> SaslSession:
-    return SaslSession(
-        {"A": MechanismSettings(Scripted, session_ms), "B": MechanismSettings(Scripted)}
-    )
+    return SaslSession({"A": Offer(Scripted, session_ms), "B": Offer(Scripted)})
 
 
 def authenticated(session_ms: float = SESSION_MS) -> SaslSession:

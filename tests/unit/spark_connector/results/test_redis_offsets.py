@@ -113,6 +113,7 @@ def test_a_redis_that_has_forgotten_is_refused(offsets: RedisOffsets):
 
 
 def test_without_its_library_a_helper_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(results_package, "RedisOffsets")  # or it is that of an earlier import
     monkeypatch.delitem(sys.modules, "moldau.spark_connector.results.redis_offsets")
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(ModuleNotFoundError, match=r"needs redis: pip install 'moldau\[results\]'"):

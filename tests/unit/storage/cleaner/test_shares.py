@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from moldau.storage.log_config import MIN_MAP_BYTES, CleanerSettings
 
 MIB = 1024 * 1024
@@ -10,7 +12,7 @@ MIB = 1024 * 1024
 def test_one_cleaner_has_the_whole_table_and_half_the_buffer_for_reads() -> None:
     settings = CleanerSettings(dedupe_buffer_bytes=8 * MIB, io_buffer_bytes=MIB)
     assert (settings.map_bytes, settings.io_bytes) == (8 * MIB, MIB // 2)
-    assert settings.max_bytes_per_second == float("inf")
+    assert settings.max_bytes_per_second == sys.float_info.max
 
 
 def test_several_cleaners_share() -> None:

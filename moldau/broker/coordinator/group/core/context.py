@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from moldau.broker.coordinator.core.result import Answerable, Reply
-from moldau.config.node_config import CONSUMER_GROUP_ASSIGNORS, NodeConfig
+from moldau.config.node_config import CONSUMER_GROUP_ASSIGNORS
+from moldau.config.settings import KeyedSettings, of_key
 from moldau.metadata.image import ConfigResourceType, ConfigsImage
 from moldau.protocol.errors import ErrorCode
 from moldau.text import short_message
@@ -20,28 +21,16 @@ NEW_MEMBER_TIMEOUT_MS: Final = 5 * MS_PER_MINUTE
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSettings:
-    """Settings of classic groups and offsets (`group.*`, `offset*.*`)."""
+class GroupSettings(KeyedSettings):
+    """Settings of classic groups and offsets."""
 
-    min_session_timeout_ms: int = 6000
-    max_session_timeout_ms: int = 1_800_000
-    max_group_size: int = 2**31 - 1
-    initial_rebalance_delay_ms: int = 3000
-    max_metadata_bytes: int = 4096
-    offsets_retention_ms: int = 10_080 * MS_PER_MINUTE
-    offsets_check_interval_ms: int = 600_000
-
-    @staticmethod
-    def from_config(node_config: NodeConfig) -> GroupSettings:
-        return GroupSettings(
-            min_session_timeout_ms=node_config["group.min.session.timeout.ms"],
-            max_session_timeout_ms=node_config["group.max.session.timeout.ms"],
-            max_group_size=node_config["group.max.size"],
-            initial_rebalance_delay_ms=node_config["group.initial.rebalance.delay.ms"],
-            max_metadata_bytes=node_config["offset.metadata.max.bytes"],
-            offsets_retention_ms=node_config["offsets.retention.minutes"] * MS_PER_MINUTE,
-            offsets_check_interval_ms=node_config["offsets.retention.check.interval.ms"],
-        )
+    min_session_timeout_ms: int = of_key("group.min.session.timeout.ms")
+    max_session_timeout_ms: int = of_key("group.max.session.timeout.ms")
+    max_group_size: int = of_key("group.max.size")
+    initial_rebalance_delay_ms: int = of_key("group.initial.rebalance.delay.ms")
+    max_metadata_bytes: int = of_key("offset.metadata.max.bytes")
+    offsets_retention_ms: int = of_key("offsets.retention.minutes", made=MS_PER_MINUTE.__mul__)
+    offsets_check_interval_ms: int = of_key("offsets.retention.check.interval.ms")
 
 
 class Limits(NamedTuple):
@@ -61,9 +50,8 @@ class Limits(NamedTuple):
         return max(self.lowest, min(self.highest, value))
 
 
-_SESSION_TIMEOUT_LIMITS: Final = Limits(45_000, 60_000)
-_HEARTBEAT_INTERVAL_LIMITS: Final = Limits(5000, 15_000)
-_ASSIGNMENT_INTERVAL_LIMITS: Final = Limits(0, 15_000)
+def _allows(*policies: str) -> Any:
+    return of_key("group.consumer.migration.policy", made=lambda one: one.lower() in policies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +64,7 @@ class GroupTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerGroupSettings:
+class ConsumerGroupSettings(KeyedSettings):
     """Settings of consumer groups (`group.consumer.*`), and what single groups override.
 
     What a group overrides is held within the broker's limits when it is used, whatever was legal
@@ -84,46 +72,32 @@ class ConsumerGroupSettings:
     """
 
     broker_id: int = -1
-    session_timeout_ms: int = 45_000
-    session_timeout_limits: Limits = _SESSION_TIMEOUT_LIMITS
-    heartbeat_interval_ms: int = 5000
-    heartbeat_interval_limits: Limits = _HEARTBEAT_INTERVAL_LIMITS
-    assignment_interval_ms: int = 1000
-    assignment_interval_limits: Limits = _ASSIGNMENT_INTERVAL_LIMITS
-    max_group_size: int = 2**31 - 1
-    assignors: tuple[str, ...] = ("uniform", "range")
-    upgrade_enabled: bool = True
-    downgrade_enabled: bool = True
-    regex_refresh_interval_ms: int = 600_000
-
-    @staticmethod
-    def from_config(node_config: NodeConfig, broker_id: int = -1) -> ConsumerGroupSettings:
-        policy = node_config["group.consumer.migration.policy"].lower()
-        return ConsumerGroupSettings(
-            broker_id=broker_id,
-            session_timeout_ms=node_config["group.consumer.session.timeout.ms"],
-            session_timeout_limits=Limits(
-                node_config["group.consumer.min.session.timeout.ms"],
-                node_config["group.consumer.max.session.timeout.ms"],
-            ),
-            heartbeat_interval_ms=node_config["group.consumer.heartbeat.interval.ms"],
-            heartbeat_interval_limits=Limits(
-                node_config["group.consumer.min.heartbeat.interval.ms"],
-                node_config["group.consumer.max.heartbeat.interval.ms"],
-            ),
-            assignment_interval_ms=node_config["group.consumer.assignment.interval.ms"],
-            assignment_interval_limits=Limits(
-                node_config["group.consumer.min.assignment.interval.ms"],
-                node_config["group.consumer.max.assignment.interval.ms"],
-            ),
-            max_group_size=node_config["group.consumer.max.size"],
-            assignors=tuple(
-                CONSUMER_GROUP_ASSIGNORS[name] for name in node_config["group.consumer.assignors"]
-            ),
-            upgrade_enabled=policy in ("bidirectional", "upgrade"),
-            downgrade_enabled=policy in ("bidirectional", "downgrade"),
-            regex_refresh_interval_ms=node_config["group.consumer.regex.refresh.interval.ms"],
-        )
+    session_timeout_ms: int = of_key("group.consumer.session.timeout.ms")
+    session_timeout_limits: Limits = of_key(
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.max.session.timeout.ms",
+        made=Limits,
+    )
+    heartbeat_interval_ms: int = of_key("group.consumer.heartbeat.interval.ms")
+    heartbeat_interval_limits: Limits = of_key(
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+        made=Limits,
+    )
+    assignment_interval_ms: int = of_key("group.consumer.assignment.interval.ms")
+    assignment_interval_limits: Limits = of_key(
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+        made=Limits,
+    )
+    max_group_size: int = of_key("group.consumer.max.size")
+    assignors: tuple[str, ...] = of_key(
+        "group.consumer.assignors",
+        made=lambda names: tuple(CONSUMER_GROUP_ASSIGNORS[name] for name in names),
+    )
+    upgrade_enabled: bool = _allows("bidirectional", "upgrade")
+    downgrade_enabled: bool = _allows("bidirectional", "downgrade")
+    regex_refresh_interval_ms: int = of_key("group.consumer.regex.refresh.interval.ms")
 
     def of_group(self, configs: ConfigsImage, group_id: str) -> GroupTimes:
         """The times of a group: its own, else the cluster's, else the node's."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
@@ -33,16 +33,14 @@ from moldau.broker.coordinator.transaction.core.transaction import (
     TransactionStatus,
     new_transaction,
 )
+from moldau.config.settings import KeyedSettings, of_key
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records.header import NO_PRODUCER_ID
 from moldau.protocol.types import TopicPartition
 
-if TYPE_CHECKING:
-    from moldau.config import NodeConfig
-
 
 @dataclass(frozen=True, slots=True)
-class TransactionSettings:
+class TransactionSettings(KeyedSettings):
     """Limits and times, which do not change while the broker runs.
 
     Attributes:
@@ -53,21 +51,11 @@ class TransactionSettings:
         expiry_interval_ms: between two searches for ids to forget.
     """
 
-    max_timeout_ms: int = 900_000
-    two_phase_commit_enabled: bool = False
-    expiration_ms: int = 604_800_000
-    abort_interval_ms: int = 10_000
-    expiry_interval_ms: int = 3_600_000
-
-    @classmethod
-    def from_config(cls, values: NodeConfig) -> TransactionSettings:
-        return cls(
-            max_timeout_ms=values["transaction.max.timeout.ms"],
-            two_phase_commit_enabled=values["transaction.two.phase.commit.enable"],
-            expiration_ms=values["transactional.id.expiration.ms"],
-            abort_interval_ms=values["transaction.abort.timed.out.transaction.cleanup.interval.ms"],
-            expiry_interval_ms=values["transaction.remove.expired.transaction.cleanup.interval.ms"],
-        )
+    max_timeout_ms: int = of_key("transaction.max.timeout.ms")
+    two_phase_commit_enabled: bool = of_key("transaction.two.phase.commit.enable")
+    expiration_ms: int = of_key("transactional.id.expiration.ms")
+    abort_interval_ms: int = of_key("transaction.abort.timed.out.transaction.cleanup.interval.ms")
+    expiry_interval_ms: int = of_key("transaction.remove.expired.transaction.cleanup.interval.ms")
 
 
 def producer_fenced_error(error: ErrorCode, api_version: int, *, known_since: int) -> ErrorCode:

@@ -1,0 +1,50 @@
+"""sasl.jaas.config as Java users have it."""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau.runtime.authentication import SecuritySettingError
+from moldau.sasl.jaas import parse_jaas
+
+
+@pytest.mark.parametrize(
+    ("text", "module", "options"),
+    [
+        (
+            "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            'username="alice" password="alice-secret";',
+            "PlainLoginModule",
+            {"username": "alice", "password": "alice-secret"},
+        ),
+        ("X required;", "X", {}),
+        ("  a.X\n REQUIRED\n  a=b   c = 'd e' ;  ", "X", {"a": "b", "c": "d e"}),
+        (r'X required p="a\"b\\c;=";', "X", {"p": r'a"b\c;='}),
+    ],
+)
+def test_entries(text: str, module: str, options: dict[str, str]):
+    entry = parse_jaas(text)
+    assert (entry.module, entry.options) == (module, options)
+    assert all(value not in repr(entry) for value in options.values() if len(value) > 3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ";",
+        "X",
+        "X required",
+        'X required password="hunter2"',
+        'X maybe password="hunter2";',
+        'X required password "hunter2";',
+        "X required password=;",
+        'X required password="hunter2;',
+        'X required "password"="hunter2";',
+        'X required password="hunter2"; Y required;',
+    ],
+)
+def test_what_is_not_wholly_understood_is_refused_without_showing_it(text: str):
+    with pytest.raises(SecuritySettingError, match=r"sasl\.jaas\.config") as caught:
+        parse_jaas(text)
+    assert "hunter2" not in str(caught.value)
