@@ -32,7 +32,7 @@ from moldau.server.config_permissions import (
 from moldau.server.request import Sender
 from moldau.text import quoted
 
-logger = logging.getLogger("moldau.controller.permitted_parts")
+logger = logging.getLogger(__name__)
 
 NAMED_TWICE: Final = "named twice in one request"
 
