@@ -87,16 +87,16 @@ class Holder:
         held_bytes: what its connections are charged with.
         unread_bytes: answers in memory that it has not read.
         waiting_count: its connections that wait.
-        handled_ms: how long its requests have been handled at once until `window_end_ms`.
+        credit_ms: how long its requests may be worked on at once, as of `credited_ms`.
     """
 
     __slots__ = (
-        "handled_ms",
+        "credit_ms",
+        "credited_ms",
         "held_bytes",
         "share_count",
         "unread_bytes",
         "waiting_count",
-        "window_end_ms",
     )
 
     def __init__(self) -> None:
@@ -104,8 +104,8 @@ class Holder:
         self.unread_bytes = 0
         self.waiting_count = 0
         self.share_count = 0
-        self.handled_ms = 0.0
-        self.window_end_ms = 0.0
+        self.credit_ms = 0.0
+        self.credited_ms = float("-inf")
 
 
 @dataclass(slots=True, eq=False, repr=False)

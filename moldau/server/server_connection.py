@@ -467,7 +467,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         group, party = self._group, self.share.party
         turn_ms = group.turns.at_once_ms(party, now)
         if turn_ms:
-            party.handled_ms += self._dispatch(now, turn_ms)
+            group.turns.took(party, self._dispatch(now, turn_ms))
         else:
             self._pause(PauseReason.BACKLOG)
             self._join_line()

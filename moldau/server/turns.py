@@ -3,8 +3,7 @@
 Owns the line of what waits: connections with requests that the handler has not had, and coroutines
 that work on requests. Must not: know either. Invariants: parties (principals, and addresses of
 clients without one) take turns, and so does what waits of each; while more than one party sends,
-none has more than `AT_ONCE_MS` of a window without waiting in the line, however many connections it
-has.
+one that has used up its credit waits in the line, however many connections it has.
 """
 
 from __future__ import annotations
@@ -25,8 +24,13 @@ request is handled between two looks at the sockets; nothing more is read from t
 the handler has all that it has sent.
 """
 
-WINDOW_MS: Final = 4.0
-"""While parties share the loop, all requests of one have `AT_ONCE_MS` in so much time."""
+CREDIT_PART: Final = 0.1
+"""While parties share the loop, one is credited with that part of the time: so long its requests
+are worked on at once. It is more than a client takes that waits for each answer.
+"""
+
+MAX_CREDIT_MS: Final = 1.0
+"""What a party that has been quiet may take before it waits for turns."""
 
 SHARED_MS: Final = 100.0
 """How long the loop counts as shared after requests of another party."""
@@ -60,10 +64,15 @@ class Turns:
             self._last = party
         if now_ms >= self._shared_until_ms:
             return AT_ONCE_MS
-        if now_ms >= party.window_end_ms:
-            party.window_end_ms = now_ms + WINDOW_MS
-            party.handled_ms = 0.0
-        return max(AT_ONCE_MS - party.handled_ms, 0.0)
+        credit_ms = party.credit_ms + (now_ms - party.credited_ms) * CREDIT_PART
+        party.credit_ms = min(credit_ms, MAX_CREDIT_MS)
+        party.credited_ms = now_ms
+        return AT_ONCE_MS if party.credit_ms >= AT_ONCE_MS else 0.0
+
+    @staticmethod
+    def took(party: Holder, elapsed_ms: float) -> None:
+        """Requests of a party have been worked on for so long."""
+        party.credit_ms = max(party.credit_ms - elapsed_ms, 0.0)
 
     def wait(self, party: Holder, waiting: Waiting) -> None:
         """Have its turn come after what waits of this party already. There is one turn between two
@@ -117,7 +126,7 @@ class _InTurns(Coroutine[object, None, T]):
         try:
             return self._work.send(value)
         finally:
-            party.handled_ms += self._clock.monotonic_ms() - begun_ms
+            turns.took(party, self._clock.monotonic_ms() - begun_ms)
 
     def throw(self, *error: Any) -> object:
         return self._work.throw(*error)

@@ -9,7 +9,8 @@ import pytest
 
 from moldau.server.memory_shares import Holder
 from moldau.server.request import Request
-from moldau.server.turns import AT_ONCE_MS, SHARED_MS, WINDOW_MS, Turns
+from moldau.server.server_connection import ServerConnection
+from moldau.server.turns import AT_ONCE_MS, CREDIT_PART, MAX_CREDIT_MS, SHARED_MS, Turns
 from tests.kit.manual_clock import ManualClock
 from tests.unit.server.connection_rig import Rig, answer, frame, numbers, receive
 
@@ -46,25 +47,30 @@ def test_a_party_alone_always_has_its_requests_handled_at_once() -> None:
     turns, party = Bench().turns, Holder()
     for now_ms in (0.0, 1.0, SHARED_MS):
         assert turns.at_once_ms(party, now_ms) == AT_ONCE_MS
-        party.handled_ms += 10 * AT_ONCE_MS
+        turns.took(party, 10 * AT_ONCE_MS)
 
 
-def test_parties_that_share_the_loop_have_so_much_of_each_window() -> None:
+def test_parties_that_share_the_loop_have_what_they_are_credited_with() -> None:
     turns, greedy, other = Bench().turns, Holder(), Holder()
     assert turns.at_once_ms(greedy, 0.0) == AT_ONCE_MS
-    greedy.handled_ms += 10 * AT_ONCE_MS
     assert turns.at_once_ms(other, 1.0) == AT_ONCE_MS
-    assert turns.at_once_ms(greedy, 2.0) == AT_ONCE_MS, "its first window begins"
-    greedy.handled_ms += AT_ONCE_MS / 4
-    assert turns.at_once_ms(greedy, 2.0 + WINDOW_MS / 2) == AT_ONCE_MS * 3 / 4
-    greedy.handled_ms += AT_ONCE_MS
-    assert turns.at_once_ms(greedy, 2.0 + WINDOW_MS / 2) == 0
-    assert turns.at_once_ms(other, 2.0 + WINDOW_MS / 2) == AT_ONCE_MS
-    assert turns.at_once_ms(greedy, 2.0 + WINDOW_MS) == AT_ONCE_MS, "the next window"
-    greedy.handled_ms += AT_ONCE_MS
-    last_ms = 2.0 + WINDOW_MS  # of a change from one party to another
-    assert turns.at_once_ms(greedy, last_ms + WINDOW_MS / 2) == 0
-    greedy.window_end_ms = last_ms + 2 * SHARED_MS
+    assert turns.at_once_ms(greedy, 1.0) == AT_ONCE_MS
+    turns.took(greedy, MAX_CREDIT_MS - AT_ONCE_MS)
+    assert turns.at_once_ms(greedy, 1.0) == AT_ONCE_MS
+    turns.took(greedy, AT_ONCE_MS / 2)
+    assert turns.at_once_ms(greedy, 1.0) == 0
+    assert turns.at_once_ms(other, 1.0) == AT_ONCE_MS
+    renewed_ms = 1.0 + AT_ONCE_MS / 2 / CREDIT_PART
+    assert turns.at_once_ms(greedy, renewed_ms - 0.01) == 0
+    assert turns.at_once_ms(greedy, renewed_ms + 0.01) == AT_ONCE_MS
+    turns.took(greedy, 1_000 * MAX_CREDIT_MS)
+    assert greedy.credit_ms == 0, "there are no debts"
+    assert turns.at_once_ms(other, 40.0) == AT_ONCE_MS
+    assert turns.at_once_ms(greedy, 40.0) == AT_ONCE_MS
+    assert greedy.credit_ms == MAX_CREDIT_MS, "however long it was quiet"
+    last_ms = 40.0  # of a change from one party to another
+    turns.took(greedy, MAX_CREDIT_MS)
+    greedy.credited_ms = last_ms + 2 * SHARED_MS
     assert turns.at_once_ms(greedy, last_ms + SHARED_MS - 0.01) == 0
     assert turns.at_once_ms(greedy, last_ms + SHARED_MS) == AT_ONCE_MS, "alone again"
 
@@ -99,6 +105,12 @@ def test_a_turn_that_fails_leaves_the_others_theirs() -> None:
     assert bench.taken == ["next"]
 
 
+def use_up(rig: Rig, connection: ServerConnection) -> None:
+    """Leave its party so much credit that it may begin once."""
+    party = connection.share.party
+    party.credit_ms, party.credited_ms = AT_ONCE_MS, rig.clock.monotonic_ms()
+
+
 def test_a_principal_with_many_connections_does_not_hold_up_another() -> None:
     rig = Rig()
 
@@ -113,14 +125,16 @@ def test_a_principal_with_many_connections_does_not_hold_up_another() -> None:
         connection.authenticate("User:greedy")
     other.authenticate("User:other")
     receive(other, frame(100))
+    for each in (greedy[0], beside):
+        use_up(rig, each)
     for number, connection in enumerate(greedy):
         receive(connection, frame(number))
     receive(other, frame(101))
-    assert numbers(rig) == [100, 0, 1, 101], "what is over its part waits"
+    assert numbers(rig) == [100, 0, 101], "what is over its part waits"
     receive(beside, *(frame(200 + number) for number in range(5)))
-    assert numbers(rig)[4:] == [200, 201]
+    assert numbers(rig)[3:] == [200, 201]
     rig.loop.run()
-    assert numbers(rig)[6:] == [2, 202, 3, 203, 4, 204, 5, 6, 7]
+    assert numbers(rig)[5:] == [1, 202, 2, 203, 3, 204, 4, 5, 6, 7]
     assert rig.memory.reserved_bytes == 0
 
 
@@ -142,6 +156,8 @@ async def test_a_step_that_its_party_may_not_take_now_waits_for_a_turn() -> None
         return name
 
     turns.at_once_ms(other.share.party, now_ms())
+    for each in (one, other):
+        use_up(rig, each)
     tasks = [asyncio.create_task(one.in_turns(work(name, 2))) for name in ("a", "b", "c")]
     tasks.append(asyncio.create_task(other.in_turns(work("o", 2))))
     assert await asyncio.gather(*tasks) == ["a", "b", "c", "o"]
@@ -168,7 +184,7 @@ async def test_work_that_waits_for_a_turn_can_be_cancelled() -> None:
     rig.group.turns.at_once_ms(other.share.party, now_ms())
     task = asyncio.create_task(one.in_turns(work()))
     await asyncio.sleep(0)  # the first step
-    party.window_end_ms, party.handled_ms = now_ms() + WINDOW_MS, AT_ONCE_MS
+    party.credit_ms, party.credited_ms = 0.0, now_ms()
     rig.group.turns.at_once_ms(other.share.party, now_ms())
     await asyncio.sleep(0)
     task.cancel()
