@@ -31,8 +31,8 @@ from moldau.storage.meta_properties import META_PROPERTIES
 logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S: Final = 0.0005
-"""How long a thread keeps the interpreter while another waits for it: what the controller and HTTP
-clients ask for holds up the data loop no longer. (Python's own 5 ms are ten small requests.)
+"""How long a thread keeps the interpreter while another waits for it (Python's own: 5 ms): what the
+controller and HTTP clients ask for holds up the data loop no longer.
 """
 
 

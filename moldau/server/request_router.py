@@ -50,7 +50,7 @@ read: each of those adds one request at most."""
 
 Handle = Callable[[RequestContext, Any], Iterator[None] | None]
 """Answers through its context, at once or later; a generator, for requests with many parts, yields
-after each and is cut into slices."""
+between them and is cut into slices."""
 
 Answer = Callable[[RequestContext, Any], Coroutine[object, None, "Message | bytes"]]
 """Returns the response, or its frame (without the size) as another node has encoded it."""

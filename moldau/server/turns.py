@@ -26,7 +26,7 @@ the handler has all that it has sent.
 
 CREDIT_PART: Final = 0.1
 """While parties share the loop, one is credited with that part of the time: so long its requests
-are worked on at once. It is more than a client takes that waits for each answer.
+are worked on at once; what it takes beyond that waits for turns.
 """
 
 MAX_CREDIT_MS: Final = 1.0
@@ -129,6 +129,7 @@ class _InTurns(Coroutine[object, None, T]):
             turns.took(party, self._clock.monotonic_ms() - begun_ms)
 
     def throw(self, *error: Any) -> object:
+        self._turn = None  # what ends the work does not wait
         return self._work.throw(*error)
 
     def take_turn(self) -> None:

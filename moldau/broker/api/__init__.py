@@ -2,7 +2,7 @@
 
 Must not import a handler before its first request (start-up). Invariant: a row names a module of
 this package with a `handle` (plain function, answers through its context, now or later; a generator
-if a request may have many parts, which yields after each so that others get their turn) or an
+if a request may have many parts, which yields between them so that others get their turn) or an
 `answer` (coroutine that returns the response). What only travels on to the active controller, which
 authorises and decides it, has no module of its own: its row says `forwarding`.
 """
