@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import time
@@ -35,7 +34,7 @@ from benchmarks.figures import (
     ratio_of_all,
 )
 from benchmarks.flooder import FloodCost, FloodOrder
-from benchmarks.nodes import HOST, BrokerNode, pin_load, start_load, wait_until_quiet
+from benchmarks.nodes import HOST, BrokerNode, on_load_core, start_load, wait_until_quiet
 from benchmarks.produce_load import brokers
 from benchmarks.stalls import Span, selections, touched, watched
 from benchmarks.wire import COMMIT_VERSION, RETRY_PAUSE_S, Wire, commit_request
@@ -83,7 +82,7 @@ def run(effort: Effort) -> Report:
     found: dict[str, list[_Round]] = defaultdict(list)
     with brokers(effort) as (ours, theirs), watched() as stalls:
         sides = [ours] if theirs is None else [ours, theirs]
-        with _on_load_core():
+        with on_load_core():
             for node in sides:
                 _prepare(effort, node)
             for number in range(effort.rounds):
@@ -154,17 +153,6 @@ def _flooders(costs: list[FloodCost]) -> str:
         f"the flooder had {commits.text(0)} commits answered per second, took {share.text(0)} % of "
         f"a core and woke up {wake_ups.text(0)} times a second."
     )
-
-
-@contextlib.contextmanager
-def _on_load_core() -> Iterator[None]:
-    """The measuring client runs where loads do, and what it starts."""
-    cores = os.sched_getaffinity(0)
-    pin_load()
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
 
 
 def _round(node: BrokerNode, effort: Effort) -> _Round:

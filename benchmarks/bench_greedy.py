@@ -37,7 +37,8 @@ from benchmarks.nodes import (
     HOST,
     MoldauNode,
     free_ports,
-    pin_load,
+    give_way,
+    on_load_core,
     temporary_directory,
     wait_until_quiet,
 )
@@ -110,7 +111,7 @@ def run(effort: Effort) -> Report:
     rounds: list[dict[str, list[Span]]] = []
     with temporary_directory() as directory, GuardedNode(directory) as node, watched() as stalls:
         _prepare(node)
-        with node.log_in(GOOD) as wire:
+        with on_load_core(), node.log_in(GOOD) as wire:
             requests(wire, effort.count(SAMPLE_COUNT, least=50))
             for _ in range(effort.rounds):
                 rounds.append(_round(effort, node, wire))
@@ -221,7 +222,7 @@ def _attacker(attack: str, target: Target) -> Iterator[None]:
         [sys.executable, "-m", "benchmarks.greedy", attack, json.dumps(asdict(target))],
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        preexec_fn=pin_load,
+        preexec_fn=give_way,
     )
     assert process.stdout is not None, "a pipe"
     try:

@@ -100,6 +100,25 @@ def pin_load() -> None:
     os.sched_setaffinity(0, cores[1:] or cores)
 
 
+@contextlib.contextmanager
+def on_load_core() -> Iterator[None]:
+    """The measuring client runs where loads do, and what it starts."""
+    cores = os.sched_getaffinity(0)
+    pin_load()
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def give_way() -> None:
+    """Run on the loads' core while nothing else has work for it: what it takes of the server shows,
+    not that the client that is measured waits for a core.
+    """
+    pin_load()
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nothing listens on right now, and that the kernel gives to no connection."""
     with contextlib.closing(PortHolder(HOST)) as ports:

@@ -53,7 +53,7 @@ MAX_GROWTH: Final = 64
 DEFAULT_MEMORY_BYTES: Final = 256 * 1024 * 1024
 """What all requests in work that are not small take together (`moldau.decoded.max.bytes`)."""
 
-MAX_IN_SLICES: Final = 4
+MAX_IN_SLICES: Final = 2
 """How many requests are worked on in slices at once: each holds the loop for SLICE_MS between two
 looks at the sockets. Further ones wait for their principal's turn.
 """

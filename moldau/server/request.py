@@ -37,6 +37,7 @@ from moldau.server.fair_shares import FairShares, Lane
 from moldau.server.outgoing import Offload
 from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.quotas.request_time import Stopwatch
+from moldau.server.turns import InTurns
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ class Connection(Protocol):
     def start(self, work: Work) -> None:
         """Run work that ends by itself, for a request of this connection."""
 
-    def in_turns(self, work: Coroutine[object, None, T]) -> Coroutine[object, None, T]:
+    def in_turns(self, work: Coroutine[object, None, T]) -> InTurns[T]:
         """The same coroutine, for a task: a step waits while its party (the principal, or the
         address of clients without one) has had what it may have of the loop.
         """

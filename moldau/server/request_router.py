@@ -358,7 +358,7 @@ class RequestRouter:
             return
         places = self._places_of(lane)
         if places.take(call.party):
-            self._start(lane, call)
+            self._start(lane, call, begins=asyncio.current_task() is None)
             return
         call.waiting = places.wait(call.party, 1, lambda: self._start(lane, call))
         self._waiting[call] = None
@@ -428,8 +428,10 @@ class RequestRouter:
         self._places_of(lane).give_up(waiting)
         call.request.close("the node is shutting down")
 
-    def _start(self, lane: Lane, call: _Call) -> None:
-        """Answer a call, which has a place of the lane."""
+    def _start(self, lane: Lane, call: _Call, *, begins: bool = False) -> None:
+        """Answer a call, which has a place of the lane; `begins` while its connection has the turn:
+        many an answer takes one step, which then is not another turn.
+        """
         if call.waiting is not None:
             self._waited(call)
         route, request = call.route, call.request
@@ -450,11 +452,14 @@ class RequestRouter:
             running = TimedWork(running, context.stopwatch)
         if self._watchdog is not None:
             running = self._watchdog.watch(request, running)
-        task = asyncio.get_running_loop().create_task(request.connection.in_turns(running))
+        steps = request.connection.in_turns(running)
+        task = asyncio.get_running_loop().create_task(steps)
         self._running[task] = None
         if lane.ends_with_connection:
             self._ending(request).add(task)
         task.add_done_callback(partial(self._finished, call, context))
+        if begins:
+            steps.begin(task)
 
     @staticmethod
     async def _run(answer: Answer, context: RequestContext, message: object) -> None:

@@ -30,6 +30,7 @@ from moldau.server.loop_watchdog import STALL_MS
 from moldau.server.memory_shares import PeerKind, Share
 from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
 from moldau.server.request import Gate, Request
+from moldau.server.turns import InTurns
 
 if TYPE_CHECKING:
     from moldau.server.authentication.listener_security import ListenerSecurity
@@ -249,7 +250,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def start(self, work: Work) -> None:
         self._group.start_work(work)
 
-    def in_turns(self, work: Coroutine[object, None, T]) -> Coroutine[object, None, T]:
+    def in_turns(self, work: Coroutine[object, None, T]) -> InTurns[T]:
         return self._group.turns.taken_by(self.share, work)
 
     def on_close(self, callback: Callable[[ServerConnection], object]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from moldau.runtime.clock import Clock
@@ -97,15 +98,15 @@ class Turns:
             self._is_due = False
         waiting.take_turn()
 
-    def taken_by(
-        self, share: Share, work: Coroutine[object, None, T]
-    ) -> Coroutine[object, None, T]:
+    def taken_by(self, share: Share, work: Coroutine[object, None, T]) -> InTurns[T]:
         """The same coroutine, for a task: each step that its party may not take now waits."""
-        return _InTurns(self, self._clock, share, work)
+        return InTurns(self, self._clock, share, work)
 
 
-class _InTurns(Coroutine[object, None, T]):
-    __slots__ = ("_clock", "_share", "_turn", "_turns", "_work")
+class InTurns(Coroutine[object, None, T]):
+    """Work whose steps wait for turns."""
+
+    __slots__ = ("_begun", "_clock", "_share", "_turn", "_turns", "_work")
 
     def __init__(
         self, turns: Turns, clock: Clock, share: Share, work: Coroutine[object, None, T]
@@ -115,8 +116,26 @@ class _InTurns(Coroutine[object, None, T]):
         self._share = share
         self._work = work
         self._turn: asyncio.Future[None] | None = None
+        self._begun: Callable[[], object] | None = None
+
+    def begin(self, task: asyncio.Task[T]) -> None:
+        """Take the first step now, not when the loop gets to the task that was just made of this:
+        the caller has the turn, outside of any task. The task then learns what came of it.
+        """
+        loop = task.get_loop()
+        asyncio.tasks._enter_task(loop, task)
+        try:
+            waits_for = self._work.send(None)
+            self._begun = lambda: waits_for
+        except BaseException as error:  # noqa: BLE001 - the task ends with it
+            self._begun = partial(_raise, error)
+        finally:
+            asyncio.tasks._leave_task(loop, task)
 
     def send(self, value: None) -> object:
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            return begun()
         turns, party, begun_ms = self._turns, self._share.party, self._clock.monotonic_ms()
         if self._turn is None and not turns.at_once_ms(party, begun_ms):
             self._turn = asyncio.get_running_loop().create_future()
@@ -129,7 +148,7 @@ class _InTurns(Coroutine[object, None, T]):
             turns.took(party, self._clock.monotonic_ms() - begun_ms)
 
     def throw(self, *error: Any) -> object:
-        self._turn = None  # what ends the work does not wait
+        self._turn = self._begun = None  # what ends the work does not wait
         return self._work.throw(*error)
 
     def take_turn(self) -> None:
@@ -141,3 +160,7 @@ class _InTurns(Coroutine[object, None, T]):
 
     def __await__(self) -> Generator[object, None, T]:
         return self._work.__await__()
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -97,10 +97,12 @@ def handle(
     if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
         if request.session_id != INVALID_SESSION_ID:
             sessions.end(request.session_id)
+        founds = request.session_epoch == INITIAL_SESSION_EPOCH and may_be_kept(request)
         if sum(len(topic.partitions) for topic in request.topics) > MAX_READ_AT_ONCE:
-            return _start_large(services, context, request, parameters)
+            return _start_large(services, context, request, parameters, founds=founds)
         by_key = {fetched.key: fetched for fetched in request_partitions(request, _NO_OWNER)}
-        return _start_full(services, context, request, parameters, list(by_key.values()))
+        partitions = list(by_key.values())
+        return _start_full(services, context, parameters, partitions, founds=founds)
     error, session = sessions.resume(request, uses_topic_ids=parameters.uses_topic_ids)
     if session is None:
         _refuse(context, error)
@@ -136,12 +138,16 @@ def _start_large(
     context: RequestContext,
     request: FetchRequest,
     parameters: FetchParameters,
+    *,
+    founds: bool,
 ) -> Iterator[None]:
     by_key: dict[PartitionKey, FetchPartition] = {}
-    for fetched in request_partitions(request, _NO_OWNER):
+    for fetched in request_partitions(request, _NO_OWNER, takes=True):
         by_key[fetched.key] = fetched
         yield
-    steps = _start_full(services, context, request, parameters, list(by_key.values()))
+    partitions = list(by_key.values())
+    del by_key
+    steps = _start_full(services, context, parameters, partitions, founds=founds)
     if steps is not None:
         yield from steps
 
@@ -149,13 +155,14 @@ def _start_large(
 def _start_full(
     services: BrokerServices,
     context: RequestContext,
-    request: FetchRequest,
     parameters: FetchParameters,
     partitions: list[FetchPartition],
+    *,
+    founds: bool,
 ) -> Iterator[None] | None:
-    """A fetch that lists all its partitions; with epoch 0 it founds a session."""
+    """A fetch that lists all its partitions, and `founds` a session if there is room for it."""
     session: FetchSession | None = None
-    if request.session_epoch == INITIAL_SESSION_EPOCH and may_be_kept(request):
+    if founds:
         session = services.fetch_sessions.found(
             partitions,
             count=len(partitions),

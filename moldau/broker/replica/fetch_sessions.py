@@ -11,9 +11,9 @@ the slots, takes the equal share of none.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.broker.replica.partition import FetchOwner, FetchPartition, PartitionKey
 from moldau.protocol.errors import ErrorCode
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.p01_fetch import FetchRequest
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Registry
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -116,9 +118,14 @@ class FetchSession:
         self.dirty.clear()
 
 
-def request_partitions(request: FetchRequest, owner: FetchOwner) -> Iterable[FetchPartition]:
-    for topic in request.topics:
-        for asked in topic.partitions:
+def request_partitions(
+    request: FetchRequest, owner: FetchOwner, *, takes: bool = False
+) -> Iterable[FetchPartition]:
+    """What a fetch asks for, in its order; with `takes` the request loses what it asks for on the
+    way: both together would be more than is charged for it.
+    """
+    for topic in _taken(request.topics) if takes else request.topics:
+        for asked in _taken(topic.partitions) if takes else topic.partitions:
             yield FetchPartition(
                 owner,
                 topic.topic,
@@ -130,6 +137,12 @@ def request_partitions(request: FetchRequest, owner: FetchOwner) -> Iterable[Fet
                 asked.log_start_offset,
                 asked.partition_max_bytes,
             )
+
+
+def _taken(elements: list[T]) -> Iterator[T]:
+    elements.reverse()
+    while elements:
+        yield elements.pop()
 
 
 @dataclass(slots=True)

@@ -438,3 +438,20 @@ async def test_a_large_malformed_body_closes_its_connection() -> None:
     assert "malformed" in request.connection.close_reason
     assert request.connection.suspended_count == 0
     assert not faults
+
+
+async def test_a_fetch_of_many_partitions_does_not_keep_the_request_while_it_waits(
+    free: DataPath, small_steps: None
+) -> None:
+    """The partitions that it watches take what the decoded request was charged with."""
+    free.create_topic("t", 3)
+    request = FakeRequest(FakeConnection(), ApiKey.FETCH, 12, b"")
+    message = fetch({("t", index): 0 for index in range(3)}, max_wait_ms=60_000)
+    context = RequestContext(request, Authorizer())  # type: ignore[arg-type]
+    handle = api.load_handler_module(BROKER_APIS[ApiKey.FETCH]).handle
+    for _ in handle(free.services, context, message):
+        pass
+    assert not request.is_answered
+    assert message.topics == []
+    free.send(produce({("t", 2): batch(1, value=b"new")}), 12, FakeConnection())
+    await until_async(lambda: request.is_answered)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
 
 import pytest
 
@@ -13,6 +14,8 @@ from moldau.server.server_connection import ServerConnection
 from moldau.server.turns import AT_ONCE_MS, CREDIT_PART, MAX_CREDIT_MS, SHARED_MS, Turns
 from tests.kit.manual_clock import ManualClock
 from tests.unit.server.connection_rig import Rig, answer, frame, numbers, receive
+
+T = TypeVar("T")
 
 
 class Waiting:
@@ -195,3 +198,86 @@ async def test_work_that_waits_for_a_turn_can_be_cancelled() -> None:
     unbegun.close()
     assert await other.in_turns(work()) is None  # type: ignore[func-returns-value]
     assert ended == ["cancelled", "done"]
+
+
+async def begun_in_a_callback(
+    connection: ServerConnection, work: Coroutine[object, None, T]
+) -> asyncio.Task[T]:
+    """A task whose first step was taken before the loop came to it."""
+    loop = asyncio.get_running_loop()
+    begun: asyncio.Future[asyncio.Task[T]] = loop.create_future()
+
+    def begin() -> None:
+        steps = connection.in_turns(work)
+        task = loop.create_task(steps)
+        steps.begin(task)
+        begun.set_result(task)
+
+    loop.call_soon(begin)
+    return await begun
+
+
+async def test_a_first_step_that_is_taken_now_runs_in_its_task_and_takes_no_other_turn() -> None:
+    rig = Rig()
+    rig.group.loop = asyncio.get_running_loop()
+    one, other = rig.connection(), rig.connection("L", ("10.0.0.7", 1))
+    goes_on: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    ran_in: list[object] = []
+
+    async def work() -> int:
+        ran_in.append(asyncio.current_task())
+        async with asyncio.timeout(60):
+            number = await goes_on
+        ran_in.append(asyncio.current_task())
+        return number + 1
+
+    rig.group.turns.at_once_ms(other.share.party, rig.clock.monotonic_ms())
+    for each in (one, other):
+        use_up(rig, each)
+    task = await begun_in_a_callback(one, work())
+    assert ran_in == [task], "without credit, and before the task's own turn"
+    goes_on.set_result(6)
+    assert await task == 7
+    assert ran_in == [task, task]
+
+
+async def test_what_a_first_step_ends_with_is_what_its_task_ends_with() -> None:
+    rig = Rig()
+    rig.group.loop = asyncio.get_running_loop()
+
+    async def answers() -> str:
+        return "done"
+
+    async def fails() -> None:
+        raise ValueError("wrong")
+
+    assert await (await begun_in_a_callback(rig.connection(), answers())) == "done"
+    with pytest.raises(ValueError, match="wrong"):
+        await (await begun_in_a_callback(rig.connection(), fails()))
+
+
+async def test_work_that_has_begun_can_be_cancelled_before_its_second_step() -> None:
+    rig = Rig()
+    rig.group.loop = asyncio.get_running_loop()
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append("ended")
+
+    connection, loop = rig.connection(), asyncio.get_running_loop()
+    tasks: list[asyncio.Task[None]] = []
+
+    def begin() -> None:
+        steps = connection.in_turns(work())
+        tasks.append(loop.create_task(steps))
+        steps.begin(tasks[0])
+        tasks[0].cancel()
+
+    loop.call_soon(begin)
+    await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[0]
+    assert ended == ["ended"]
