@@ -5,11 +5,10 @@ flexible. 9 serves the new group protocol's member epochs. 10 names topics by id
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, String, Uuid
 
 
-@struct
 class OffsetCommitRequestPartition(Struct):
     partition_index: Int32 = 0
     committed_offset: Int64 = 0
@@ -17,7 +16,6 @@ class OffsetCommitRequestPartition(Struct):
     committed_metadata: String | None = field("", nullable="0+")
 
 
-@struct
 class OffsetCommitRequestTopic(Struct):
     name: String = field("", until=9, ignorable=True)
     topic_id: Uuid = field(ZERO_UUID, since=10, ignorable=True)
@@ -34,20 +32,17 @@ class OffsetCommitRequest(Request["OffsetCommitResponse"]):
     topics: list[OffsetCommitRequestTopic] = field()
 
 
-@struct
 class OffsetCommitResponsePartition(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
 
 
-@struct
 class OffsetCommitResponseTopic(Struct):
     name: String = field("", until=9, ignorable=True)
     topic_id: Uuid = field(ZERO_UUID, since=10, ignorable=True)
     partitions: list[OffsetCommitResponsePartition] = field()
 
 
-@response(ApiKey.OFFSET_COMMIT, versions="2-10", flexible="8+")
-class OffsetCommitResponse(Message):
+class OffsetCommitResponse(Message, answers=OffsetCommitRequest):
     throttle_time_ms: Int32 = field(0, since=3, ignorable=True)
     topics: list[OffsetCommitResponseTopic] = field()

@@ -5,7 +5,7 @@ Versions: 1 adds the kind of key. 4 asks for many keys at once. 6 knows share pa
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
@@ -16,7 +16,6 @@ class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
     coordinator_keys: list[String] = field(since=4)
 
 
-@struct
 class Coordinator(Struct):
     key: String = field("", since=4)
     node_id: Int32 = field(0, since=4)
@@ -26,8 +25,7 @@ class Coordinator(Struct):
     error_message: String | None = field("", since=4, nullable="4+", ignorable=True)
 
 
-@response(ApiKey.FIND_COORDINATOR, versions="0-6", flexible="3+")
-class FindCoordinatorResponse(Message):
+class FindCoordinatorResponse(Message, answers=FindCoordinatorRequest):
     throttle_time_ms: Int32 = field(0, since=1, ignorable=True)
     error_code: Int16 = field(0, until=3)
     error_message: String | None = field("", since=1, until=3, nullable="1-3", ignorable=True)

@@ -5,11 +5,10 @@ protocol type, 8 carries the reason. 9 can tell the leader to skip the assignmen
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import Bool, Bytes, Int16, Int32, String
 
 
-@struct
 class JoinGroupRequestProtocol(Struct):
     name: String = ""
     metadata: Bytes = b""
@@ -27,15 +26,13 @@ class JoinGroupRequest(Request["JoinGroupResponse"]):
     reason: String | None = field(None, since=8, nullable="8+", ignorable=True)
 
 
-@struct
 class JoinGroupResponseMember(Struct):
     member_id: String = ""
     group_instance_id: String | None = field(None, since=5, nullable="5+", ignorable=True)
     metadata: Bytes = b""
 
 
-@response(ApiKey.JOIN_GROUP, versions="0-9", flexible="6+")
-class JoinGroupResponse(Message):
+class JoinGroupResponse(Message, answers=JoinGroupRequest):
     throttle_time_ms: Int32 = field(0, since=2, ignorable=True)
     error_code: Int16 = 0
     generation_id: Int32 = -1

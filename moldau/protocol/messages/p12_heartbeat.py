@@ -4,7 +4,7 @@ Versions: 3 adds static membership, 4 is flexible.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.schema import Message, Request, field, request
 from moldau.protocol.types import Int16, Int32, String
 
 
@@ -16,7 +16,6 @@ class HeartbeatRequest(Request["HeartbeatResponse"]):
     group_instance_id: String | None = field(None, since=3, nullable="3+")
 
 
-@response(ApiKey.HEARTBEAT, versions="0-4", flexible="4+")
-class HeartbeatResponse(Message):
+class HeartbeatResponse(Message, answers=HeartbeatRequest):
     throttle_time_ms: Int32 = field(0, since=1, ignorable=True)
     error_code: Int16 = 0

@@ -4,7 +4,7 @@ Versions: 1 sends what follows in SaslAuthenticate requests.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.schema import Message, Request, field, request
 from moldau.protocol.types import Int16, String
 
 
@@ -13,7 +13,6 @@ class SaslHandshakeRequest(Request["SaslHandshakeResponse"]):
     mechanism: String = ""
 
 
-@response(ApiKey.SASL_HANDSHAKE, versions="0-1", flexible="none")
-class SaslHandshakeResponse(Message):
+class SaslHandshakeResponse(Message, answers=SaslHandshakeRequest):
     error_code: Int16 = 0
     mechanisms: list[String] = field()

@@ -1,7 +1,7 @@
 """AddOffsetsToTxn (25) v0-v4: add a consumer group's offsets to a transaction."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, request, response
+from moldau.protocol.schema import Message, Request, request
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -13,7 +13,6 @@ class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"]):
     group_id: String = ""
 
 
-@response(ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+")
-class AddOffsetsToTxnResponse(Message):
+class AddOffsetsToTxnResponse(Message, answers=AddOffsetsToTxnRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

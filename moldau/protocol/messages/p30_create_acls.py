@@ -4,11 +4,10 @@ Versions: 2 is flexible, 3 adds user resources.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
-@struct
 class AclCreation(Struct):
     resource_type: Int8 = 0
     resource_name: String = ""
@@ -24,13 +23,11 @@ class CreateAclsRequest(Request["CreateAclsResponse"]):
     creations: list[AclCreation] = field()
 
 
-@struct
 class AclCreationResult(Struct):
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
 
 
-@response(ApiKey.CREATE_ACLS, versions="1-3", flexible="2+")
-class CreateAclsResponse(Message):
+class CreateAclsResponse(Message, answers=CreateAclsRequest):
     throttle_time_ms: Int32 = 0
     results: list[AclCreationResult] = field()

@@ -2,17 +2,15 @@
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p44_incremental_alter_configs import AlterConfigsResourceResponse
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import Bool, Int8, Int32, String
 
 
-@struct
 class AlterableConfig(Struct):
     name: String = ""
     value: String | None = field("", nullable="0+")
 
 
-@struct
 class AlterConfigsResource(Struct):
     resource_type: Int8 = 0
     resource_name: String = ""
@@ -25,7 +23,6 @@ class AlterConfigsRequest(Request["AlterConfigsResponse"]):
     validate_only: Bool = False
 
 
-@response(ApiKey.ALTER_CONFIGS, versions="0-2", flexible="2+")
-class AlterConfigsResponse(Message):
+class AlterConfigsResponse(Message, answers=AlterConfigsRequest):
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse] = field()

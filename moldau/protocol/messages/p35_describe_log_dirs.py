@@ -5,11 +5,10 @@ cordoned.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
-@struct
 class DescribableLogDirTopic(Struct):
     topic: String = ""
     partitions: list[Int32] = field()
@@ -20,7 +19,6 @@ class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
     topics: list[DescribableLogDirTopic] | None = field(nullable="0+")
 
 
-@struct
 class DescribeLogDirsPartition(Struct):
     partition_index: Int32 = 0
     partition_size: Int64 = 0
@@ -28,13 +26,11 @@ class DescribeLogDirsPartition(Struct):
     is_future_key: Bool = False
 
 
-@struct
 class DescribeLogDirsTopic(Struct):
     name: String = ""
     partitions: list[DescribeLogDirsPartition] = field()
 
 
-@struct
 class DescribeLogDirsResult(Struct):
     error_code: Int16 = 0
     log_dir: String = ""
@@ -44,8 +40,7 @@ class DescribeLogDirsResult(Struct):
     is_cordoned: Bool = field(False, since=5, ignorable=True)
 
 
-@response(ApiKey.DESCRIBE_LOG_DIRS, versions="1-5", flexible="2+")
-class DescribeLogDirsResponse(Message):
+class DescribeLogDirsResponse(Message, answers=DescribeLogDirsRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = field(0, since=3, ignorable=True)
     results: list[DescribeLogDirsResult] = field()

@@ -4,11 +4,10 @@ Versions: 3 lets one principal create for another.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import Bytes, Int16, Int32, Int64, String
 
 
-@struct
 class TokenPrincipal(Struct):
     principal_type: String = ""
     principal_name: String = ""
@@ -22,8 +21,7 @@ class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
     max_lifetime_ms: Int64 = 0
 
 
-@response(ApiKey.CREATE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
-class CreateDelegationTokenResponse(Message):
+class CreateDelegationTokenResponse(Message, answers=CreateDelegationTokenRequest):
     error_code: Int16 = 0
     principal_type: String = ""
     principal_name: String = ""

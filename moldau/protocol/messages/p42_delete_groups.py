@@ -1,7 +1,7 @@
 """DeleteGroups (42) v0-v2: delete groups."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import Int16, Int32, String
 
 
@@ -10,13 +10,11 @@ class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
     groups_names: list[String] = field()
 
 
-@struct
 class DeletableGroupResult(Struct):
     group_id: String = ""
     error_code: Int16 = 0
 
 
-@response(ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+")
-class DeleteGroupsResponse(Message):
+class DeleteGroupsResponse(Message, answers=DeleteGroupsRequest):
     throttle_time_ms: Int32 = 0
     results: list[DeletableGroupResult] = field()

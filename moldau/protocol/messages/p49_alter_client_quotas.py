@@ -2,18 +2,16 @@
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p48_describe_client_quotas import EntityData
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import Bool, Float64, Int16, Int32, String
 
 
-@struct
 class OpData(Struct):
     key: String = ""
     value: Float64 = 0.0
     remove: Bool = False
 
 
-@struct
 class EntryData(Struct):
     entity: list[EntityData] = field()
     ops: list[OpData] = field()
@@ -25,14 +23,12 @@ class AlterClientQuotasRequest(Request["AlterClientQuotasResponse"]):
     validate_only: Bool = False
 
 
-@struct
 class EntryDataResponse(Struct):
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
     entity: list[EntityData] = field()
 
 
-@response(ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1", flexible="1+")
-class AlterClientQuotasResponse(Message):
+class AlterClientQuotasResponse(Message, answers=AlterClientQuotasRequest):
     throttle_time_ms: Int32 = 0
     entries: list[EntryDataResponse] = field()

@@ -5,11 +5,10 @@ Versions: 1 names voters by directory too, 2 adds the pre-vote.
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import NodeEndpoint
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uuid
 
 
-@struct
 class PartitionData(Struct):
     partition_index: Int32 = 0
     replica_epoch: Int32 = 0
@@ -21,7 +20,6 @@ class PartitionData(Struct):
     pre_vote: Bool = field(False, since=2)
 
 
-@struct
 class TopicData(Struct):
     topic_name: String = ""
     partitions: list[PartitionData] = field()
@@ -34,7 +32,6 @@ class VoteRequest(Request["VoteResponse"]):
     topics: list[TopicData] = field()
 
 
-@struct
 class PartitionDataResponse(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -43,14 +40,12 @@ class PartitionDataResponse(Struct):
     vote_granted: Bool = False
 
 
-@struct
 class TopicDataResponse(Struct):
     topic_name: String = ""
     partitions: list[PartitionDataResponse] = field()
 
 
-@response(ApiKey.VOTE, versions="0-2", flexible="0+")
-class VoteResponse(Message):
+class VoteResponse(Message, answers=VoteRequest):
     error_code: Int16 = 0
     topics: list[TopicDataResponse] = field()
     node_endpoints: list[NodeEndpoint] = field(since=1, tag=0)

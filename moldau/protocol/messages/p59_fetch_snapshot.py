@@ -6,17 +6,15 @@ Versions: 1 carries the replica's directory id and endpoints.
 from moldau.constants import MAX_INT32
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import NodeEndpoint
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Records, String, Uuid
 
 
-@struct
 class SnapshotId(Struct):
     end_offset: Int64 = 0
     epoch: Int32 = 0
 
 
-@struct
 class PartitionSnapshot(Struct):
     partition: Int32 = 0
     current_leader_epoch: Int32 = 0
@@ -25,7 +23,6 @@ class PartitionSnapshot(Struct):
     replica_directory_id: Uuid = field(ZERO_UUID, since=1, tag=0, ignorable=True)
 
 
-@struct
 class TopicSnapshot(Struct):
     name: String = ""
     partitions: list[PartitionSnapshot] = field()
@@ -39,13 +36,11 @@ class FetchSnapshotRequest(Request["FetchSnapshotResponse"]):
     topics: list[TopicSnapshot] = field()
 
 
-@struct
 class LeaderIdAndEpoch(Struct):
     leader_id: Int32 = 0
     leader_epoch: Int32 = 0
 
 
-@struct
 class PartitionSnapshotResponse(Struct):
     index: Int32 = 0
     error_code: Int16 = 0
@@ -56,14 +51,12 @@ class PartitionSnapshotResponse(Struct):
     unaligned_records: Records | None = None
 
 
-@struct
 class TopicSnapshotResponse(Struct):
     name: String = ""
     partitions: list[PartitionSnapshotResponse] = field()
 
 
-@response(ApiKey.FETCH_SNAPSHOT, versions="0-1", flexible="0+")
-class FetchSnapshotResponse(Message):
+class FetchSnapshotResponse(Message, answers=FetchSnapshotRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     topics: list[TopicSnapshotResponse] = field()

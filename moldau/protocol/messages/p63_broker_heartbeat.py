@@ -5,7 +5,7 @@ Versions: 1 lists failed directories, 2 cordoned ones.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.schema import Message, Request, field, request
 from moldau.protocol.types import Bool, Int16, Int32, Int64, Uuid
 
 
@@ -20,8 +20,7 @@ class BrokerHeartbeatRequest(Request["BrokerHeartbeatResponse"]):
     cordoned_log_dirs: list[Uuid] | None = field(None, since=2, nullable="2+", tag=1)
 
 
-@response(ApiKey.BROKER_HEARTBEAT, versions="0-2", flexible="0+")
-class BrokerHeartbeatResponse(Message):
+class BrokerHeartbeatResponse(Message, answers=BrokerHeartbeatRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     is_caught_up: Bool = False

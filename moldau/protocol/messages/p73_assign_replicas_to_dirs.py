@@ -1,22 +1,19 @@
 """AssignReplicasToDirs (73) v0: a broker tells which log directory holds each replica."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Uuid
 
 
-@struct
 class PartitionData(Struct):
     partition_index: Int32 = 0
 
 
-@struct
 class TopicData(Struct):
     topic_id: Uuid = ZERO_UUID
     partitions: list[PartitionData] = field()
 
 
-@struct
 class DirectoryData(Struct):
     id: Uuid = ZERO_UUID
     topics: list[TopicData] = field()
@@ -29,26 +26,22 @@ class AssignReplicasToDirsRequest(Request["AssignReplicasToDirsResponse"]):
     directories: list[DirectoryData] = field()
 
 
-@struct
 class PartitionDataResponse(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
 
 
-@struct
 class TopicDataResponse(Struct):
     topic_id: Uuid = ZERO_UUID
     partitions: list[PartitionDataResponse] = field()
 
 
-@struct
 class DirectoryDataResponse(Struct):
     id: Uuid = ZERO_UUID
     topics: list[TopicDataResponse] = field()
 
 
-@response(ApiKey.ASSIGN_REPLICAS_TO_DIRS, versions="0", flexible="0+")
-class AssignReplicasToDirsResponse(Message):
+class AssignReplicasToDirsResponse(Message, answers=AssignReplicasToDirsRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     directories: list[DirectoryDataResponse] = field()

@@ -1,7 +1,7 @@
 """RemoveRaftVoter (81) v0: remove a voter from the controller quorum."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.schema import Message, Request, field, request
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
@@ -12,8 +12,7 @@ class RemoveRaftVoterRequest(Request["RemoveRaftVoterResponse"]):
     voter_directory_id: Uuid = ZERO_UUID
 
 
-@response(ApiKey.REMOVE_RAFT_VOTER, versions="0", flexible="0+")
-class RemoveRaftVoterResponse(Message):
+class RemoveRaftVoterResponse(Message, answers=RemoveRaftVoterRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")

@@ -2,7 +2,7 @@
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import Endpoint, KRaftVersionFeature
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
@@ -16,7 +16,6 @@ class UpdateRaftVoterRequest(Request["UpdateRaftVoterResponse"]):
     kraft_version_feature: KRaftVersionFeature = field()
 
 
-@struct
 class CurrentLeader(Struct):
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
@@ -24,8 +23,7 @@ class CurrentLeader(Struct):
     port: Int32 = 0
 
 
-@response(ApiKey.UPDATE_RAFT_VOTER, versions="0", flexible="0+")
-class UpdateRaftVoterResponse(Message):
+class UpdateRaftVoterResponse(Message, answers=UpdateRaftVoterRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     current_leader: CurrentLeader = field(tag=0)
