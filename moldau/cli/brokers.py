@@ -113,9 +113,7 @@ def describe(
 def unregister(
     access: ClusterAccess,
     broker_id: BrokerId,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask about a broker that serves.")
-    ] = False,
+    yes: Annotated[bool, "Do not ask about a broker that serves."] = False,
 ) -> None:
     """Remove a stopped broker from the cluster for good."""
     if not yes and not access.config().asks_controllers:  # these do not describe brokers

@@ -52,12 +52,8 @@ def describe(
     access: ClusterAccess,
     entity_type: Kind,
     name: Entity,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show every key, not only changed ones.")
-    ] = False,
-    documentation: Annotated[
-        bool, typer.Option("--documentation", help="Say what each key is for.")
-    ] = False,
+    everything: Annotated[bool, "--all", "Show every key, not only changed ones."] = False,
+    documentation: Annotated[bool, "Say what each key is for."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show configuration keys that have been changed, or all."""
@@ -110,19 +106,11 @@ def alter(
     access: ClusterAccess,
     entity_type: Kind,
     name: Entity,
-    set_pairs: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE to set; may be repeated.")
-    ] = None,
-    delete_keys: Annotated[
-        list[str] | None, typer.Option("--delete", help="KEY to reset; may be repeated.")
-    ] = None,
-    append: Annotated[list[str] | None, typer.Option(help="KEY=VALUE to add to a list.")] = None,
-    subtract: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE to remove from a list.")
-    ] = None,
-    validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Only check, change nothing.")
-    ] = False,
+    set_pairs: Annotated[list[str] | None, "--set", "KEY=VALUE to set; may be repeated."] = None,
+    delete_keys: Annotated[list[str] | None, "--delete", "KEY to reset; may be repeated."] = None,
+    append: Annotated[list[str] | None, "KEY=VALUE to add to a list."] = None,
+    subtract: Annotated[list[str] | None, "KEY=VALUE to remove from a list."] = None,
+    validate_only: Annotated[bool, "Only check, change nothing."] = False,
 ) -> None:
     """Set or reset configuration keys, all of them or none."""
     changes = [

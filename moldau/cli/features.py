@@ -22,14 +22,9 @@ from moldau.metadata.features import (
 
 app = typer.Typer()
 
-Levels = Annotated[
-    list[str] | None, typer.Option("--feature", "-f", help="FEATURE=LEVEL; may be repeated.")
-]
-Release = Annotated[
-    str | None,
-    typer.Option("--release-version", "-r", help="All features as in this release, as 4.2."),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only check, change nothing.")]
+Levels = Annotated[list[str] | None, "--feature -f", "FEATURE=LEVEL; may be repeated."]
+Release = Annotated[str | None, "--release-version -r", "All features as in this release, as 4.2."]
+DryRun = Annotated[bool, "--dry-run", "Only check, change nothing."]
 
 
 @app.command("describe")
@@ -80,7 +75,7 @@ def downgrade(
     access: ClusterAccess,
     feature: Levels = None,
     release_version: Release = None,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Even if metadata is lost.")] = False,
+    unsafe: Annotated[bool, "Even if metadata is lost."] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Lower feature levels; 0 switches a feature off."""

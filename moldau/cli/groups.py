@@ -71,17 +71,10 @@ def describe(
     access: ClusterAccess,
     group_ids: GroupIds = None,
     all_groups: AllGroups = False,
-    members: Annotated[
-        bool, typer.Option("--members", help="Show the group's members instead of its offsets.")
-    ] = False,
-    state: Annotated[
-        bool, typer.Option("--state", help="Show the group's state instead of its offsets.")
-    ] = False,
+    members: Annotated[bool, "Show the group's members instead of its offsets."] = False,
+    state: Annotated[bool, "Show the group's state instead of its offsets."] = False,
     verbose: Annotated[
-        bool,
-        typer.Option(
-            "--verbose", help="Show leader epochs, assignments and epochs of the group too."
-        ),
+        bool, "Show leader epochs, assignments and epochs of the group too."
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -341,15 +334,13 @@ def list_groups(
     access: ClusterAccess,
     states: Annotated[
         list[str] | None,
-        typer.Option(
-            "--state", help=f"Only groups in this state: {', '.join(STATES)}; may be repeated."
-        ),
+        "--state",
+        f"Only groups in this state: {', '.join(STATES)}; may be repeated.",
     ] = None,
     types: Annotated[
         list[str] | None,
-        typer.Option(
-            "--type", help=f"Only groups of this type: {', '.join(TYPES)}; may be repeated."
-        ),
+        "--type",
+        f"Only groups of this type: {', '.join(TYPES)}; may be repeated.",
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -24,6 +24,7 @@ from moldau import client
 from moldau.cli.client_settings import client_properties
 from moldau.cli.completion import complete_groups, complete_profiles, complete_topics
 from moldau.cli.output import fail
+from moldau.cli.parameters import Within
 from moldau.config import small_files
 from moldau.protocol.types import is_legal_topic_name
 from moldau.runtime.connection import UnsupportedByPeer
@@ -54,9 +55,7 @@ BootstrapController = Annotated[
         show_default=False,
     ),
 ]
-CommandConfig = Annotated[
-    str | None, typer.Option(help="A file of client properties, as for Kafka's tools.")
-]
+CommandConfig = Annotated[str | None, "A file of client properties, as for Kafka's tools."]
 ProfileName = Annotated[
     str | None,
     typer.Option(
@@ -66,15 +65,14 @@ ProfileName = Annotated[
         autocompletion=complete_profiles,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-TimeoutMs = Annotated[int, typer.Option(min=1, help="Give up after this many milliseconds.")]
+AsJson = Annotated[bool, "--json", "Print JSON instead of a table."]
+TimeoutMs = Annotated[int, Within(1), "Give up after this many milliseconds."]
 
 DEFAULT_TIMEOUT_MS = 15_000
 MIN_INTERVAL_S = 0.1  # between two updates of a view
 MAX_FILE_BYTES = 64 * 1024 * 1024
 Properties = Annotated[
-    list[str] | None,
-    typer.Option("--property", help="KEY=VALUE, a setting of the client; may be repeated."),
+    list[str] | None, "--property", "KEY=VALUE, a setting of the client; may be repeated."
 ]
 Targets = Annotated[
     list[str] | None,
@@ -89,7 +87,7 @@ GroupIds = Annotated[
     list[str] | None,
     typer.Argument(metavar="[GROUP]…", help="Groups.", autocompletion=complete_groups),
 ]
-AllGroups = Annotated[bool, typer.Option("--all-groups", help="Every group of the cluster.")]
+AllGroups = Annotated[bool, "--all-groups", "Every group of the cluster."]
 Topics = Annotated[
     list[str] | None,
     typer.Option(

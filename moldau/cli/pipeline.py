@@ -49,22 +49,13 @@ SinkId = Annotated[str, typer.Argument(help="The sink's id, as `list` shows it."
 def run(
     file: File,
     master: Annotated[
-        str | None,
-        typer.Option(help="Where Spark runs, as spark-submit's --master.  [default: local[*]]"),
+        str | None, "Where Spark runs, as spark-submit's --master.  [default: local[*]]"
     ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE, a setting of Spark; may be repeated.")
-    ] = None,
+    conf: Annotated[list[str] | None, "KEY=VALUE, a setting of Spark; may be repeated."] = None,
     available_now: Annotated[
-        bool,
-        typer.Option(
-            "--available-now",
-            help="Read only the records that are there now, whatever the file says.",
-        ),
+        bool, "Read only the records that are there now, whatever the file says."
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON line per batch on stdout.")
-    ] = False,
+    as_json: Annotated[bool, "--json", "Print a JSON line per batch on stdout."] = False,
 ) -> None:
     """Run the pipelines of a file.
 

@@ -131,7 +131,7 @@ def show(
             autocompletion=complete_profiles,
         ),
     ] = None,
-    secrets: Annotated[bool, typer.Option("--secrets", help="Show passwords, too.")] = False,
+    secrets: Annotated[bool, "Show passwords, too."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the properties of a profile."""
@@ -152,10 +152,8 @@ def show(
 def create(
     name: Name,
     settings: Settings = None,
-    from_file: Annotated[
-        Path | None, typer.Option(help="Begin with a file of client properties.")
-    ] = None,
-    use_it: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
+    from_file: Annotated[Path | None, "Begin with a file of client properties."] = None,
+    use_it: Annotated[bool, "--use", "Use it from now on."] = False,
 ) -> None:
     """Make a profile."""
     if not _NAME.fullmatch(name) or name == NO_PROFILE:

@@ -16,13 +16,14 @@ from moldau import client
 from moldau.cli.local_nodes import bootstrap
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
 from moldau.cli.output import age_text, fail, print_json, print_table, say
+from moldau.cli.parameters import Within
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
 
 app = typer.Typer()
 app.command("bootstrap", short_help="Set up a cluster of several nodes.")(bootstrap)
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+DryRun = Annotated[bool, "--dry-run", "Only show what would be done."]
 
 
 @app.command("status")
@@ -73,12 +74,8 @@ def _status_lines(name: str, value: object) -> list[str]:
 @asks_cluster(controllers=True)
 def replication(
     access: ClusterAccess,
-    human_readable: Annotated[
-        bool, typer.Option("--human-readable", help="Ages in milliseconds.")
-    ] = False,
-    timestamps: Annotated[
-        bool, typer.Option("--timestamps", help="Milliseconds since 1970 instead of ages.")
-    ] = False,
+    human_readable: Annotated[bool, "Ages in milliseconds."] = False,
+    timestamps: Annotated[bool, "Milliseconds since 1970 instead of ages."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show each node's lag in the metadata log."""
@@ -111,9 +108,7 @@ def replication(
 @asks_cluster(controllers=True)
 def add_controller(
     access: ClusterAccess,
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="The new controller's server.properties.")
-    ],
+    config: Annotated[Path, "--config -c", "The new controller's server.properties."],
     dry_run: DryRun = False,
 ) -> None:
     """Make a running controller a voter."""
@@ -136,16 +131,11 @@ def add_controller(
 @asks_cluster(controllers=True)
 def remove_controller(
     access: ClusterAccess,
-    controller_id: Annotated[
-        int, typer.Option("--controller-id", "-i", min=0, help="The voter's id.")
-    ],
+    controller_id: Annotated[int, "--controller-id -i", Within(0), "The voter's id."],
     directory_id: Annotated[
         str | None,
-        typer.Option(
-            "--controller-directory-id",
-            "-d",
-            help="Which one, when several voters have the id; the only one when left out.",
-        ),
+        "--controller-directory-id -d",
+        "Which one, when several voters have the id; the only one when left out.",
     ] = None,
     dry_run: DryRun = False,
 ) -> None:

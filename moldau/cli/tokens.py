@@ -33,9 +33,7 @@ def create(
         list[str] | None,
         typer.Option("--renewer", metavar="User:NAME", help="Who may renew it; may be repeated."),
     ] = None,
-    max_lifetime_ms: Annotated[
-        int, typer.Option("--max-lifetime-ms", help="No renewal beyond it; -1: the brokers' own.")
-    ] = -1,
+    max_lifetime_ms: Annotated[int, "No renewal beyond it; -1: the brokers' own."] = -1,
     as_json: AsJson = False,
 ) -> None:
     """Make a token and show its secret, which is the password of its id."""
@@ -78,9 +76,7 @@ def list_tokens(
 def renew(
     access: ClusterAccess,
     token_id: TokenId,
-    period_ms: Annotated[
-        int, typer.Option("--period-ms", help="From now on; -1: the brokers' own.")
-    ] = -1,
+    period_ms: Annotated[int, "From now on; -1: the brokers' own."] = -1,
 ) -> None:
     """Let a token last longer."""
 
@@ -96,9 +92,7 @@ def renew(
 def expire(
     access: ClusterAccess,
     token_id: TokenId,
-    period_ms: Annotated[
-        int, typer.Option("--period-ms", help="End it so many ms from now; at once by default.")
-    ] = -1,
+    period_ms: Annotated[int, "End it so many ms from now; at once by default."] = -1,
 ) -> None:
     """End a token. Connections that came with it stay until their sessions end."""
 

@@ -27,6 +27,7 @@ from moldau.cli.options import (
     registered_broker,
 )
 from moldau.cli.output import age_text, complain, fail, print_json, print_rows, print_table, say
+from moldau.cli.parameters import Within
 from moldau.protocol.errors import ErrorCode
 
 MINUTE_MS = 60_000
@@ -39,9 +40,7 @@ TransactionalIds = Annotated[
     ),
 ]
 Partition = Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="The partition.")]
-BrokerId = Annotated[
-    int | None, typer.Option(min=0, help="Ask the replica on this broker, not the leader.")
-]
+BrokerId = Annotated[int | None, Within(0), "Ask the replica on this broker, not the leader."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +140,18 @@ async def _expected(
 def list_transactions(
     access: ClusterAccess,
     states: Annotated[
-        list[str] | None,
-        typer.Option("--state", help="Only those in this state (Ongoing, …); may be repeated."),
+        list[str] | None, "--state", "Only those in this state (Ongoing, …); may be repeated."
     ] = None,
     producer_ids: Annotated[
         list[int] | None,
-        typer.Option("--producer-id", min=0, help="Only those of this producer; may be repeated."),
+        "--producer-id",
+        Within(0),
+        "Only those of this producer; may be repeated.",
     ] = None,
     longer_than_ms: Annotated[
-        int, typer.Option(min=-1, help="Only those open for more milliseconds than this; -1: all.")
+        int, Within(-1), "Only those open for more milliseconds than this; -1: all."
     ] = -1,
-    pattern: Annotated[
-        str | None, typer.Option(help="Only ids that match this regular expression (RE2).")
-    ] = None,
+    pattern: Annotated[str | None, "Only ids that match this regular expression (RE2)."] = None,
     as_json: AsJson = False,
 ) -> None:
     """List transactional ids with their state."""
@@ -235,19 +233,16 @@ def abort(
     access: ClusterAccess,
     partition: Partition,
     start_offset: Annotated[
-        int | None,
-        typer.Option(min=0, help="The transaction's start offset, as find-hanging shows it."),
+        int | None, Within(0), "The transaction's start offset, as find-hanging shows it."
     ] = None,
     producer_id: Annotated[
-        int | None,
-        typer.Option(min=0, help="The producer's id and both epochs, instead of --start-offset."),
+        int | None, Within(0), "The producer's id and both epochs, instead of --start-offset."
     ] = None,
     producer_epoch: Annotated[
-        int | None, typer.Option(min=0, max=MAX_PRODUCER_EPOCH, help="The epoch of that producer.")
+        int | None, Within(0, MAX_PRODUCER_EPOCH), "The epoch of that producer."
     ] = None,
     coordinator_epoch: Annotated[
-        int | None,
-        typer.Option(min=0, help="The epoch of the coordinator that began the transaction."),
+        int | None, Within(0), "The epoch of the coordinator that began the transaction."
     ] = None,
 ) -> None:
     """Abort a transaction that its coordinator has lost."""
@@ -290,15 +285,13 @@ def find_hanging_transactions(
     access: ClusterAccess,
     topics: Topics = None,
     broker_id: Annotated[
-        int | None, typer.Option(min=0, help="Only partitions with a replica on this broker.")
+        int | None, Within(0), "Only partitions with a replica on this broker."
     ] = None,
     max_transaction_timeout_minutes: Annotated[
         int,
-        typer.Option(
-            "--max-transaction-timeout",
-            min=0,
-            help="Minutes that a transaction may last (transaction.max.timeout.ms).",
-        ),
+        "--max-transaction-timeout",
+        Within(0),
+        "Minutes that a transaction may last (transaction.max.timeout.ms).",
     ] = 15,
     as_json: AsJson = False,
 ) -> None:

@@ -16,6 +16,7 @@ import typer
 from moldau import client
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, read_small_file
 from moldau.cli.output import fail, print_rows, say
+from moldau.cli.parameters import Within
 from moldau.client.admin.security import (
     ScramDeletion,
     ScramMechanism,
@@ -44,16 +45,9 @@ class Mechanism(StrEnum):
 def create(
     access: ClusterAccess,
     name: Name,
-    mechanism: Annotated[
-        Mechanism, typer.Option("--mechanism", help="The user's SASL mechanism.")
-    ] = Mechanism.SHA_512,
-    iterations: Annotated[
-        int, typer.Option("--iterations", min=4_096, max=16_384, help="Work for one login.")
-    ] = 4_096,
-    password_file: Annotated[
-        Path | None,
-        typer.Option("--password-file", help="Read the password from a file's first line."),
-    ] = None,
+    mechanism: Annotated[Mechanism, "The user's SASL mechanism."] = Mechanism.SHA_512,
+    iterations: Annotated[int, Within(4_096, 16_384), "Work for one login."] = 4_096,
+    password_file: Annotated[Path | None, "Read the password from a file's first line."] = None,
 ) -> None:
     """Let a user log in with a password, or change the password.
 
@@ -90,9 +84,7 @@ def list_users(access: ClusterAccess, as_json: AsJson = False) -> None:
 def delete(
     access: ClusterAccess,
     name: Name,
-    mechanism: Annotated[
-        Mechanism | None, typer.Option("--mechanism", help="This one alone; all by default.")
-    ] = None,
+    mechanism: Annotated[Mechanism | None, "This one alone; all by default."] = None,
 ) -> None:
     """Let a user log in no more. Connections that are open stay so until their sessions end."""
 
