@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypeVar
+from typing import Final
 
 from moldau.client.admin.calls import (
     OPERATION_TIMEOUT_MS,
@@ -22,7 +22,7 @@ from moldau.config.definition import ConfigSource
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p54_end_quorum_epoch as end_quorum_epoch
 from moldau.protocol.messages import p55_describe_quorum as describe_quorum
-from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -41,21 +41,12 @@ from moldau.protocol.messages.p57_update_features import (
     UpdateFeaturesResponse,
 )
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
-from moldau.protocol.messages.p64_unregister_broker import (
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-)
-from moldau.protocol.messages.p74_list_config_resources import (
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-)
-from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
-from moldau.protocol.messages.p81_remove_raft_voter import (
-    RemoveRaftVoterRequest,
-    RemoveRaftVoterResponse,
-)
+from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
+from moldau.protocol.messages.p74_list_config_resources import ListConfigResourcesRequest
+from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
+from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.messages.quorum_records import Endpoint
-from moldau.protocol.schema import Request, Response
+from moldau.protocol.schema import AnyRequest, Request, Response
 from moldau.protocol.types import METADATA_TOPIC_NAME, TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
@@ -203,10 +194,6 @@ BROKER_RESOURCES: Final = (ConfigResourceType.BROKER, ConfigResourceType.BROKER_
 """Resources that only the broker they name can answer for."""
 CLIENT_SOFTWARE: Final = ("moldau-admin", "1")
 
-Changed = TypeVar(
-    "Changed", UnregisterBrokerResponse, AddRaftVoterResponse, RemoveRaftVoterResponse
-)
-
 
 class ClusterCalls(AdminCalls):
     """The part of `Admin` that deals with the cluster as a whole, its brokers and controllers."""
@@ -256,16 +243,16 @@ class ClusterCalls(AdminCalls):
         """Supported and finalized feature levels, as the broker that answers knows them."""
         name, version = CLIENT_SOFTWARE
         request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
-
-        def read(response: ApiVersionsResponse) -> Features:
-            raise_for(response.error_code, None, "describe features")
-            return Features(
+        return await self._ask_any(
+            request,
+            lambda response: Features(
                 {f.name: (f.min_version, f.max_version) for f in response.supported_features},
                 {f.name: f.max_version_level for f in response.finalized_features},
                 response.finalized_features_epoch,
-            )
-
-        return await self._ask_any(request, read, "describe features", timeout_ms)
+            ),
+            "describe features",
+            timeout_ms,
+        )
 
     # -- configurations ---------------------------------------------------------------------------
 
@@ -371,15 +358,13 @@ class ClusterCalls(AdminCalls):
         """Everything that can carry a configuration (KIP-1142); no types mean all of them."""
         check_several(resource_types)
         request = ListConfigResourcesRequest(resource_types=[int(t) for t in resource_types])
-
-        def read(response: ListConfigResourcesResponse) -> list[ConfigResource]:
-            raise_for(response.error_code, None, "list config resources")
-            return [
-                ConfigResource(ConfigResourceType(entry.resource_type), entry.resource_name)
-                for entry in response.config_resources
-            ]
-
-        return await self._ask_any(request, read, "list resources", timeout_ms)
+        listed = await self._ask_any(
+            request, lambda response: response.config_resources, "list config resources", timeout_ms
+        )
+        return [
+            ConfigResource(ConfigResourceType(entry.resource_type), entry.resource_name)
+            for entry in listed
+        ]
 
     def _raise_configs(self, code: int, message: str | None, name: str, began_ms: float) -> None:
         """Raise a resource's error; nothing for NONE. A topic that is unknown for longer than a new
@@ -467,7 +452,6 @@ class ClusterCalls(AdminCalls):
         )
 
         def read(response: UpdateFeaturesResponse) -> None:
-            raise_for(response.error_code, response.error_message, "update features")
             for result in response.results:
                 raise_for(result.error_code, result.error_message, f"feature {result.feature}")
 
@@ -552,11 +536,8 @@ class ClusterCalls(AdminCalls):
 
         return await self._client.retry(attempt, what="election", timeout_ms=timeout_ms)
 
-    async def _change(self, request: Request[Changed], what: str, timeout_ms: float | None) -> None:
-        def read(response: Changed) -> None:
-            raise_for(response.error_code, response.error_message, what)
-
-        await self._ask_controller(request, read, what, timeout_ms)
+    async def _change(self, request: AnyRequest, what: str, timeout_ms: float | None) -> None:
+        await self._ask_controller(request, lambda _: None, what, timeout_ms)
 
     async def _describe_quorum(self) -> QuorumDescription:
         request = describe_quorum.DescribeQuorumRequest(

@@ -276,7 +276,6 @@ class PartitionCalls(AdminCalls):
         )
 
         def read(response: ElectLeadersResponse) -> dict[TopicPartition, BrokerError | None]:
-            raise_for(response.error_code, None, "elect leaders")
             outcome = {}
             for topic in response.replica_election_results:
                 for result in topic.partition_result:
@@ -345,7 +344,6 @@ class PartitionCalls(AdminCalls):
         def read(
             response: reassigning.AlterPartitionReassignmentsResponse,
         ) -> dict[TopicPartition, BrokerError | None]:
-            raise_for(response.error_code, response.error_message, "reassign partitions")
             outcome: dict[TopicPartition, BrokerError | None] = dict.fromkeys(reassignments)
             for partition, result in partition_entries(response.responses):
                 # Final: others may be on their way already, so that the caller decides.
@@ -376,18 +374,18 @@ class PartitionCalls(AdminCalls):
             ],
         )
 
-        def read(
-            response: reassigned.ListPartitionReassignmentsResponse,
-        ) -> dict[TopicPartition, Reassignment]:
-            raise_for(response.error_code, response.error_message, "list reassignments")
-            return {
-                partition: Reassignment(
-                    tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
-                )
-                for partition, each in partition_entries(response.topics)
-            }
-
-        return await self._ask_controller(request, read, "list reassignments", timeout_ms)
+        moves = await self._ask_controller(
+            request,
+            lambda response: partition_entries(response.topics),
+            "list reassignments",
+            timeout_ms,
+        )
+        return {
+            partition: Reassignment(
+                tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
+            )
+            for partition, each in moves
+        }
 
     # -- at single replicas -----------------------------------------------------------------------
 
