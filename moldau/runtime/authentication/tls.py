@@ -12,7 +12,7 @@ import os
 import re
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -73,9 +73,23 @@ class Store:
         return not (self.location is None and self.certificates is None and self.key is None)
 
 
+def store_of(
+    prefix: str, value: Callable[[str], str | None], directories: StoreDirectories | None = None
+) -> Store:
+    """The store of the keys that begin with `prefix`, from their values."""
+    inline = ("certificate.chain", "key") if prefix.endswith(".keystore") else ("certificates",)
+    names = ("location", "type", "password", *inline)
+    return Store(prefix, *(value(f"{prefix}.{name}") for name in names), directories=directories)
+
+
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Certificates, key and rules of a client's TLS connections."""
+    """Certificates, key and rules of TLS connections.
+
+    Attributes:
+        key_password: of a PEM key.
+        checks_hostname: of a client, whether the server's certificate has to name it.
+    """
 
     trust: Store = field(default_factory=lambda: Store("ssl.truststore"))
     own: Store = field(default_factory=lambda: Store("ssl.keystore"))
