@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from moldau import client
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.security import AclBinding, AclFilter, SecurityCalls
 from moldau.config.principals import KEY, NodePrincipals
@@ -152,8 +152,7 @@ def _print(rows: list[dict[str, str]]) -> None:
     print_table(columns, ([*row.values()] for row in rows))
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_all(
     access: ClusterAccess,
     resources: Resources,
@@ -174,8 +173,7 @@ async def _found(admin: SecurityCalls, filters: list[AclFilter]) -> set[AclBindi
     return {each for one in filters for each in await admin.describe_acls(one)}
 
 
-@app.command("create")
-@asks_cluster()
+@cluster_command(app, "create")
 def create(
     access: ClusterAccess,
     resources: Resources,
@@ -256,8 +254,7 @@ def _pairs(
     return [(resource, each) for resource in resources for each in sorted(needed[resource[0]])]
 
 
-@app.command("delete")
-@asks_cluster()
+@cluster_command(app, "delete")
 def delete(
     access: ClusterAccess,
     resources: Resources,
@@ -290,8 +287,7 @@ def delete(
     _print(_rows(set(deleted)))
 
 
-@app.command("check")
-@asks_cluster()
+@cluster_command(app, "check")
 def check(
     access: ClusterAccess,
     resources: Resources,

@@ -10,7 +10,7 @@ import typer
 
 from moldau import client
 from moldau.cli.completion import complete_brokers
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, registered_broker
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command, registered_broker
 from moldau.cli.output import fail, print_json, print_table, say, size_text, warn
 from moldau.client.admin.cluster import ClusterCalls
 
@@ -21,8 +21,7 @@ BrokerId = Annotated[
 ]
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_brokers(access: ClusterAccess, as_json: AsJson = False) -> None:
     """List the brokers of the cluster, fenced ones too."""
     cluster = access.ask(
@@ -44,8 +43,7 @@ def list_brokers(access: ClusterAccess, as_json: AsJson = False) -> None:
     print_table(("broker", "address", "rack", "state"), (row.values() for row in rows))
 
 
-@app.command("describe")
-@asks_cluster()
+@cluster_command(app, "describe")
 def describe(
     access: ClusterAccess,
     broker_id: BrokerId,
@@ -108,8 +106,7 @@ def describe(
     print_table(("feature", "finalized"), finalized)
 
 
-@app.command("unregister")
-@asks_cluster(controllers=True)
+@cluster_command(app, "unregister", controllers=True)
 def unregister(
     access: ClusterAccess,
     broker_id: BrokerId,

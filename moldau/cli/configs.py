@@ -11,7 +11,7 @@ import typer
 
 from moldau import client
 from moldau.cli.client_settings import key_values
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, registered_broker
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command, registered_broker
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.cluster import BROKER_RESOURCES, ClusterCalls
 from moldau.text import did_you_mean
@@ -46,8 +46,7 @@ Kind = Annotated[
 ]
 
 
-@app.command("describe")
-@asks_cluster()
+@cluster_command(app, "describe")
 def describe(
     access: ClusterAccess,
     entity_type: Kind,
@@ -100,8 +99,7 @@ def describe(
     )
 
 
-@app.command("alter")
-@asks_cluster()
+@cluster_command(app, "alter")
 def alter(
     access: ClusterAccess,
     entity_type: Kind,

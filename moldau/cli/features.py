@@ -8,7 +8,7 @@ import typer
 
 from moldau import client
 from moldau.cli.client_settings import key_values
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.metadata.features import (
@@ -27,8 +27,7 @@ Release = Annotated[str | None, "--release-version -r", "All features as in this
 DryRun = Annotated[bool, "--dry-run", "Only check, change nothing."]
 
 
-@app.command("describe")
-@asks_cluster(controllers=True)
+@cluster_command(app, "describe", controllers=True)
 def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
     """Show supported and finalized feature levels."""
     features = access.ask(ClusterCalls, lambda admin: admin.describe_features())
@@ -57,8 +56,7 @@ def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
     )
 
 
-@app.command("upgrade")
-@asks_cluster(controllers=True)
+@cluster_command(app, "upgrade", controllers=True)
 def upgrade(
     access: ClusterAccess,
     feature: Levels = None,
@@ -69,8 +67,7 @@ def upgrade(
     _change(access, _levels(feature, release_version), client.UpgradeType.UPGRADE, dry_run)
 
 
-@app.command("downgrade")
-@asks_cluster(controllers=True)
+@cluster_command(app, "downgrade", controllers=True)
 def downgrade(
     access: ClusterAccess,
     feature: Levels = None,

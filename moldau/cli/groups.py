@@ -21,8 +21,8 @@ from moldau.cli.options import (
     ClusterAccess,
     GroupIds,
     Topics,
-    asks_cluster,
     chosen_groups,
+    cluster_command,
     parse_topics,
     require_groups,
 )
@@ -65,8 +65,7 @@ class DescribedGroup:
     rows: tuple[OffsetRow, ...]
 
 
-@app.command("describe")
-@asks_cluster()
+@cluster_command(app, "describe")
 def describe(
     access: ClusterAccess,
     group_ids: GroupIds = None,
@@ -278,8 +277,7 @@ def _print_states(found: Iterable[DescribedGroup], verbose: bool) -> None:
     )
 
 
-@app.command("delete-offsets")
-@asks_cluster()
+@cluster_command(app, "delete-offsets")
 def delete_offsets(
     access: ClusterAccess,
     group_id: Annotated[
@@ -328,8 +326,7 @@ def _words_of(known: tuple[str, ...], given: list[str] | None, option: str) -> l
     return found
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_groups(
     access: ClusterAccess,
     states: Annotated[
@@ -363,8 +360,7 @@ def list_groups(
     print_rows(("group", "type", "protocol", "state", "coordinator"), rows, as_json=as_json)
 
 
-@app.command("delete")
-@asks_cluster()
+@cluster_command(app, "delete")
 def delete(
     access: ClusterAccess, group_ids: GroupIds = None, all_groups: AllGroups = False
 ) -> None:

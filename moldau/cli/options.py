@@ -179,6 +179,18 @@ def asks_cluster(
     return asks(options, ClusterAccess)
 
 
+def cluster_command(
+    tree: typer.Typer,
+    name: str,
+    *,
+    controllers: bool = False,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command to a tree, with the options of `asks_cluster`."""
+    asked = asks_cluster(controllers=controllers, timeout_ms=timeout_ms)
+    return lambda command: tree.command(name)(asked(command))
+
+
 def asks(
     options: Mapping[str, tuple[object, object]], make: Callable[..., object]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -14,7 +14,7 @@ import typer
 
 from moldau import client
 from moldau.cli.local_nodes import bootstrap
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command
 from moldau.cli.output import age_text, fail, print_json, print_table, say
 from moldau.cli.parameters import Within
 from moldau.client.admin.cluster import ClusterCalls
@@ -26,8 +26,7 @@ app.command("bootstrap", short_help="Set up a cluster of several nodes.")(bootst
 DryRun = Annotated[bool, "--dry-run", "Only show what would be done."]
 
 
-@app.command("status")
-@asks_cluster(controllers=True)
+@cluster_command(app, "status", controllers=True)
 def status(access: ClusterAccess, as_json: AsJson = False) -> None:
     """Show the leader, its epoch, the voters and observers.
 
@@ -70,8 +69,7 @@ def _status_lines(name: str, value: object) -> list[str]:
     return [name if nodes else f"{name:24}-", *(f"  {node}".rstrip() for node in nodes)]
 
 
-@app.command("replication")
-@asks_cluster(controllers=True)
+@cluster_command(app, "replication", controllers=True)
 def replication(
     access: ClusterAccess,
     human_readable: Annotated[bool, "Ages in milliseconds."] = False,
@@ -104,8 +102,7 @@ def replication(
     )
 
 
-@app.command("add-controller")
-@asks_cluster(controllers=True)
+@cluster_command(app, "add-controller", controllers=True)
 def add_controller(
     access: ClusterAccess,
     config: Annotated[Path, "--config -c", "The new controller's server.properties."],
@@ -127,8 +124,7 @@ def add_controller(
     say(f"added {shown}")
 
 
-@app.command("remove-controller")
-@asks_cluster(controllers=True)
+@cluster_command(app, "remove-controller", controllers=True)
 def remove_controller(
     access: ClusterAccess,
     controller_id: Annotated[int, "--controller-id -i", Within(0), "The voter's id."],
@@ -173,8 +169,7 @@ def remove_controller(
     say(f"{done} controller {controller_id} with directory id {uuid_to_base64(removed)}")
 
 
-@app.command("transfer-leader")
-@asks_cluster(controllers=True)
+@cluster_command(app, "transfer-leader", controllers=True)
 def transfer_leader(
     access: ClusterAccess,
     node_id: Annotated[int, typer.Argument(metavar="NODE", help="The voter that is to lead.")],

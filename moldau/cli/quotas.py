@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from moldau.cli.client_settings import key_values
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.security import QuotaEntity, SecurityCalls
 
@@ -26,8 +26,7 @@ def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str
     return {kind: name or None for kind, name in given.items() if name is not None}
 
 
-@app.command("describe")
-@asks_cluster()
+@cluster_command(app, "describe")
 def describe(
     access: ClusterAccess,
     user: User = None,
@@ -68,8 +67,7 @@ def _shown(entity: QuotaEntity, kind: str) -> str:
     return "(default)" if name is None else name
 
 
-@app.command("alter")
-@asks_cluster()
+@cluster_command(app, "alter")
 def alter(
     access: ClusterAccess,
     user: User = None,

@@ -24,7 +24,7 @@ from moldau.cli.options import (
     ClusterAccess,
     Target,
     Targets,
-    asks_cluster,
+    cluster_command,
     describe_targets,
     ids_text,
     parse_ids,
@@ -146,8 +146,7 @@ class PartitionState(NamedTuple):
     planned_replicas: Sequence[int] | None
 
 
-@app.command("verify")
-@asks_cluster()
+@cluster_command(app, "verify")
 def verify(
     access: ClusterAccess,
     targets: Targets = None,
@@ -184,8 +183,7 @@ def verify(
     _refuse_incomplete(rows)
 
 
-@app.command("cancel")
-@asks_cluster()
+@cluster_command(app, "cancel")
 def cancel(
     access: ClusterAccess,
     targets: Targets = None,
@@ -217,8 +215,7 @@ def cancel(
     access.run(work)
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson = False) -> None:
     """Show the moves that are going on, and their progress."""
     wanted = parse_targets(targets)
@@ -259,8 +256,7 @@ def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson =
         print_table(COLUMNS, map(progress_cells, rows))
 
 
-@app.command("plan")
-@asks_cluster()
+@cluster_command(app, "plan")
 def plan(
     access: ClusterAccess,
     wanted: Wanted,
@@ -291,8 +287,7 @@ def plan(
         _show(made, sizes)
 
 
-@app.command("execute")
-@asks_cluster()
+@cluster_command(app, "execute")
 def execute(
     access: ClusterAccess,
     wanted: Wanted,

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command
 from moldau.cli.output import fail, print_json, print_rows, say
 from moldau.client.admin.security import DelegationToken, SecurityCalls
 
@@ -21,8 +21,7 @@ COLUMNS = ["id", "owner", "requester", "renewers", "issued", "expires", "ends"]
 TokenId = Annotated[str, typer.Argument(help="The token's id, as list shows it.")]
 
 
-@app.command("create")
-@asks_cluster()
+@cluster_command(app, "create")
 def create(
     access: ClusterAccess,
     owner: Annotated[
@@ -54,8 +53,7 @@ def create(
     say(f"its secret: {_secret(token)}")
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_tokens(
     access: ClusterAccess,
     owner: Annotated[
@@ -71,8 +69,7 @@ def list_tokens(
     print_rows(COLUMNS, [_row(each) for each in found], as_json=as_json)
 
 
-@app.command("renew")
-@asks_cluster()
+@cluster_command(app, "renew")
 def renew(
     access: ClusterAccess,
     token_id: TokenId,
@@ -87,8 +84,7 @@ def renew(
     say(f"token {token_id} lasts until {_time(access.ask(SecurityCalls, work))}")
 
 
-@app.command("expire")
-@asks_cluster()
+@cluster_command(app, "expire")
 def expire(
     access: ClusterAccess,
     token_id: TokenId,

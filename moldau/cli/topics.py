@@ -26,7 +26,7 @@ from moldau.cli.options import (
     AsJson,
     ClusterAccess,
     Targets,
-    asks_cluster,
+    cluster_command,
     describe_targets,
     ids_text,
     parse_targets,
@@ -262,8 +262,7 @@ async def _configurations(
     return overrides, min_isr
 
 
-@app.command("describe")
-@asks_cluster()
+@cluster_command(app, "describe")
 def describe(
     access: ClusterAccess,
     names: Annotated[
@@ -381,8 +380,7 @@ class Election(StrEnum):
     UNCLEAN = "unclean"
 
 
-@app.command("elect-leaders")
-@asks_cluster()
+@cluster_command(app, "elect-leaders")
 def elect_leaders(
     access: ClusterAccess,
     targets: Targets = None,
@@ -445,8 +443,7 @@ def _ask() -> None:
         fail("nothing was elected")
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_topics(
     access: ClusterAccess,
     internal: Annotated[bool, typer.Option(help="Show internal topics too.")] = False,
@@ -461,8 +458,7 @@ def list_topics(
             say(name)
 
 
-@app.command("create")
-@asks_cluster()
+@cluster_command(app, "create")
 def create(
     access: ClusterAccess,
     name: Name,
@@ -495,8 +491,7 @@ def create(
     say(access.ask(TopicCalls, work))
 
 
-@app.command("alter")
-@asks_cluster()
+@cluster_command(app, "alter")
 def alter(
     access: ClusterAccess,
     name: Name,
@@ -533,8 +528,7 @@ def alter(
     say(f"altered {name}")
 
 
-@app.command("delete")
-@asks_cluster()
+@cluster_command(app, "delete")
 def delete(
     access: ClusterAccess,
     names: Annotated[

@@ -20,7 +20,7 @@ from moldau.cli.options import (
     AsJson,
     ClusterAccess,
     Topics,
-    asks_cluster,
+    cluster_command,
     existing_partitions,
     parse_topics,
     partitions_of,
@@ -135,8 +135,7 @@ async def _expected(
     return expected
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_transactions(
     access: ClusterAccess,
     states: Annotated[
@@ -175,8 +174,7 @@ def list_transactions(
     print_rows(columns, rows, as_json=as_json)
 
 
-@app.command("describe")
-@asks_cluster()
+@cluster_command(app, "describe")
 def describe(
     access: ClusterAccess, transactional_ids: TransactionalIds, as_json: AsJson = False
 ) -> None:
@@ -201,8 +199,7 @@ def describe(
     complain(each for each in outcome.values() if isinstance(each, client.KafkaError))
 
 
-@app.command("describe-producers")
-@asks_cluster()
+@cluster_command(app, "describe-producers")
 def describe_producers(
     access: ClusterAccess, partition: Partition, broker_id: BrokerId = None, as_json: AsJson = False
 ) -> None:
@@ -227,8 +224,7 @@ def describe_producers(
     print_rows(columns, rows, as_json=as_json)
 
 
-@app.command("abort")
-@asks_cluster()
+@cluster_command(app, "abort")
 def abort(
     access: ClusterAccess,
     partition: Partition,
@@ -279,8 +275,7 @@ def abort(
     say(f"aborted the transaction of producer {aborted.producer_id} on {aborted.partition}")
 
 
-@app.command("find-hanging")
-@asks_cluster()
+@cluster_command(app, "find-hanging")
 def find_hanging_transactions(
     access: ClusterAccess,
     topics: Topics = None,
@@ -324,8 +319,7 @@ def find_hanging_transactions(
     complain(search.errors)
 
 
-@app.command("force-terminate")
-@asks_cluster()
+@cluster_command(app, "force-terminate")
 def force_terminate(access: ClusterAccess, transactional_ids: TransactionalIds) -> None:
     """Abort open transactions and fence their producers."""
     outcome = access.run(lambda admin: admin.fence_producers(transactional_ids))

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from moldau import client
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, read_small_file
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command, read_small_file
 from moldau.cli.output import fail, print_rows, say
 from moldau.cli.parameters import Within
 from moldau.client.admin.security import (
@@ -40,8 +40,7 @@ class Mechanism(StrEnum):
         return ScramMechanism[self.replace("-", "_")]
 
 
-@app.command("create")
-@asks_cluster()
+@cluster_command(app, "create")
 def create(
     access: ClusterAccess,
     name: Name,
@@ -63,8 +62,7 @@ def create(
     say(f"user {name} may log in with {mechanism}")
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_users(access: ClusterAccess, as_json: AsJson = False) -> None:
     """Show the users that have a password, and how each logs in."""
     users = access.ask(SecurityCalls, lambda admin: admin.describe_user_scram_credentials())
@@ -79,8 +77,7 @@ def list_users(access: ClusterAccess, as_json: AsJson = False) -> None:
     print_rows(COLUMNS, rows, as_json=as_json)
 
 
-@app.command("delete")
-@asks_cluster()
+@cluster_command(app, "delete")
 def delete(
     access: ClusterAccess,
     name: Name,
