@@ -4,8 +4,7 @@ One class declares every version of a message: its fields in wire order, each wi
 is part of. `structs` makes such a class a slotted value class and the description that codecs are
 compiled from; the codecs of a version are compiled when they are first used.
 
-    @request(ApiKey.ALTER_PARTITION, versions="2-3", flexible="0+")
-    class AlterPartitionRequest(Request["AlterPartitionResponse"]):
+    class AlterPartitionRequest(Request["AlterPartitionResponse"], versions="2-3", flexible="0+"):
         broker_id: Int32 = 0
         broker_epoch: Int64 = -1
         topics: list[TopicData] = field()
@@ -21,11 +20,12 @@ struct to the field. (A fetch response has three such structs per partition.)
 """
 
 import struct as struct_module
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from types import ModuleType
 from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from moldau.constants import MAX_INT16
+from moldau.protocol.api_keys import API_KEYS
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
 from moldau.protocol.structs import Decoder, Encoder, StepDecoder, Versions
 from moldau.protocol.structs import Struct as Struct
@@ -67,8 +67,8 @@ class Message(Struct):
         flexible: str = "none",
         answers: "type[AnyRequest] | None" = None,
     ) -> None:
-        """Declare a message that is no request: a response, or with versions of its own a header,
-        a record or a payload.
+        """Declare a message: a response, or with versions of its own a header, a record or a
+        payload.
 
         Args:
             number: a record's own, in its frame or its key.
@@ -200,9 +200,28 @@ Response_co = TypeVar("Response_co", bound=Message, covariant=True)
 
 
 class Request(Message, Generic[Response_co]):
-    """A message that a node answers with a `Response_co`, of the same version."""
+    """A message that a node answers with a `Response_co`, of the same version. Its class is named
+    after its API.
+    """
 
     __slots__ = ()
+
+    def __init_subclass__(
+        cls,
+        *,
+        versions: str | None = None,
+        flexible: str = "none",
+        latest_stable: int | None = None,
+    ) -> None:
+        """Declare an API's request, as a message.
+
+        Args:
+            latest_stable: the last settled version, when a later one is declared too.
+        """
+        number = -1 if versions is None else API_KEYS[cls.__name__.removesuffix("Request")]
+        super().__init_subclass__(number=number, versions=versions, flexible=flexible)
+        if latest_stable is not None:
+            cls.LATEST_STABLE_VERSION = latest_stable
 
 
 AnyRequest: TypeAlias = Request[Any]
@@ -217,27 +236,3 @@ def messages_of(module: ModuleType) -> list[type[Message]]:
         if isinstance(value, type) and issubclass(value, Message)
         if value.__module__ == module.__name__
     ]
-
-
-RequestClass = TypeVar("RequestClass", bound=type[AnyRequest])
-
-
-def request(
-    api_key: int, *, versions: str, flexible: str, latest_stable: int | None = None
-) -> Callable[[RequestClass], RequestClass]:
-    """Declare an API's request; its response has the same versions.
-
-    Args:
-        api_key: the API's number.
-        versions: versions the class covers.
-        flexible: versions with compact lengths and tagged fields.
-        latest_stable: the last settled version, when a later one is declared too.
-    """
-
-    def declare(cls: RequestClass) -> RequestClass:
-        cls._declare(api_key, versions, flexible)
-        if latest_stable is not None:
-            cls.LATEST_STABLE_VERSION = latest_stable
-        return cls
-
-    return declare

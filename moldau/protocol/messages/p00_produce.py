@@ -4,8 +4,7 @@ Versions: 9 is flexible. 8 adds per-record errors to the response. 10 lets the r
 new leader. 12 implies that partitions join the transaction (KIP-890). 13 names topics by id.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Records, String, Uuid
 
 
@@ -20,8 +19,7 @@ class TopicProduceData(Struct):
     partition_data: list[PartitionProduceData] = field()
 
 
-@request(ApiKey.PRODUCE, versions="3-13", flexible="9+")
-class ProduceRequest(Request["ProduceResponse"]):
+class ProduceRequest(Request["ProduceResponse"], versions="3-13", flexible="9+"):
     transactional_id: String | None = field(None, nullable="3+")
     acks: Int16 = 0
     timeout_ms: Int32 = 0

@@ -8,8 +8,7 @@ moves the replica id into a tagged struct with its epoch. 17 carries the replica
 """
 
 from moldau.constants import MAX_INT32, MAX_INT64
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int8, Int16, Int32, Int64, Records, String, Uuid
 
 
@@ -41,8 +40,7 @@ class ForgottenTopic(Struct):
     partitions: list[Int32] = field(since=7)
 
 
-@request(ApiKey.FETCH, versions="4-18", flexible="12+")
-class FetchRequest(Request["FetchResponse"]):
+class FetchRequest(Request["FetchResponse"], versions="4-18", flexible="12+"):
     cluster_id: String | None = field(None, since=12, nullable="12+", tag=0, ignorable=True)
     replica_id: Int32 = field(-1, until=14)
     replica_state: ReplicaState = field(since=15, tag=1)

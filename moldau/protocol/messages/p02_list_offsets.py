@@ -6,8 +6,7 @@ for the earliest local one. 9 asks for the last tiered one, 11 for the earliest 
 adds the request's timeout.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, Int64, String
 
 
@@ -22,8 +21,7 @@ class ListOffsetsTopic(Struct):
     partitions: list[ListOffsetsPartition] = field()
 
 
-@request(ApiKey.LIST_OFFSETS, versions="1-11", flexible="6+")
-class ListOffsetsRequest(Request["ListOffsetsResponse"]):
+class ListOffsetsRequest(Request["ListOffsetsResponse"], versions="1-11", flexible="6+"):
     replica_id: Int32 = 0
     isolation_level: Int8 = field(0, since=2)
     topics: list[ListOffsetsTopic] = field()

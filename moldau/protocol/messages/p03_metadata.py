@@ -6,8 +6,7 @@ answer.
 """
 
 from moldau.constants import MIN_INT32
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
 
 
@@ -16,8 +15,7 @@ class MetadataRequestTopic(Struct):
     name: String | None = field("", nullable="10+")
 
 
-@request(ApiKey.METADATA, versions="0-13", flexible="9+")
-class MetadataRequest(Request["MetadataResponse"]):
+class MetadataRequest(Request["MetadataResponse"], versions="0-13", flexible="9+"):
     topics: list[MetadataRequestTopic] | None = field(nullable="1+")
     allow_auto_topic_creation: Bool = field(True, since=4)
     include_cluster_authorized_operations: Bool = field(False, since=8, until=10)

@@ -4,8 +4,7 @@ Versions: 2 to 4 may set a retention time. 6 adds leader epochs, 7 static member
 flexible. 9 serves the new group protocol's member epochs. 10 names topics by id.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, String, Uuid
 
 
@@ -22,8 +21,7 @@ class OffsetCommitRequestTopic(Struct):
     partitions: list[OffsetCommitRequestPartition] = field()
 
 
-@request(ApiKey.OFFSET_COMMIT, versions="2-10", flexible="8+")
-class OffsetCommitRequest(Request["OffsetCommitResponse"]):
+class OffsetCommitRequest(Request["OffsetCommitResponse"], versions="2-10", flexible="8+"):
     group_id: String = ""
     generation_id_or_member_epoch: Int32 = -1
     member_id: String = ""

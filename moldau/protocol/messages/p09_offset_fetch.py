@@ -4,8 +4,7 @@ Versions: 2 makes `topics` null mean all of them. 7 can insist on offsets withou
 transactions. 8 asks for many groups at once. 9 adds the member's epoch, 10 names topics by id.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uuid
 
 
@@ -27,8 +26,7 @@ class OffsetFetchRequestGroup(Struct):
     topics: list[OffsetFetchRequestTopics] | None = field(since=8, nullable="8+")
 
 
-@request(ApiKey.OFFSET_FETCH, versions="1-10", flexible="6+")
-class OffsetFetchRequest(Request["OffsetFetchResponse"]):
+class OffsetFetchRequest(Request["OffsetFetchResponse"], versions="1-10", flexible="6+"):
     group_id: String = field("", until=7)
     topics: list[OffsetFetchRequestTopic] | None = field(until=7, nullable="2-7")
     groups: list[OffsetFetchRequestGroup] = field(since=8)

@@ -4,13 +4,11 @@ share partition.
 Versions: 1 adds the kind of key. 4 asks for many keys at once. 6 knows share partitions.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
-@request(ApiKey.FIND_COORDINATOR, versions="0-6", flexible="3+")
-class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
+class FindCoordinatorRequest(Request["FindCoordinatorResponse"], versions="0-6", flexible="3+"):
     key: String = field("", until=3)
     key_type: Int8 = field(0, since=1)
     coordinator_keys: list[String] = field(since=4)

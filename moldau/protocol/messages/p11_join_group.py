@@ -4,8 +4,7 @@ Versions: 4 hands out the member id before the join, 5 adds static membership. 7
 protocol type, 8 carries the reason. 9 can tell the leader to skip the assignment.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Bytes, Int16, Int32, String
 
 
@@ -14,8 +13,7 @@ class JoinGroupRequestProtocol(Struct):
     metadata: Bytes = b""
 
 
-@request(ApiKey.JOIN_GROUP, versions="0-9", flexible="6+")
-class JoinGroupRequest(Request["JoinGroupResponse"]):
+class JoinGroupRequest(Request["JoinGroupResponse"], versions="0-9", flexible="6+"):
     group_id: String = ""
     session_timeout_ms: Int32 = 0
     rebalance_timeout_ms: Int32 = field(-1, since=1, ignorable=True)

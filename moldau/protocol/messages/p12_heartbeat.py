@@ -3,13 +3,11 @@
 Versions: 3 adds static membership, 4 is flexible.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import Int16, Int32, String
 
 
-@request(ApiKey.HEARTBEAT, versions="0-4", flexible="4+")
-class HeartbeatRequest(Request["HeartbeatResponse"]):
+class HeartbeatRequest(Request["HeartbeatResponse"], versions="0-4", flexible="4+"):
     group_id: String = ""
     generation_id: Int32 = 0
     member_id: String = ""

@@ -3,8 +3,7 @@
 Versions: 3 removes many members at once. 5 carries the reason.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, String
 
 
@@ -14,8 +13,7 @@ class MemberIdentity(Struct):
     reason: String | None = field(None, since=5, nullable="5+", ignorable=True)
 
 
-@request(ApiKey.LEAVE_GROUP, versions="0-5", flexible="4+")
-class LeaveGroupRequest(Request["LeaveGroupResponse"]):
+class LeaveGroupRequest(Request["LeaveGroupResponse"], versions="0-5", flexible="4+"):
     group_id: String = ""
     member_id: String = field("", until=2)
     members: list[MemberIdentity] = field(since=3)

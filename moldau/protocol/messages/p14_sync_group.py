@@ -3,8 +3,7 @@
 Versions: 3 adds static membership, 5 repeats the protocol's type and name.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bytes, Int16, Int32, String
 
 
@@ -13,8 +12,7 @@ class SyncGroupRequestAssignment(Struct):
     assignment: Bytes = b""
 
 
-@request(ApiKey.SYNC_GROUP, versions="0-5", flexible="4+")
-class SyncGroupRequest(Request["SyncGroupResponse"]):
+class SyncGroupRequest(Request["SyncGroupResponse"], versions="0-5", flexible="4+"):
     group_id: String = ""
     generation_id: Int32 = 0
     member_id: String = ""

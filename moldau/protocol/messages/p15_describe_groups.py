@@ -5,13 +5,11 @@ a missing group as an error.
 """
 
 from moldau.constants import MIN_INT32
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Bytes, Int16, Int32, String
 
 
-@request(ApiKey.DESCRIBE_GROUPS, versions="0-6", flexible="5+")
-class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
+class DescribeGroupsRequest(Request["DescribeGroupsResponse"], versions="0-6", flexible="5+"):
     groups: list[String] = field()
     include_authorized_operations: Bool = field(False, since=3)
 

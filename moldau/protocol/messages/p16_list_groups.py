@@ -3,13 +3,11 @@
 Versions: 4 filters by state, 5 by type of group.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, String
 
 
-@request(ApiKey.LIST_GROUPS, versions="0-5", flexible="3+")
-class ListGroupsRequest(Request["ListGroupsResponse"]):
+class ListGroupsRequest(Request["ListGroupsResponse"], versions="0-5", flexible="3+"):
     states_filter: list[String] = field(since=4)
     types_filter: list[String] = field(since=5)
 

@@ -4,13 +4,11 @@ Versions: 3 names the client's software; the response lists features. 4 may list
 lowest version is zero.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
-@request(ApiKey.API_VERSIONS, versions="0-4", flexible="3+")
-class ApiVersionsRequest(Request["ApiVersionsResponse"]):
+class ApiVersionsRequest(Request["ApiVersionsResponse"], versions="0-4", flexible="3+"):
     client_software_name: String = field("", since=3, ignorable=True)
     client_software_version: String = field("", since=3, ignorable=True)
 

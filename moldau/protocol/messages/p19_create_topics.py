@@ -4,8 +4,7 @@ Versions: 4 takes the broker's defaults for counts. 5 returns the topic's config
 id.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int16, Int32, String, Uuid
 
 
@@ -27,8 +26,7 @@ class CreatableTopic(Struct):
     configs: list[CreatableTopicConfig] = field()
 
 
-@request(ApiKey.CREATE_TOPICS, versions="2-7", flexible="5+")
-class CreateTopicsRequest(Request["CreateTopicsResponse"]):
+class CreateTopicsRequest(Request["CreateTopicsResponse"], versions="2-7", flexible="5+"):
     topics: list[CreatableTopic] = field()
     timeout_ms: Int32 = 60000
     validate_only: Bool = False

@@ -3,8 +3,7 @@
 Versions: 5 explains errors in words, 6 also takes topic ids.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
@@ -13,8 +12,7 @@ class DeleteTopicState(Struct):
     topic_id: Uuid = field(ZERO_UUID, since=6)
 
 
-@request(ApiKey.DELETE_TOPICS, versions="1-6", flexible="4+")
-class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
+class DeleteTopicsRequest(Request["DeleteTopicsResponse"], versions="1-6", flexible="4+"):
     topics: list[DeleteTopicState] = field(since=6)
     topic_names: list[String] = field(until=5, ignorable=True)
     timeout_ms: Int32 = 0

@@ -1,7 +1,6 @@
 """DeleteRecords (21) v0-v2: move the log start offset of partitions forward."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -15,8 +14,7 @@ class DeleteRecordsTopic(Struct):
     partitions: list[DeleteRecordsPartition] = field()
 
 
-@request(ApiKey.DELETE_RECORDS, versions="0-2", flexible="2+")
-class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
+class DeleteRecordsRequest(Request["DeleteRecordsResponse"], versions="0-2", flexible="2+"):
     topics: list[DeleteRecordsTopic] = field()
     timeout_ms: Int32 = 0
 

@@ -3,8 +3,7 @@
 Versions: 3 names the asking replica. 4 is flexible.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -19,8 +18,9 @@ class OffsetForLeaderTopic(Struct):
     partitions: list[OffsetForLeaderPartition] = field()
 
 
-@request(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible="4+")
-class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
+class OffsetForLeaderEpochRequest(
+    Request["OffsetForLeaderEpochResponse"], versions="2-4", flexible="4+"
+):
     replica_id: Int32 = field(-2, since=3, ignorable=True)
     topics: list[OffsetForLeaderTopic] = field()
 

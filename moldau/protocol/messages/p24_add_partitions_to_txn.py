@@ -3,8 +3,7 @@
 Versions: 4 is sent by brokers for many transactions at once and can verify only.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
@@ -21,8 +20,9 @@ class AddPartitionsToTxnTransaction(Struct):
     topics: list[AddPartitionsToTxnTopic] = field(since=4)
 
 
-@request(ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+")
-class AddPartitionsToTxnRequest(Request["AddPartitionsToTxnResponse"]):
+class AddPartitionsToTxnRequest(
+    Request["AddPartitionsToTxnResponse"], versions="0-5", flexible="3+"
+):
     transactions: list[AddPartitionsToTxnTransaction] = field(since=4)
     v3_and_below_transactional_id: String = field("", until=3)
     v3_and_below_producer_id: Int64 = field(0, until=3)

@@ -4,8 +4,7 @@ leaders.
 Versions: 2 tells the transaction's version.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int8, Int16, Int32, Int64, String
 
 
@@ -23,8 +22,7 @@ class WritableTxnMarker(Struct):
     transaction_version: Int8 = field(0, since=2, ignorable=True)
 
 
-@request(ApiKey.WRITE_TXN_MARKERS, versions="1-2", flexible="1+")
-class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
+class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"], versions="1-2", flexible="1+"):
     markers: list[WritableTxnMarker] = field()
 
 

@@ -3,8 +3,7 @@
 Versions: 2 adds leader epochs, 3 the group member's identity.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -20,8 +19,7 @@ class TxnOffsetCommitRequestTopic(Struct):
     partitions: list[TxnOffsetCommitRequestPartition] = field()
 
 
-@request(ApiKey.TXN_OFFSET_COMMIT, versions="0-5", flexible="3+")
-class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
+class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"], versions="0-5", flexible="3+"):
     transactional_id: String = ""
     group_id: String = ""
     producer_id: Int64 = 0

@@ -3,13 +3,11 @@
 Versions: 2 is flexible, 3 adds user resources.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
-@request(ApiKey.DESCRIBE_ACLS, versions="1-3", flexible="2+")
-class DescribeAclsRequest(Request["DescribeAclsResponse"]):
+class DescribeAclsRequest(Request["DescribeAclsResponse"], versions="1-3", flexible="2+"):
     resource_type_filter: Int8 = 0
     resource_name_filter: String | None = field("", nullable="0+")
     pattern_type_filter: Int8 = 3

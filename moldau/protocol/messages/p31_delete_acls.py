@@ -3,8 +3,7 @@
 Versions: 2 is flexible, 3 adds user resources.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
@@ -18,8 +17,7 @@ class DeleteAclsFilter(Struct):
     permission_type: Int8 = 0
 
 
-@request(ApiKey.DELETE_ACLS, versions="1-3", flexible="2+")
-class DeleteAclsRequest(Request["DeleteAclsResponse"]):
+class DeleteAclsRequest(Request["DeleteAclsResponse"], versions="1-3", flexible="2+"):
     filters: list[DeleteAclsFilter] = field()
 
 

@@ -3,8 +3,7 @@
 Versions: 1 adds synonyms, 3 types and documentation.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
@@ -14,8 +13,7 @@ class DescribeConfigsResource(Struct):
     configuration_keys: list[String] | None = field(nullable="0+")
 
 
-@request(ApiKey.DESCRIBE_CONFIGS, versions="1-4", flexible="4+")
-class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
+class DescribeConfigsRequest(Request["DescribeConfigsResponse"], versions="1-4", flexible="4+"):
     resources: list[DescribeConfigsResource] = field()
     include_synonyms: Bool = False
     include_documentation: Bool = field(False, since=3)

@@ -1,8 +1,7 @@
 """AlterConfigs (33) v0-v2: replace the whole configuration of resources."""
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p44_incremental_alter_configs import AlterConfigsResourceResponse
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int8, Int32, String
 
 
@@ -17,8 +16,7 @@ class AlterConfigsResource(Struct):
     configs: list[AlterableConfig] = field()
 
 
-@request(ApiKey.ALTER_CONFIGS, versions="0-2", flexible="2+")
-class AlterConfigsRequest(Request["AlterConfigsResponse"]):
+class AlterConfigsRequest(Request["AlterConfigsResponse"], versions="0-2", flexible="2+"):
     resources: list[AlterConfigsResource] = field()
     validate_only: Bool = False
 

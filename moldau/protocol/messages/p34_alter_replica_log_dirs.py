@@ -1,7 +1,6 @@
 """AlterReplicaLogDirs (34) v1-v2: move replicas between log directories of one broker."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, String
 
 
@@ -15,8 +14,9 @@ class AlterReplicaLogDir(Struct):
     topics: list[AlterReplicaLogDirTopic] = field()
 
 
-@request(ApiKey.ALTER_REPLICA_LOG_DIRS, versions="1-2", flexible="2+")
-class AlterReplicaLogDirsRequest(Request["AlterReplicaLogDirsResponse"]):
+class AlterReplicaLogDirsRequest(
+    Request["AlterReplicaLogDirsResponse"], versions="1-2", flexible="2+"
+):
     dirs: list[AlterReplicaLogDir] = field()
 
 

@@ -4,8 +4,7 @@ Versions: 3 adds an error for the whole answer, 4 volume sizes. 5 tells whether 
 cordoned.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
@@ -14,8 +13,7 @@ class DescribableLogDirTopic(Struct):
     partitions: list[Int32] = field()
 
 
-@request(ApiKey.DESCRIBE_LOG_DIRS, versions="1-5", flexible="2+")
-class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
+class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"], versions="1-5", flexible="2+"):
     topics: list[DescribableLogDirTopic] | None = field(nullable="0+")
 
 

@@ -3,13 +3,11 @@
 Versions: 1 adds the session's lifetime.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import Bytes, Int16, Int64, String
 
 
-@request(ApiKey.SASL_AUTHENTICATE, versions="0-2", flexible="2+")
-class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"]):
+class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"], versions="0-2", flexible="2+"):
     auth_bytes: Bytes = b""
 
 

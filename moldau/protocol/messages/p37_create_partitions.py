@@ -3,8 +3,7 @@
 Versions: 2 is flexible, 3 may be throttled.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int16, Int32, String
 
 
@@ -18,8 +17,7 @@ class CreatePartitionsTopic(Struct):
     assignments: list[CreatePartitionsAssignment] | None = field(nullable="0+")
 
 
-@request(ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+")
-class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
+class CreatePartitionsRequest(Request["CreatePartitionsResponse"], versions="0-3", flexible="2+"):
     topics: list[CreatePartitionsTopic] = field()
     timeout_ms: Int32 = 0
     validate_only: Bool = False

@@ -3,8 +3,7 @@
 Versions: 3 lets one principal create for another.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bytes, Int16, Int32, Int64, String
 
 
@@ -13,8 +12,9 @@ class TokenPrincipal(Struct):
     principal_name: String = ""
 
 
-@request(ApiKey.CREATE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
-class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
+class CreateDelegationTokenRequest(
+    Request["CreateDelegationTokenResponse"], versions="1-3", flexible="2+"
+):
     owner_principal_type: String | None = field("", since=3, nullable="3+")
     owner_principal_name: String | None = field("", since=3, nullable="3+")
     renewers: list[TokenPrincipal] = field()

@@ -1,12 +1,12 @@
 """ExpireDelegationToken (40) v1-v2: end a delegation token early."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, request
+from moldau.protocol.schema import Message, Request
 from moldau.protocol.types import Bytes, Int16, Int32, Int64
 
 
-@request(ApiKey.EXPIRE_DELEGATION_TOKEN, versions="1-2", flexible="2+")
-class ExpireDelegationTokenRequest(Request["ExpireDelegationTokenResponse"]):
+class ExpireDelegationTokenRequest(
+    Request["ExpireDelegationTokenResponse"], versions="1-2", flexible="2+"
+):
     hmac: Bytes = b""
     expiry_time_period_ms: Int64 = 0
 

@@ -1,12 +1,10 @@
 """DeleteGroups (42) v0-v2: delete groups."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, String
 
 
-@request(ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+")
-class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
+class DeleteGroupsRequest(Request["DeleteGroupsResponse"], versions="0-2", flexible="2+"):
     groups_names: list[String] = field()
 
 

@@ -5,8 +5,7 @@ Versions: 1 adds the type of election.
 
 from enum import IntEnum
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
@@ -22,8 +21,7 @@ class TopicPartitions(Struct):
     partitions: list[Int32] = field()
 
 
-@request(ApiKey.ELECT_LEADERS, versions="0-2", flexible="2+")
-class ElectLeadersRequest(Request["ElectLeadersResponse"]):
+class ElectLeadersRequest(Request["ElectLeadersResponse"], versions="0-2", flexible="2+"):
     election_type: Int8 = field(0, since=1)
     topic_partitions: list[TopicPartitions] | None = field(nullable="0+")
     timeout_ms: Int32 = 60000

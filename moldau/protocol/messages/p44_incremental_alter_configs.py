@@ -2,8 +2,7 @@
 
 from enum import IntEnum
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
@@ -28,8 +27,9 @@ class AlterConfigsResource(Struct):
     configs: list[AlterableConfig] = field()
 
 
-@request(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible="1+")
-class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"]):
+class IncrementalAlterConfigsRequest(
+    Request["IncrementalAlterConfigsResponse"], versions="0-1", flexible="1+"
+):
     resources: list[AlterConfigsResource] = field()
     validate_only: Bool = False
 

@@ -3,8 +3,7 @@
 Versions: 1 can refuse a change of the replication factor.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int16, Int32, String
 
 
@@ -18,8 +17,9 @@ class ReassignableTopic(Struct):
     partitions: list[ReassignablePartition] = field()
 
 
-@request(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0-1", flexible="0+")
-class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsResponse"]):
+class AlterPartitionReassignmentsRequest(
+    Request["AlterPartitionReassignmentsResponse"], versions="0-1", flexible="0+"
+):
     timeout_ms: Int32 = 60000
     allow_replication_factor_change: Bool = field(True, since=1)
     topics: list[ReassignableTopic] = field()

@@ -1,7 +1,6 @@
 """ListPartitionReassignments (46) v0: list reassignments in progress."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, String
 
 
@@ -10,8 +9,9 @@ class ListPartitionReassignmentsTopics(Struct):
     partition_indexes: list[Int32] = field()
 
 
-@request(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0", flexible="0+")
-class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsResponse"]):
+class ListPartitionReassignmentsRequest(
+    Request["ListPartitionReassignmentsResponse"], versions="0", flexible="0+"
+):
     timeout_ms: Int32 = 60000
     topics: list[ListPartitionReassignmentsTopics] | None = field(None, nullable="0+")
 

@@ -1,7 +1,6 @@
 """OffsetDelete (47) v0: delete stored offsets of a group."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, String
 
 
@@ -14,8 +13,7 @@ class OffsetDeleteRequestTopic(Struct):
     partitions: list[OffsetDeleteRequestPartition] = field()
 
 
-@request(ApiKey.OFFSET_DELETE, versions="0", flexible="none")
-class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
+class OffsetDeleteRequest(Request["OffsetDeleteResponse"], versions="0", flexible="none"):
     group_id: String = ""
     topics: list[OffsetDeleteRequestTopic] = field()
 

@@ -1,7 +1,6 @@
 """DescribeClientQuotas (48) v0-v1: describe client quotas."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Float64, Int8, Int16, Int32, String
 
 
@@ -11,8 +10,9 @@ class ComponentData(Struct):
     match: String | None = field("", nullable="0+")
 
 
-@request(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1", flexible="1+")
-class DescribeClientQuotasRequest(Request["DescribeClientQuotasResponse"]):
+class DescribeClientQuotasRequest(
+    Request["DescribeClientQuotasResponse"], versions="0-1", flexible="1+"
+):
     components: list[ComponentData] = field()
     strict: Bool = False
 

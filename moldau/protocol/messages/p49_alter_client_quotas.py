@@ -1,8 +1,7 @@
 """AlterClientQuotas (49) v0-v1: change client quotas."""
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p48_describe_client_quotas import EntityData
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Float64, Int16, Int32, String
 
 
@@ -17,8 +16,7 @@ class EntryData(Struct):
     ops: list[OpData] = field()
 
 
-@request(ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1", flexible="1+")
-class AlterClientQuotasRequest(Request["AlterClientQuotasResponse"]):
+class AlterClientQuotasRequest(Request["AlterClientQuotasResponse"], versions="0-1", flexible="1+"):
     entries: list[EntryData] = field()
     validate_only: Bool = False
 

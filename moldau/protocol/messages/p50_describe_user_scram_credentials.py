@@ -1,7 +1,6 @@
 """DescribeUserScramCredentials (50) v0: describe SCRAM credentials."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
@@ -9,8 +8,9 @@ class UserName(Struct):
     name: String = ""
 
 
-@request(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+")
-class DescribeUserScramCredentialsRequest(Request["DescribeUserScramCredentialsResponse"]):
+class DescribeUserScramCredentialsRequest(
+    Request["DescribeUserScramCredentialsResponse"], versions="0", flexible="0+"
+):
     users: list[UserName] | None = field(nullable="0+")
 
 

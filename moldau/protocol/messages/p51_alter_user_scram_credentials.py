@@ -1,7 +1,6 @@
 """AlterUserScramCredentials (51) v0: change SCRAM credentials."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bytes, Int8, Int16, Int32, String
 
 
@@ -18,8 +17,9 @@ class ScramCredentialUpsertion(Struct):
     salted_password: Bytes = b""
 
 
-@request(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+")
-class AlterUserScramCredentialsRequest(Request["AlterUserScramCredentialsResponse"]):
+class AlterUserScramCredentialsRequest(
+    Request["AlterUserScramCredentialsResponse"], versions="0", flexible="0+"
+):
     deletions: list[ScramCredentialDeletion] = field()
     upsertions: list[ScramCredentialUpsertion] = field()
 

@@ -3,9 +3,8 @@
 Versions: 1 names voters by directory too, 2 adds the pre-vote.
 """
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import NodeEndpoint
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uuid
 
 
@@ -25,8 +24,7 @@ class TopicData(Struct):
     partitions: list[PartitionData] = field()
 
 
-@request(ApiKey.VOTE, versions="0-2", flexible="0+")
-class VoteRequest(Request["VoteResponse"]):
+class VoteRequest(Request["VoteResponse"], versions="0-2", flexible="0+"):
     cluster_id: String | None = field(None, nullable="0+")
     voter_id: Int32 = field(-1, since=1, ignorable=True)
     topics: list[TopicData] = field()

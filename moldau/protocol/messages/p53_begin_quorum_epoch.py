@@ -3,10 +3,9 @@
 Versions: 1 names voters by directory and carries endpoints.
 """
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p54_end_quorum_epoch import TopicDataResponse
 from moldau.protocol.messages.quorum_records import Endpoint, NodeEndpoint
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
@@ -22,8 +21,7 @@ class TopicData(Struct):
     partitions: list[PartitionData] = field()
 
 
-@request(ApiKey.BEGIN_QUORUM_EPOCH, versions="0-1", flexible="1+")
-class BeginQuorumEpochRequest(Request["BeginQuorumEpochResponse"]):
+class BeginQuorumEpochRequest(Request["BeginQuorumEpochResponse"], versions="0-1", flexible="1+"):
     cluster_id: String | None = field(None, nullable="0+")
     voter_id: Int32 = field(-1, since=1, ignorable=True)
     topics: list[TopicData] = field()

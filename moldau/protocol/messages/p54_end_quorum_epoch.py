@@ -3,9 +3,8 @@
 Versions: 1 names candidates by directory and carries endpoints.
 """
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import Endpoint, NodeEndpoint
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
@@ -27,8 +26,7 @@ class TopicData(Struct):
     partitions: list[PartitionData] = field()
 
 
-@request(ApiKey.END_QUORUM_EPOCH, versions="0-1", flexible="1+")
-class EndQuorumEpochRequest(Request["EndQuorumEpochResponse"]):
+class EndQuorumEpochRequest(Request["EndQuorumEpochResponse"], versions="0-1", flexible="1+"):
     cluster_id: String | None = field(None, nullable="0+")
     topics: list[TopicData] = field()
     leader_endpoints: list[Endpoint] = field(since=1, ignorable=True)

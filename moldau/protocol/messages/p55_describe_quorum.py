@@ -3,9 +3,8 @@
 Versions: 1 adds fetch times, 2 directories, listeners and error texts.
 """
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import Endpoint
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, String, Uuid
 
 
@@ -18,8 +17,7 @@ class TopicData(Struct):
     partitions: list[PartitionData] = field()
 
 
-@request(ApiKey.DESCRIBE_QUORUM, versions="0-2", flexible="0+")
-class DescribeQuorumRequest(Request["DescribeQuorumResponse"]):
+class DescribeQuorumRequest(Request["DescribeQuorumResponse"], versions="0-2", flexible="0+"):
     topics: list[TopicData] = field()
 
 

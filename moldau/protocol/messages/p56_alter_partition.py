@@ -4,8 +4,7 @@ state.
 Versions: 3 names ISR members with their broker epochs.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid
 
 
@@ -28,8 +27,7 @@ class TopicData(Struct):
     partitions: list[PartitionData] = field()
 
 
-@request(ApiKey.ALTER_PARTITION, versions="2-3", flexible="0+")
-class AlterPartitionRequest(Request["AlterPartitionResponse"]):
+class AlterPartitionRequest(Request["AlterPartitionResponse"], versions="2-3", flexible="0+"):
     broker_id: Int32 = 0
     broker_epoch: Int64 = -1
     topics: list[TopicData] = field()

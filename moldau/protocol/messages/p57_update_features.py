@@ -3,8 +3,7 @@
 Versions: 1 can downgrade and dry-run, 2 answers for the whole request only.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
@@ -15,8 +14,7 @@ class FeatureUpdateKey(Struct):
     upgrade_type: Int8 = field(1, since=1)
 
 
-@request(ApiKey.UPDATE_FEATURES, versions="0-2", flexible="0+")
-class UpdateFeaturesRequest(Request["UpdateFeaturesResponse"]):
+class UpdateFeaturesRequest(Request["UpdateFeaturesResponse"], versions="0-2", flexible="0+"):
     timeout_ms: Int32 = 60000
     feature_updates: list[FeatureUpdateKey] = field()
     validate_only: Bool = field(False, since=1)

@@ -7,8 +7,7 @@ above those that Kafka counts up from 0.
 
 from typing import Final
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import Bool, Bytes, Int16, Int64, String
 
 UNKNOWN_END_OFFSET: Final = -1
@@ -17,8 +16,7 @@ UNKNOWN_END_OFFSET: Final = -1
 COMMITTED_END_OFFSET_TAG: Final = 10_000
 
 
-@request(ApiKey.ENVELOPE, versions="0", flexible="0+")
-class EnvelopeRequest(Request["EnvelopeResponse"]):
+class EnvelopeRequest(Request["EnvelopeResponse"], versions="0", flexible="0+"):
     request_data: Bytes = b""
     request_principal: Bytes | None = field(b"", nullable="0+")
     client_host_address: Bytes = b""

@@ -4,9 +4,8 @@ Versions: 1 carries the replica's directory id and endpoints.
 """
 
 from moldau.constants import MAX_INT32
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import NodeEndpoint
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Records, String, Uuid
 
 
@@ -28,8 +27,7 @@ class TopicSnapshot(Struct):
     partitions: list[PartitionSnapshot] = field()
 
 
-@request(ApiKey.FETCH_SNAPSHOT, versions="0-1", flexible="0+")
-class FetchSnapshotRequest(Request["FetchSnapshotResponse"]):
+class FetchSnapshotRequest(Request["FetchSnapshotResponse"], versions="0-1", flexible="0+"):
     cluster_id: String | None = field(None, nullable="0+", tag=0)
     replica_id: Int32 = -1
     max_bytes: Int32 = MAX_INT32

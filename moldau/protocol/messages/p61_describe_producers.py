@@ -1,7 +1,6 @@
 """DescribeProducers (61) v0: describe the producers that a partition remembers."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -10,8 +9,7 @@ class TopicRequest(Struct):
     partition_indexes: list[Int32] = field()
 
 
-@request(ApiKey.DESCRIBE_PRODUCERS, versions="0", flexible="0+")
-class DescribeProducersRequest(Request["DescribeProducersResponse"]):
+class DescribeProducersRequest(Request["DescribeProducersResponse"], versions="0", flexible="0+"):
     topics: list[TopicRequest] = field()
 
 

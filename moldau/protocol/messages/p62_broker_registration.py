@@ -4,8 +4,7 @@ Versions: 1 adds ZooKeeper migration, 2 log directories. 3 adds the previous bro
 lets a feature's lowest level be zero.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uint16, Uuid
 
 
@@ -22,8 +21,9 @@ class Feature(Struct):
     max_supported_version: Int16 = 0
 
 
-@request(ApiKey.BROKER_REGISTRATION, versions="0-4", flexible="0+")
-class BrokerRegistrationRequest(Request["BrokerRegistrationResponse"]):
+class BrokerRegistrationRequest(
+    Request["BrokerRegistrationResponse"], versions="0-4", flexible="0+"
+):
     broker_id: Int32 = 0
     cluster_id: String = ""
     incarnation_id: Uuid = ZERO_UUID

@@ -4,13 +4,11 @@ wants.
 Versions: 1 lists failed directories, 2 cordoned ones.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import Bool, Int16, Int32, Int64, Uuid
 
 
-@request(ApiKey.BROKER_HEARTBEAT, versions="0-2", flexible="0+")
-class BrokerHeartbeatRequest(Request["BrokerHeartbeatResponse"]):
+class BrokerHeartbeatRequest(Request["BrokerHeartbeatResponse"], versions="0-2", flexible="0+"):
     broker_id: Int32 = 0
     broker_epoch: Int64 = -1
     current_metadata_offset: Int64 = 0

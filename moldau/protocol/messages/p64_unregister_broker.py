@@ -1,12 +1,10 @@
 """UnregisterBroker (64) v0: forget a broker."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import Int16, Int32, String
 
 
-@request(ApiKey.UNREGISTER_BROKER, versions="0", flexible="0+")
-class UnregisterBrokerRequest(Request["UnregisterBrokerResponse"]):
+class UnregisterBrokerRequest(Request["UnregisterBrokerResponse"], versions="0", flexible="0+"):
     broker_id: Int32 = 0
 
 

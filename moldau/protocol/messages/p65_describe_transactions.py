@@ -1,12 +1,12 @@
 """DescribeTransactions (65) v0: describe transactions."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
-@request(ApiKey.DESCRIBE_TRANSACTIONS, versions="0", flexible="0+")
-class DescribeTransactionsRequest(Request["DescribeTransactionsResponse"]):
+class DescribeTransactionsRequest(
+    Request["DescribeTransactionsResponse"], versions="0", flexible="0+"
+):
     transactional_ids: list[String] = field()
 
 

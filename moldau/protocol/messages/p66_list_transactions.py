@@ -3,13 +3,11 @@
 Versions: 1 filters by duration, 2 by pattern of the transactional id.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
-@request(ApiKey.LIST_TRANSACTIONS, versions="0-2", flexible="0+")
-class ListTransactionsRequest(Request["ListTransactionsResponse"]):
+class ListTransactionsRequest(Request["ListTransactionsResponse"], versions="0-2", flexible="0+"):
     state_filters: list[String] = field()
     producer_id_filters: list[Int64] = field()
     duration_filter: Int64 = field(-1, since=1)

@@ -4,8 +4,7 @@
 Versions: 1 adds subscription by regular expression.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
@@ -14,8 +13,9 @@ class TopicPartitions(Struct):
     partitions: list[Int32] = field()
 
 
-@request(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions="0-1", flexible="0+")
-class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
+class ConsumerGroupHeartbeatRequest(
+    Request["ConsumerGroupHeartbeatResponse"], versions="0-1", flexible="0+"
+):
     group_id: String = ""
     member_id: String = ""
     member_epoch: Int32 = 0

@@ -4,13 +4,13 @@ Versions: 1 adds the type of each member.
 """
 
 from moldau.constants import MIN_INT32
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int16, Int32, String, Uuid
 
 
-@request(ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", flexible="0+")
-class ConsumerGroupDescribeRequest(Request["ConsumerGroupDescribeResponse"]):
+class ConsumerGroupDescribeRequest(
+    Request["ConsumerGroupDescribeResponse"], versions="0-1", flexible="0+"
+):
     group_ids: list[String] = field()
     include_authorized_operations: Bool = False
 

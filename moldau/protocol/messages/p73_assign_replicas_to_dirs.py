@@ -1,7 +1,6 @@
 """AssignReplicasToDirs (73) v0: a broker tells which log directory holds each replica."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Uuid
 
 
@@ -19,8 +18,9 @@ class DirectoryData(Struct):
     topics: list[TopicData] = field()
 
 
-@request(ApiKey.ASSIGN_REPLICAS_TO_DIRS, versions="0", flexible="0+")
-class AssignReplicasToDirsRequest(Request["AssignReplicasToDirsResponse"]):
+class AssignReplicasToDirsRequest(
+    Request["AssignReplicasToDirsResponse"], versions="0", flexible="0+"
+):
     broker_id: Int32 = 0
     broker_epoch: Int64 = -1
     directories: list[DirectoryData] = field()

@@ -3,13 +3,13 @@
 Versions: 0 lists client metrics subscriptions only, 1 all types.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
-@request(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+")
-class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
+class ListConfigResourcesRequest(
+    Request["ListConfigResourcesResponse"], versions="0-1", flexible="0+"
+):
     resource_types: list[Int8] = field(since=1)
 
 

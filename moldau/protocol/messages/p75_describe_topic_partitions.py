@@ -1,8 +1,7 @@
 """DescribeTopicPartitions (75) v0: describe topics page by page."""
 
 from moldau.constants import MIN_INT32
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
 
 
@@ -15,8 +14,9 @@ class Cursor(Struct):
     partition_index: Int32 = 0
 
 
-@request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", flexible="0+")
-class DescribeTopicPartitionsRequest(Request["DescribeTopicPartitionsResponse"]):
+class DescribeTopicPartitionsRequest(
+    Request["DescribeTopicPartitionsResponse"], versions="0", flexible="0+"
+):
     topics: list[TopicRequest] = field()
     response_partition_limit: Int32 = 2000
     cursor: Cursor | None = field(None, nullable="0+")

@@ -1,13 +1,11 @@
 """UpdateRaftVoter (82) v0: a voter tells the leader its endpoints and versions."""
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import Endpoint, KRaftVersionFeature
-from moldau.protocol.schema import Message, Request, Struct, field, request
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
-@request(ApiKey.UPDATE_RAFT_VOTER, versions="0", flexible="0+")
-class UpdateRaftVoterRequest(Request["UpdateRaftVoterResponse"]):
+class UpdateRaftVoterRequest(Request["UpdateRaftVoterResponse"], versions="0", flexible="0+"):
     cluster_id: String | None = field("", nullable="0+")
     current_leader_epoch: Int32 = 0
     voter_id: Int32 = 0
