@@ -154,10 +154,7 @@ def _print(rows: list[dict[str, str]]) -> None:
 
 @cluster_command(app, "list")
 def list_all(
-    access: ClusterAccess,
-    resources: Resources,
-    which: Which,
-    as_json: AsJson = False,
+    access: ClusterAccess, resources: Resources, which: Which, as_json: AsJson = False
 ) -> None:
     """List access control entries: all, or those described."""
     filters = which.filters(resources.named())
@@ -222,11 +219,7 @@ def create(
 
 
 def _pairs(
-    resources: list[NamedResource],
-    operations: list[str] | None,
-    *,
-    producer: bool,
-    consumer: bool,
+    resources: list[NamedResource], operations: list[str] | None, *, producer: bool, consumer: bool
 ) -> list[tuple[NamedResource, Operation]]:
     """Each resource with each operation that is to be allowed or denied on it."""
     if not (producer or consumer):

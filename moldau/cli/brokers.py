@@ -16,8 +16,7 @@ from moldau.client.admin.cluster import ClusterCalls
 
 app = typer.Typer()
 BrokerId = Annotated[
-    int,
-    typer.Argument(min=0, help="The broker's id.", autocompletion=complete_brokers),
+    int, typer.Argument(min=0, help="The broker's id.", autocompletion=complete_brokers)
 ]
 
 
@@ -44,11 +43,7 @@ def list_brokers(access: ClusterAccess, as_json: AsJson = False) -> None:
 
 
 @cluster_command(app, "describe")
-def describe(
-    access: ClusterAccess,
-    broker_id: BrokerId,
-    as_json: AsJson = False,
-) -> None:
+def describe(access: ClusterAccess, broker_id: BrokerId, as_json: AsJson = False) -> None:
     """Show a broker's address, log directories and features."""
 
     async def work(

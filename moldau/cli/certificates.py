@@ -50,10 +50,7 @@ def certificates() -> None:
 
 
 @app.command("show")
-def show(
-    directory: Directory,
-    as_json: Annotated[bool, "--json", "Print JSON."] = False,
-) -> None:
+def show(directory: Directory, as_json: Annotated[bool, "--json", "Print JSON."] = False) -> None:
     """List a cluster's certificates, with the days left."""
     files = SecureFiles(directory)
     with _complaints():

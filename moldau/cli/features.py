@@ -46,11 +46,7 @@ def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
     print_table(
         ("feature", "supported min", "supported max", "finalized", "epoch"),
         (
-            (
-                name,
-                *(_level_text(name, level) for level in levels),
-                features.finalized_epoch,
-            )
+            (name, *(_level_text(name, level) for level in levels), features.finalized_epoch)
             for name, *levels in (row.values() for row in rows)
         ),
     )

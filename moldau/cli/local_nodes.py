@@ -255,13 +255,7 @@ def dev(
 
 
 def _new_cluster(
-    home: Path,
-    controllers: int,
-    brokers: int,
-    port: int | None,
-    ports: PortHolder,
-    *,
-    secure: bool,
+    home: Path, controllers: int, brokers: int, port: int | None, ports: PortHolder, *, secure: bool
 ) -> ClusterLayout:
     """Make the nodes, on ports that are free."""
     port = FIRST_PORT if port is None else port

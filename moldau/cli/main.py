@@ -17,15 +17,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from moldau.cli.output import (
-    INTERRUPTED,
-    OneLine,
-    fail,
-    print_exception,
-    print_own,
-    say,
-    warn,
-)
+from moldau.cli.output import INTERRUPTED, OneLine, fail, print_exception, print_own, say, warn
 from moldau.cli.parameters import spell_out
 from moldau.cli.streams import (
     ReaderHasGoneError,

@@ -31,8 +31,7 @@ Source = Annotated[
 
 @app.command("dump")
 def dump(
-    source: Source,
-    as_json: Annotated[bool, "--json", "One JSON object a line."] = False,
+    source: Source, as_json: Annotated[bool, "--json", "One JSON object a line."] = False
 ) -> None:
     """Print every record, with its offset and epoch."""
     from moldau.cli.metadata_files import metadata_log_files

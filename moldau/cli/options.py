@@ -51,8 +51,7 @@ BootstrapServer = Annotated[
 BootstrapController = Annotated[
     str | None,
     typer.Option(
-        help="HOST:PORT of one or more controllers, to ask instead of brokers.",
-        show_default=False,
+        help="HOST:PORT of one or more controllers, to ask instead of brokers.", show_default=False
     ),
 ]
 CommandConfig = Annotated[str | None, "A file of client properties, as for Kafka's tools."]
@@ -180,11 +179,7 @@ def asks_cluster(
 
 
 def cluster_command(
-    tree: typer.Typer,
-    name: str,
-    *,
-    controllers: bool = False,
-    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    tree: typer.Typer, name: str, *, controllers: bool = False, timeout_ms: int = DEFAULT_TIMEOUT_MS
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a command to a tree, with the options of `asks_cluster`."""
     asked = asks_cluster(controllers=controllers, timeout_ms=timeout_ms)

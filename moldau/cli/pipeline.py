@@ -31,8 +31,7 @@ app = typer.Typer()
 
 File = Annotated[Path, typer.Argument(help="The pipelines, in YAML (docs/spark.md).")]
 sinks = typer.Typer(
-    help="List, move, settle and forget the sinks of Spark's queries.",
-    no_args_is_help=True,
+    help="List, move, settle and forget the sinks of Spark's queries.", no_args_is_help=True
 )
 app.add_typer(sinks, name="sinks")
 LedgerTopic = Annotated[

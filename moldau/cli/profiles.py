@@ -103,11 +103,7 @@ def list_profiles(as_json: AsJson = False) -> None:
     """List the profiles, and which one is in use."""
     current = os.environ.get(ENVIRONMENT, profile_in_use())
     rows = [
-        {
-            "profile": name,
-            "in_use": name == current,
-            SERVERS: read_profile(name).get(SERVERS),
-        }
+        {"profile": name, "in_use": name == current, SERVERS: read_profile(name).get(SERVERS)}
         for name in profile_names()
     ]
     if as_json:
@@ -127,8 +123,7 @@ def show(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The profile's name; without it, the one in use.",
-            autocompletion=complete_profiles,
+            help="The profile's name; without it, the one in use.", autocompletion=complete_profiles
         ),
     ] = None,
     secrets: Annotated[bool, "Show passwords, too."] = False,

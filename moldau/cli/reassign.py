@@ -60,10 +60,7 @@ from moldau.cli.reassignment import (
     write_assignment,
 )
 
-app = typer.Typer(
-    help="Move partitions to other brokers.",
-    no_args_is_help=True,
-)
+app = typer.Typer(help="Move partitions to other brokers.", no_args_is_help=True)
 
 Rollback = Annotated[Path | None, "Write the present replicas to this file, for going back."]
 SETTLE_S = 3.0

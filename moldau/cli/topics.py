@@ -532,8 +532,7 @@ def alter(
 def delete(
     access: ClusterAccess,
     names: Annotated[
-        list[str],
-        typer.Argument(help="The topics to delete.", autocompletion=complete_topics),
+        list[str], typer.Argument(help="The topics to delete.", autocompletion=complete_topics)
     ],
     if_exists: Annotated[bool, "Succeed if a topic does not exist."] = False,
 ) -> None:

@@ -198,10 +198,7 @@ def _format(wanted: _Wanted) -> TypedFormat | None:
         import msgpack
 
         return TypedFormat(
-            side,
-            name,
-            lambda value: _packed(msgpack, value),
-            lambda data: _unpacked(msgpack, data),
+            side, name, lambda value: _packed(msgpack, value), lambda data: _unpacked(msgpack, data)
         )
     if name not in FORMATS:
         known = FORMATS if wanted.topic is not None else (*FORMATS, ANY_SCHEMA)

@@ -597,9 +597,7 @@ def _http_keys() -> Iterator[ConfigKey]:
         if key.name.startswith("ssl.allow."):
             continue
         yield key._replace(
-            name=_HTTP + key.name,
-            scope=STATIC,
-            documentation=f"Our own: {key.documentation}",
+            name=_HTTP + key.name, scope=STATIC, documentation=f"Our own: {key.documentation}"
         )
 
 

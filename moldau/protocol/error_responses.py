@@ -196,8 +196,7 @@ def _delete_topics(request: DeleteTopicsRequest, failed: _Failed) -> _Fields:
 _reassigned: Final = _parts(
     *("topics", "responses", reassignment.ReassignableTopicResponse, "name"),
     below=_parts(
-        *("partitions", "partitions", reassignment.ReassignablePartitionResponse),
-        "partition_index",
+        *("partitions", "partitions", reassignment.ReassignablePartitionResponse), "partition_index"
     ),
 )
 _RESOURCE: Final = ("resource_type", "resource_name")

@@ -23,10 +23,7 @@ MIN_MAP_BYTES = 1024 * 1024
 ConfigValues = Mapping[str, Any]
 """A node's or topic's settings under Kafka's keys, each of its key's own type."""
 
-_CODEC_BY_NAME = {
-    "uncompressed": Codec.NONE,
-    **{codec.name.lower(): codec for codec in Codec},
-}
+_CODEC_BY_NAME = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -450,10 +450,7 @@ class PartitionCalls(AdminCalls):
         return await self._ask_replicas(replicas, ask)
 
     async def alter_replica_log_dirs(
-        self,
-        directories: Mapping[TopicPartitionReplica, str],
-        *,
-        timeout_ms: float | None = None,
+        self, directories: Mapping[TopicPartitionReplica, str], *, timeout_ms: float | None = None
     ) -> dict[TopicPartitionReplica, bool | KafkaError]:
         """Move replicas to other log directories of their brokers (KIP-113).
 

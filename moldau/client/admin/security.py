@@ -556,9 +556,7 @@ def _raise_first(answers: Iterable[BrokerError | None]) -> None:
         raise next((each for each in problems if not each.retriable), problems[0])
 
 
-def _entity(
-    entry: described_quotas.EntryData | altered_quotas.EntryDataResponse,
-) -> QuotaEntity:
+def _entity(entry: described_quotas.EntryData | altered_quotas.EntryDataResponse) -> QuotaEntity:
     return tuple((each.entity_type, each.entity_name) for each in entry.entity)
 
 

@@ -141,8 +141,7 @@ class TopicCalls(AdminCalls):
         check_several(names)
         wanted = list(names)
         request = DeleteTopicsRequest(
-            topics=[DeleteTopicState(name=name) for name in wanted],
-            timeout_ms=OPERATION_TIMEOUT_MS,
+            topics=[DeleteTopicState(name=name) for name in wanted], timeout_ms=OPERATION_TIMEOUT_MS
         )
         by_names = DeleteTopicsRequest(topic_names=wanted, timeout_ms=OPERATION_TIMEOUT_MS)
 

@@ -27,12 +27,7 @@ from moldau.addresses import canonical_address, network_of
 from moldau.broker.api.services import BrokerServices
 from moldau.node.http import collect, metrics, views
 from moldau.node.http.access import HttpAccess, HttpRefused
-from moldau.node.http.connections import (
-    ClientLines,
-    HttpConnection,
-    HttpConnections,
-    HttpLimits,
-)
+from moldau.node.http.connections import ClientLines, HttpConnection, HttpConnections, HttpLimits
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.runtime.loop_thread import LoopThread, call_on
 from moldau.runtime.network import Listener
