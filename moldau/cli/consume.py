@@ -93,9 +93,7 @@ Group = Annotated[
     ),
 ]
 FromBeginning = Annotated[
-    bool,
-    "--from-beginning",
-    "From the log's start; with a group, where it has committed nothing yet.",
+    bool, "From the log's start; with a group, where it has committed nothing yet."
 ]
 Timestamp = Annotated[
     str | None,

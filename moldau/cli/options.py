@@ -40,27 +40,18 @@ Calls = TypeVar("Calls", bound="AdminCalls")
 
 BootstrapServer = Annotated[
     str | None,
-    typer.Option(
-        "--bootstrap-server",
-        "-b",
-        help="HOST:PORT of one or more brokers, separated by commas.  [default: "
-        "MOLDAU_BOOTSTRAP_SERVER, the profile's, or localhost:9092]",
-        show_default=False,
-    ),
+    "--bootstrap-server -b",
+    "HOST:PORT of one or more brokers, separated by commas.  [default: MOLDAU_BOOTSTRAP_SERVER, "
+    "the profile's, or localhost:9092]",
 ]
 BootstrapController = Annotated[
-    str | None,
-    typer.Option(
-        help="HOST:PORT of one or more controllers, to ask instead of brokers.", show_default=False
-    ),
+    str | None, "HOST:PORT of one or more controllers, to ask instead of brokers."
 ]
 CommandConfig = Annotated[str | None, "A file of client properties, as for Kafka's tools."]
 ProfileName = Annotated[
     str | None,
     typer.Option(
-        "--profile",
         help="The profile to use (`moldau profile`); none: without one.",
-        show_default=False,
         autocompletion=complete_profiles,
     ),
 ]

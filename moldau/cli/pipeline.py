@@ -35,11 +35,7 @@ sinks = typer.Typer(
 )
 app.add_typer(sinks, name="sinks")
 LedgerTopic = Annotated[
-    str | None,
-    typer.Option(
-        help="Where the sinks keep their decisions.  [default: moldau-spark-ledger]",
-        show_default=False,
-    ),
+    str | None, "Where the sinks keep their decisions.  [default: moldau-spark-ledger]"
 ]
 SinkId = Annotated[str, typer.Argument(help="The sink's id, as `list` shows it.")]
 
@@ -295,11 +291,7 @@ def forget_one(
     options: dict[str, str],
     sink_id: SinkId,
     query: Annotated[
-        str | None,
-        typer.Option(
-            help="Only this query, as `list` and errors name it.  [default: all of the sink]",
-            show_default=False,
-        ),
+        str | None, "Only this query, as `list` and errors name it.  [default: all of the sink]"
     ] = None,
 ) -> None:
     """Settle a sink, and forget what is known of it.

@@ -68,12 +68,7 @@ ExecutedJson = Annotated[Path | None, "The file that was given to `execute`."]
 PreserveThrottles = Annotated[bool, "--preserve-throttles", "Do not remove throttles."]
 Interval = Annotated[float, Within(MIN_INTERVAL_S), "Seconds between two updates of --wait."]
 WaitTimeoutMs = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Stop waiting after this many milliseconds; the moves go on.",
-        show_default=False,
-    ),
+    int | None, Within(1), "Stop waiting after this many milliseconds; the moves go on."
 ]
 
 

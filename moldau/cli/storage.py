@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Config = Annotated[
-    str, typer.Option("--config", "-c", help="The node's server.properties.", show_default=False)
-]
+Config = Annotated[str, "--config -c", "The node's server.properties."]
 
 
 @app.command("random-uuid")
