@@ -20,26 +20,13 @@ from moldau.client.cluster.cluster_client import EndpointType
 from moldau.client.errors import InvalidRequest, error_for, raise_for
 from moldau.config.definition import ConfigSource
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p32_describe_configs as described_configs
+from moldau.protocol.messages import p44_incremental_alter_configs as altered_configs
 from moldau.protocol.messages import p54_end_quorum_epoch as end_quorum_epoch
 from moldau.protocol.messages import p55_describe_quorum as describe_quorum
+from moldau.protocol.messages import p57_update_features as updated_features
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
-from moldau.protocol.messages.p32_describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-)
 from moldau.protocol.messages.p35_describe_log_dirs import DescribeLogDirsRequest
-from moldau.protocol.messages.p44_incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    ConfigOperation,
-    IncrementalAlterConfigsRequest,
-)
-from moldau.protocol.messages.p57_update_features import (
-    FeatureUpdateKey,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.messages.p74_list_config_resources import ListConfigResourcesRequest
@@ -111,7 +98,7 @@ class ConfigChange:
 
     name: str
     value: str | None
-    operation: ConfigOperation = ConfigOperation.SET
+    operation: altered_configs.ConfigOperation = altered_configs.ConfigOperation.SET
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,9 +261,9 @@ class ClusterCalls(AdminCalls):
         async def ask(
             node_id: int | None, group: list[ConfigResource]
         ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-            request = DescribeConfigsRequest(
+            request = described_configs.DescribeConfigsRequest(
                 resources=[
-                    DescribeConfigsResource(
+                    described_configs.DescribeConfigsResource(
                         resource_type=resource.resource_type,
                         resource_name=resource.name,
                         configuration_keys=None,
@@ -316,13 +303,13 @@ class ClusterCalls(AdminCalls):
         began_ms = self._client.clock.monotonic_ms()
 
         async def ask(node_id: int | None, group: list[ConfigResource]) -> dict[None, None]:
-            request = IncrementalAlterConfigsRequest(
+            request = altered_configs.IncrementalAlterConfigsRequest(
                 resources=[
-                    AlterConfigsResource(
+                    altered_configs.AlterConfigsResource(
                         resource_type=resource.resource_type,
                         resource_name=resource.name,
                         configs=[
-                            AlterableConfig(
+                            altered_configs.AlterableConfig(
                                 name=change.name,
                                 config_operation=change.operation,
                                 value=change.value,
@@ -437,10 +424,10 @@ class ClusterCalls(AdminCalls):
         Raises:
             BrokerError: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED, …
         """
-        request = UpdateFeaturesRequest(
+        request = updated_features.UpdateFeaturesRequest(
             timeout_ms=OPERATION_TIMEOUT_MS,
             feature_updates=[
-                FeatureUpdateKey(
+                updated_features.FeatureUpdateKey(
                     feature=name,
                     max_version_level=update.level,
                     allow_downgrade=False,
@@ -451,7 +438,7 @@ class ClusterCalls(AdminCalls):
             validate_only=validate_only,
         )
 
-        def read(response: UpdateFeaturesResponse) -> None:
+        def read(response: updated_features.UpdateFeaturesResponse) -> None:
             for result in response.results:
                 raise_for(result.error_code, result.error_message, f"feature {result.feature}")
 
@@ -628,7 +615,7 @@ def _by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[Confi
     return groups
 
 
-def _entry(entry: DescribeConfigsResourceResult) -> ConfigEntry:
+def _entry(entry: described_configs.DescribeConfigsResourceResult) -> ConfigEntry:
     return ConfigEntry(
         entry.name,
         entry.value,

@@ -36,20 +36,11 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p02_list_offsets as offsets
 from moldau.protocol.messages import p21_delete_records as deletion
 from moldau.protocol.messages import p34_alter_replica_log_dirs as log_dirs
+from moldau.protocol.messages import p35_describe_log_dirs as described_dirs
+from moldau.protocol.messages import p43_elect_leaders as elected
 from moldau.protocol.messages import p45_alter_partition_reassignments as reassigning
 from moldau.protocol.messages import p46_list_partition_reassignments as reassigned
 from moldau.protocol.messages import p61_describe_producers as producers
-from moldau.protocol.messages.p35_describe_log_dirs import (
-    DescribableLogDirTopic,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-)
-from moldau.protocol.messages.p43_elect_leaders import (
-    ElectionType,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    TopicPartitions,
-)
 from moldau.protocol.schema import AnyRequest
 from moldau.protocol.types import TopicPartition, by_topic
 from moldau.runtime.connection import UnsupportedByPeer
@@ -251,7 +242,7 @@ class PartitionCalls(AdminCalls):
 
     async def elect_leaders(
         self,
-        election_type: ElectionType,
+        election_type: elected.ElectionType,
         partitions: Collection[TopicPartition] | None = None,
         *,
         timeout_ms: float | None = None,
@@ -264,18 +255,20 @@ class PartitionCalls(AdminCalls):
             partitions: None for all; then only those that needed an election are in the answer.
         """
         check_several(partitions)
-        request = ElectLeadersRequest(
+        request = elected.ElectLeadersRequest(
             election_type=election_type,
             topic_partitions=None
             if partitions is None
             else [
-                TopicPartitions(topic=name, partitions=indexes)
+                elected.TopicPartitions(topic=name, partitions=indexes)
                 for name, indexes in by_topic(sorted(partitions)).items()
             ],
             timeout_ms=OPERATION_TIMEOUT_MS,
         )
 
-        def read(response: ElectLeadersResponse) -> dict[TopicPartition, BrokerError | None]:
+        def read(
+            response: elected.ElectLeadersResponse,
+        ) -> dict[TopicPartition, BrokerError | None]:
             outcome = {}
             for topic in response.replica_election_results:
                 for result in topic.partition_result:
@@ -403,11 +396,13 @@ class PartitionCalls(AdminCalls):
             broker_id: int, wanted: list[TopicPartition]
         ) -> Mapping[TopicPartition, ReplicaLog]:
             topics = [
-                DescribableLogDirTopic(topic=topic, partitions=indexes)
+                described_dirs.DescribableLogDirTopic(topic=topic, partitions=indexes)
                 for topic, indexes in by_topic(wanted).items()
             ]
             response = await self._client.ask_node(
-                broker_id, DescribeLogDirsRequest(topics=topics), timeout_ms=timeout_ms
+                broker_id,
+                described_dirs.DescribeLogDirsRequest(topics=topics),
+                timeout_ms=timeout_ms,
             )
             raise_for(response.error_code, None, f"log directories of broker {broker_id}")
             return _replica_logs(response)
@@ -594,7 +589,9 @@ def _producers(entry: producers.PartitionResponse) -> list[ProducerState]:
     ]
 
 
-def _replica_logs(response: DescribeLogDirsResponse) -> dict[TopicPartition, ReplicaLog]:
+def _replica_logs(
+    response: described_dirs.DescribeLogDirsResponse,
+) -> dict[TopicPartition, ReplicaLog]:
     """Logs by partition; for one that moves between directories with its future directory."""
     current: dict[TopicPartition, tuple[str, int, int]] = {}
     future: dict[TopicPartition, tuple[str, int]] = {}

@@ -22,38 +22,16 @@ from moldau.client.admin.calls import (
 from moldau.client.errors import BrokerError, InvalidRequest, KafkaError
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p29_describe_acls as described_acls
+from moldau.protocol.messages import p30_create_acls as created_acls
+from moldau.protocol.messages import p31_delete_acls as deleted_acls
+from moldau.protocol.messages import p38_create_delegation_token as created_token
+from moldau.protocol.messages import p39_renew_delegation_token as renewed_token
+from moldau.protocol.messages import p40_expire_delegation_token as expired_token
 from moldau.protocol.messages import p48_describe_client_quotas as described_quotas
 from moldau.protocol.messages import p49_alter_client_quotas as altered_quotas
 from moldau.protocol.messages import p50_describe_user_scram_credentials as described_scram
 from moldau.protocol.messages import p51_alter_user_scram_credentials as altered_scram
-from moldau.protocol.messages.p29_describe_acls import (
-    AclDescription,
-    DescribeAclsRequest,
-    DescribeAclsResource,
-)
-from moldau.protocol.messages.p30_create_acls import (
-    AclCreation,
-    CreateAclsRequest,
-    CreateAclsResponse,
-)
-from moldau.protocol.messages.p31_delete_acls import (
-    DeleteAclsFilter,
-    DeleteAclsMatchingAcl,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-)
-from moldau.protocol.messages.p38_create_delegation_token import (
-    CreateDelegationTokenRequest,
-    TokenPrincipal,
-)
-from moldau.protocol.messages.p39_renew_delegation_token import (
-    RenewDelegationTokenRequest,
-    RenewDelegationTokenResponse,
-)
-from moldau.protocol.messages.p40_expire_delegation_token import (
-    ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
-)
 from moldau.protocol.messages.p41_describe_delegation_token import DescribeDelegationTokenRequest
 from moldau.protocol.scram import (
     LEAST_ITERATIONS,
@@ -169,7 +147,7 @@ class DelegationToken:
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
-Filter = TypeVar("Filter", DescribeAclsRequest, DeleteAclsFilter)
+Filter = TypeVar("Filter", described_acls.DescribeAclsRequest, deleted_acls.DeleteAclsFilter)
 
 
 class SecurityCalls(AdminCalls):
@@ -185,7 +163,7 @@ class SecurityCalls(AdminCalls):
         Raises:
             BrokerError: SECURITY_DISABLED where the brokers have no authorizer.
         """
-        request = _filter(DescribeAclsRequest, acl_filter or AclFilter())
+        request = _filter(described_acls.DescribeAclsRequest, acl_filter or AclFilter())
         resources = await self._ask_any(
             request, lambda response: response.resources, "describe ACLs", timeout_ms
         )
@@ -204,9 +182,9 @@ class SecurityCalls(AdminCalls):
         check_kind(wanted, AclBinding)
         for each in wanted:
             _refuse_open(each)
-        request = CreateAclsRequest(
+        request = created_acls.CreateAclsRequest(
             creations=[
-                AclCreation(
+                created_acls.AclCreation(
                     resource_type=each.resource_type,
                     resource_name=each.resource_name,
                     resource_pattern_type=each.pattern_type,
@@ -219,7 +197,7 @@ class SecurityCalls(AdminCalls):
             ]
         )
 
-        def read(response: CreateAclsResponse) -> None:
+        def read(response: created_acls.CreateAclsResponse) -> None:
             _raise_first(
                 problem_of(result.error_code, result.error_message, f"create {binding}")
                 for binding, result in zip(wanted, response.results, strict=True)
@@ -237,10 +215,12 @@ class SecurityCalls(AdminCalls):
         """
         check_several(filters)
         check_kind(filters, AclFilter)
-        request = DeleteAclsRequest(filters=[_filter(DeleteAclsFilter, each) for each in filters])
+        request = deleted_acls.DeleteAclsRequest(
+            filters=[_filter(deleted_acls.DeleteAclsFilter, each) for each in filters]
+        )
         gone: dict[AclBinding, None] = {}
 
-        def read(response: DeleteAclsResponse) -> list[AclBinding]:
+        def read(response: deleted_acls.DeleteAclsResponse) -> list[AclBinding]:
             problems = []
             for result in response.filter_results:
                 problems.append(problem_of(result.error_code, result.error_message, "delete ACLs"))
@@ -429,7 +409,7 @@ class SecurityCalls(AdminCalls):
         """
         check_several(renewers)
         owner_type, owner_name = (None, None) if owner is None else _principal(owner)
-        request = CreateDelegationTokenRequest(
+        request = created_token.CreateDelegationTokenRequest(
             owner_principal_type=owner_type,
             owner_principal_name=owner_name,
             renewers=_principals(renewers),
@@ -459,14 +439,18 @@ class SecurityCalls(AdminCalls):
         self, hmac: bytes, *, renew_period_ms: int = -1, timeout_ms: float | None = None
     ) -> int:
         """Prolong a token; returns its new end in ms since 1970. -1: the brokers' default."""
-        request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=renew_period_ms)
+        request = renewed_token.RenewDelegationTokenRequest(
+            hmac=hmac, renew_period_ms=renew_period_ms
+        )
         return await self._ask_controller(request, _end, "renew delegation token", timeout_ms)
 
     async def expire_delegation_token(
         self, hmac: bytes, *, expiry_period_ms: int = -1, timeout_ms: float | None = None
     ) -> int:
         """End a token so many ms from now, at once when negative; returns its end."""
-        request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=expiry_period_ms)
+        request = expired_token.ExpireDelegationTokenRequest(
+            hmac=hmac, expiry_time_period_ms=expiry_period_ms
+        )
         return await self._ask_controller(request, _end, "expire delegation token", timeout_ms)
 
     async def describe_delegation_tokens(
@@ -495,7 +479,10 @@ class SecurityCalls(AdminCalls):
         ]
 
 
-def _end(response: RenewDelegationTokenResponse | ExpireDelegationTokenResponse) -> int:
+def _end(
+    response: renewed_token.RenewDelegationTokenResponse
+    | expired_token.ExpireDelegationTokenResponse,
+) -> int:
     return response.expiry_timestamp_ms
 
 
@@ -512,8 +499,8 @@ def _filter(kind: type[Filter], wanted: AclFilter) -> Filter:
 
 
 def _binding(
-    resource: DescribeAclsResource | DeleteAclsMatchingAcl,
-    acl: AclDescription | DeleteAclsMatchingAcl,
+    resource: described_acls.DescribeAclsResource | deleted_acls.DeleteAclsMatchingAcl,
+    acl: described_acls.AclDescription | deleted_acls.DeleteAclsMatchingAcl,
 ) -> AclBinding:
     return AclBinding(
         _known(AclResourceType, resource.resource_type),
@@ -573,9 +560,9 @@ def _salted(each: ScramUpsertion) -> altered_scram.ScramCredentialUpsertion:
     )
 
 
-def _principals(texts: Iterable[str]) -> list[TokenPrincipal]:
+def _principals(texts: Iterable[str]) -> list[created_token.TokenPrincipal]:
     return [
-        TokenPrincipal(principal_type=kind, principal_name=name)
+        created_token.TokenPrincipal(principal_type=kind, principal_name=name)
         for kind, name in map(_principal, texts)
     ]
 
