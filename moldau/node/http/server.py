@@ -27,7 +27,13 @@ from moldau.addresses import canonical_address, network_of
 from moldau.broker.api.services import BrokerServices
 from moldau.node.http import collect, metrics, views
 from moldau.node.http.access import HttpAccess, HttpRefused
-from moldau.node.http.connections import ClientLines, HttpConnection, HttpConnections, HttpLimits
+from moldau.node.http.connections import (
+    ClientLines,
+    HttpConnection,
+    HttpConnections,
+    HttpLimits,
+    begin,
+)
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.runtime.loop_thread import LoopThread, call_on
 from moldau.runtime.network import Listener
@@ -192,7 +198,7 @@ class HttpListener:
             await self._runner.cleanup()
         await self._access.close()
         if self._connections is not None:
-            self._connections.lines.close()
+            self._connections.close()
 
     def _application(self) -> web.Application:
         application = web.Application(middlewares=[self._admit])
@@ -322,9 +328,7 @@ async def _receive(
     """Begin with a request whose headers have come. Nothing is expected (RFC 9110, section 10.1.1):
     no page takes a body.
     """
-    connection = request.protocol
-    assert isinstance(connection, HttpConnection), "made by this listener"
-    connection.begin_request()
+    begin(request)
     if "Expect" in request.headers:
         return _json({"error": "no expectation is met"}, 417)
     return await handle(request)
