@@ -12,12 +12,11 @@ from moldau import client
 from moldau.cli.completion import complete_brokers
 from moldau.cli.options import AsJson, ClusterAccess, cluster_command, registered_broker
 from moldau.cli.output import fail, print_json, print_table, say, size_text, warn
+from moldau.cli.parameters import Within
 from moldau.client.admin.cluster import ClusterCalls
 
 app = typer.Typer()
-BrokerId = Annotated[
-    int, typer.Argument(min=0, help="The broker's id.", autocompletion=complete_brokers)
-]
+BrokerId = Annotated[int, Within(0), complete_brokers, "The broker's id."]
 
 
 @cluster_command(app, "list")

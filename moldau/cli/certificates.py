@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Where --secure has made the cluster.")
-]
+Directory = Annotated[Path, "DIR", "Where --secure has made the cluster."]
 Days = Annotated[int | None, Within(1, 3650), "How long it is valid (365)."]
 COLUMNS: Final = ["name", "subject", "signed_by", "hosts", "expires", "days_left"]
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -65,9 +63,7 @@ def show(directory: Directory, as_json: Annotated[bool, "--json", "Print JSON."]
 @app.command("renew")
 def renew(
     directory: Directory,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="As `show` has them.")
-    ] = None,
+    names: Annotated[list[str] | None, "[NAME]...", "As `show` has them."] = None,
     days: Days = None,
 ) -> None:
     """Give nodes and clients new keys and certificates.
@@ -118,7 +114,7 @@ def rotate_authority(directory: Directory, days: Days = None) -> None:
 @app.command("create")
 def create(
     directory: Directory,
-    name: Annotated[str, typer.Argument(help="The client's user name, or the node's name.")],
+    name: Annotated[str, "The client's user name, or the node's name."],
     node: Annotated[bool, "For a node that joins; it may do all that nodes may."] = False,
     host: Annotated[list[str] | None, "A node's host name or address; may be repeated."] = None,
     days: Days = None,

@@ -17,9 +17,7 @@ from moldau.client.admin.cluster import BROKER_RESOURCES, ClusterCalls
 from moldau.text import did_you_mean
 
 app = typer.Typer()
-Entity = Annotated[
-    str, typer.Argument(help="A topic, or a broker's id ('' for the default of all brokers).")
-]
+Entity = Annotated[str, "A topic, or a broker's id ('' for the default of all brokers)."]
 
 
 class EntityType(StrEnum):

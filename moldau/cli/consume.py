@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, NamedTuple
 
-import typer
-
 from moldau.cli.client_settings import client_properties, unused_settings_told
 from moldau.cli.completion import complete_groups, complete_topics
 from moldau.cli.options import (
@@ -78,19 +76,13 @@ if TYPE_CHECKING:
 
 Topics = Annotated[
     list[str],
-    typer.Argument(
-        metavar="TOPIC…",
-        autocompletion=complete_topics,
-        help="Topics; what cannot be a name, such as '^a', is a regular expression.",
-    ),
+    "TOPIC…",
+    complete_topics,
+    "Topics; what cannot be a name, such as '^a', is a regular expression.",
 ]
 Regex = Annotated[bool, "--regex -r", "Take every TOPIC for an expression."]
 Group = Annotated[
-    str | None,
-    typer.Option(
-        help="Share partitions with the group's members; commit what is read.",
-        autocompletion=complete_groups,
-    ),
+    str | None, complete_groups, "Share partitions with the group's members; commit what is read."
 ]
 FromBeginning = Annotated[
     bool, "From the log's start; with a group, where it has committed nothing yet."

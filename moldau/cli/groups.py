@@ -280,9 +280,7 @@ def _print_states(found: Iterable[DescribedGroup], verbose: bool) -> None:
 @cluster_command(app, "delete-offsets")
 def delete_offsets(
     access: ClusterAccess,
-    group_id: Annotated[
-        str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=complete_groups)
-    ],
+    group_id: Annotated[str, "GROUP", complete_groups, "The group."],
     topics: Topics = None,
 ) -> None:
     """Delete committed offsets of topics that no member reads."""

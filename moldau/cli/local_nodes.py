@@ -62,7 +62,7 @@ def server() -> None:
 
 @server_app.command("start")
 def start(
-    config: Annotated[str, typer.Argument(help="The node's server.properties.")],
+    config: Annotated[str, "The node's server.properties."],
     override: Annotated[list[str] | None, "KEY=VALUE; may be repeated."] = None,
 ) -> None:
     """Run one node until SIGTERM or Ctrl-C."""
@@ -73,7 +73,7 @@ def start(
 
 
 @server_app.command("health")
-def health(config: Annotated[str, typer.Argument(help="The node's server.properties.")]) -> None:
+def health(config: Annotated[str, "The node's server.properties."]) -> None:
     """Ask a node on this machine whether its event loops run.
 
     The status is 0 if so. It needs no network, but the key moldau.health.socket.
@@ -103,9 +103,7 @@ def become_node(arguments: list[str]) -> NoReturn:
 
 
 def bootstrap(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A new or empty directory for all nodes.")
-    ],
+    directory: Annotated[Path, "DIR", "A new or empty directory for all nodes."],
     controllers: Annotated[int, HOW_MANY_VOTE] = 3,
     brokers: Annotated[int, HOW_MANY_SERVE] = 3,
     host: Annotated[str, "The address that all of them listen on."] = LOCALHOST,

@@ -41,8 +41,7 @@ class Decode(StrEnum):
 @app.command("dump")
 def dump(
     files: Annotated[
-        list[str],
-        typer.Argument(help="Log files, indexes, snapshots, checkpoints, or directories of these."),
+        list[str], "Log files, indexes, snapshots, checkpoints, or directories of these."
     ],
     deep: Annotated[bool, "Print each record, not only batches."] = False,
     print_data: Annotated[bool, "Print keys, values and headers (implies --deep)."] = False,
@@ -91,7 +90,7 @@ def _dump_one(path: str, options: DumpOptions, as_json: bool, bar: ProgressBar) 
 
 @app.command("verify")
 def verify(
-    directory: Annotated[str, typer.Argument(help="A log directory, or one partition's.")],
+    directory: Annotated[str, "A log directory, or one partition's."],
     deep: Annotated[bool, "Unpack every batch and check its records too."] = False,
     as_json: Annotated[bool, "--json", "Print JSON."] = False,
 ) -> None:

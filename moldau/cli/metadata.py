@@ -22,10 +22,8 @@ app = typer.Typer()
 
 Source = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE-OR-DIR",
-        help="A segment (.log), a snapshot (.checkpoint), or a directory with a metadata log.",
-    ),
+    "FILE-OR-DIR",
+    "A segment (.log), a snapshot (.checkpoint), or a directory with a metadata log.",
 ]
 
 

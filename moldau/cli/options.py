@@ -49,11 +49,7 @@ BootstrapController = Annotated[
 ]
 CommandConfig = Annotated[str | None, "A file of client properties, as for Kafka's tools."]
 ProfileName = Annotated[
-    str | None,
-    typer.Option(
-        help="The profile to use (`moldau profile`); none: without one.",
-        autocompletion=complete_profiles,
-    ),
+    str | None, complete_profiles, "The profile to use (`moldau profile`); none: without one."
 ]
 AsJson = Annotated[bool, "--json", "Print JSON instead of a table."]
 TimeoutMs = Annotated[int, Within(1), "Give up after this many milliseconds."]
@@ -66,25 +62,17 @@ Properties = Annotated[
 ]
 Targets = Annotated[
     list[str] | None,
-    typer.Argument(
-        autocompletion=complete_topics,
-        metavar="[TOPIC[:PARTITION]]…",
-        help="Partitions; a topic's name alone means all its partitions.",
-    ),
+    "[TOPIC[:PARTITION]]…",
+    complete_topics,
+    "Partitions; a topic's name alone means all its partitions.",
 ]
 Target = tuple[str, int | None]
-GroupIds = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[GROUP]…", help="Groups.", autocompletion=complete_groups),
-]
+GroupIds = Annotated[list[str] | None, "[GROUP]…", complete_groups, "Groups."]
 AllGroups = Annotated[bool, "--all-groups", "Every group of the cluster."]
 Topics = Annotated[
     list[str] | None,
-    typer.Option(
-        "--topic",
-        metavar="TOPIC[:PARTITION,…]",
-        help="A topic, or some of its partitions; may be repeated.",
-    ),
+    "--topic TOPIC[:PARTITION,…]",
+    "A topic, or some of its partitions; may be repeated.",
 ]
 
 

@@ -1,10 +1,14 @@
-"""The short form of a command's options, and what the framework takes in its place.
+"""The short form of a command's parameters, and what the framework takes in its place.
 
+    names: Annotated[list[str], "TOPIC…", complete_topics, "The topics to delete."],
+    owner: Annotated[str | None, "--owner User:NAME", "For this user; by default your own."] = None,
     watch: Annotated[bool, "--watch -w", "Show it again and again, until Ctrl-C."] = False,
     interval: Annotated[float, Within(0.1), "Seconds between two updates of --watch."] = 2.0,
 
-Behind the type come the option's names, its bounds and its help. Without names it has that of its
-parameter, and a flag has no form that begins with `--no-`.
+Behind the type comes how usage shows it: an option's names and what its value is like, or what an
+argument is like; then bounds, a function that completes its words, and its help. What is left out
+follows from the parameter: an option has its name, a flag has no form that begins with `--no-`, and
+what has no default is an argument.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ class Within(NamedTuple):
 
 
 def spell_out(tree: typer.Typer) -> None:
-    """Have the framework's form of all options in a tree of commands."""
+    """Have the framework's form of all parameters in a tree of commands."""
     for each in tree.registered_commands:
         if (command := each.callback) is not None:
             short = signature(command, eval_str=True)
@@ -39,14 +43,19 @@ def _spelled_out(parameter: Parameter) -> Parameter:
     if get_origin(parameter.annotation) is not Annotated:
         return parameter
     kind, *facts = get_args(parameter.annotation)
-    words = [fact for fact in facts if isinstance(fact, str)]
-    if not words:
+    texts = [fact for fact in facts if isinstance(fact, str)]
+    if not texts:
         return parameter
-    *names, text = words
-    bounds: dict[str, Any] = {}
+    *usage, said = texts
+    words = usage[0].split() if usage else []
+    names = [word for word in words if word.startswith("-")]
+    more: dict[str, Any] = {"help": said, "metavar": " ".join(words[len(names) :]) or None}
     for fact in facts:
         if isinstance(fact, Within):
-            bounds = fact._asdict()
-    decls = names[0].split() if names else [f"--{parameter.name.replace('_', '-')}"]
-    option = typer.Option(*decls, help=text, **bounds)
-    return parameter.replace(annotation=Annotated[kind, option])
+            more |= fact._asdict()
+        elif callable(fact):
+            more["autocompletion"] = fact
+    if not names and (words or parameter.default is Parameter.empty):
+        return parameter.replace(annotation=Annotated[kind, typer.Argument(**more)])
+    names = names or [f"--{parameter.name.replace('_', '-')}"]
+    return parameter.replace(annotation=Annotated[kind, typer.Option(*names, **more)])

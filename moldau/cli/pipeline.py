@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-File = Annotated[Path, typer.Argument(help="The pipelines, in YAML (docs/spark.md).")]
+File = Annotated[Path, "The pipelines, in YAML (docs/spark.md)."]
 sinks = typer.Typer(
     help="List, move, settle and forget the sinks of Spark's queries.", no_args_is_help=True
 )
@@ -37,7 +37,7 @@ app.add_typer(sinks, name="sinks")
 LedgerTopic = Annotated[
     str | None, "Where the sinks keep their decisions.  [default: moldau-spark-ledger]"
 ]
-SinkId = Annotated[str, typer.Argument(help="The sink's id, as `list` shows it.")]
+SinkId = Annotated[str, "The sink's id, as `list` shows it."]
 
 
 @app.command("run")
@@ -257,7 +257,7 @@ def list_all(options: dict[str, str], as_json: AsJson = False) -> None:
 def move_one(
     options: dict[str, str],
     sink_id: SinkId,
-    new_id: Annotated[str, typer.Argument(help="The id under which its query goes on.")],
+    new_id: Annotated[str, "The id under which its query goes on."],
 ) -> None:
     """Give a sink another id.
 

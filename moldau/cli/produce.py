@@ -20,8 +20,6 @@ from io import BufferedIOBase
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
-import typer
-
 from moldau.cli.client_settings import client_properties, unused_settings_told
 from moldau.cli.completion import complete_topics
 from moldau.cli.options import (
@@ -73,11 +71,8 @@ LOOK_EVERY_COUNT: Final = 1_024
 TOPIC_LOOK_S: Final = 0.5
 """After so long a topic is looked for again: not every broker may know one that is just created."""
 DEFAULTS: Final = {"client.id": "moldau-produce"}
-Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)]
-Files = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[FILE]…", help="Read these; - or none: the standard input."),
-]
+Topic = Annotated[str, complete_topics, "The topic."]
+Files = Annotated[list[str] | None, "[FILE]…", "Read these; - or none: the standard input."]
 KeySeparator = Annotated[
     str | None, "Text: what divides key and value (\\t is a tab); without it, no keys."
 ]

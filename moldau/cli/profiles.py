@@ -39,12 +39,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ESCAPED: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 
 app = typer.Typer()
-Name = Annotated[str, typer.Argument(help="The profile's name.", autocompletion=complete_profiles)]
+Name = Annotated[str, complete_profiles, "The profile's name."]
 Settings = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[KEY[=VALUE]]…", help="Client properties; KEY alone asks for a value, unseen."
-    ),
+    list[str] | None, "[KEY[=VALUE]]…", "Client properties; KEY alone asks for a value, unseen."
 ]
 
 
@@ -171,9 +168,7 @@ def create(
 def set_properties(
     name: Name,
     settings: Settings = None,
-    unset: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Remove this one; may be repeated.")
-    ] = None,
+    unset: Annotated[list[str] | None, "--unset KEY", "Remove this one; may be repeated."] = None,
 ) -> None:
     """Change properties of a profile."""
     properties = read_profile(name)

@@ -171,8 +171,7 @@ def remove_controller(
 
 @cluster_command(app, "transfer-leader", controllers=True)
 def transfer_leader(
-    access: ClusterAccess,
-    node_id: Annotated[int, typer.Argument(metavar="NODE", help="The voter that is to lead.")],
+    access: ClusterAccess, node_id: Annotated[int, "NODE", "The voter that is to lead."]
 ) -> None:
     """Make another voter the leader of the quorum.
 

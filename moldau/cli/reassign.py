@@ -78,16 +78,12 @@ class Wanted:
 
     targets: Targets = None
     brokers: Annotated[
-        str | None,
-        typer.Option(metavar="ID,ID,…", help="The brokers to use; by default all that serve."),
+        str | None, "--brokers ID,ID,…", "The brokers to use; by default all that serve."
     ] = None
     without: Annotated[
-        str | None,
-        typer.Option(metavar="ID,ID,…", help="Brokers not to use, for instance to empty them."),
+        str | None, "--without ID,ID,…", "Brokers not to use, for instance to empty them."
     ] = None
-    racks: Annotated[
-        str | None, typer.Option(metavar="RACK,RACK,…", help="Use brokers in these racks only.")
-    ] = None
+    racks: Annotated[str | None, "--racks RACK,RACK,…", "Use brokers in these racks only."] = None
     replication_factor: Annotated[
         int | None, Within(1), "How many replicas; by default as many as now."
     ] = None
@@ -284,8 +280,7 @@ def execute(
     access: ClusterAccess,
     wanted: Wanted,
     replicas: Annotated[
-        str | None,
-        typer.Option(metavar="ID,ID,…", help="The brokers to move to, the preferred leader first."),
+        str | None, "--replicas ID,ID,…", "The brokers to move to, the preferred leader first."
     ] = None,
     throttle: Annotated[
         int | None, "Bytes per second that each broker may send and receive for the moves."

@@ -53,12 +53,8 @@ def format_command(
     standalone: Annotated[bool, "--standalone -s", "This node is the only voter."] = False,
     initial_controllers: Annotated[
         str | None,
-        typer.Option(
-            "--initial-controllers",
-            "-I",
-            metavar="ID@HOST:PORT:DIRECTORYID,…",
-            help="The first voters; the same for all nodes.",
-        ),
+        "--initial-controllers -I ID@HOST:PORT:DIRECTORYID,…",
+        "The first voters; the same for all nodes.",
     ] = None,
     no_initial_controllers: Annotated[
         bool, "--no-initial-controllers -N", "This node joins a running quorum."
@@ -72,12 +68,8 @@ def format_command(
     ] = False,
     add_scram: Annotated[
         list[str] | None,
-        typer.Option(
-            "--add-scram",
-            "-S",
-            metavar="MECHANISM=[name=NAME,password=…]",
-            help="A first user for SASL/SCRAM; may be repeated.",
-        ),
+        "--add-scram -S MECHANISM=[name=NAME,password=…]",
+        "A first user for SASL/SCRAM; may be repeated.",
     ] = None,
 ) -> None:
     """Format a node's log directories for its cluster.

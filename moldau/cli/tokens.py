@@ -18,19 +18,15 @@ from moldau.client.admin.security import DelegationToken, SecurityCalls
 
 app = typer.Typer()
 COLUMNS = ["id", "owner", "requester", "renewers", "issued", "expires", "ends"]
-TokenId = Annotated[str, typer.Argument(help="The token's id, as list shows it.")]
+TokenId = Annotated[str, "The token's id, as list shows it."]
 
 
 @cluster_command(app, "create")
 def create(
     access: ClusterAccess,
-    owner: Annotated[
-        str | None,
-        typer.Option("--owner", metavar="User:NAME", help="For this user; by default your own."),
-    ] = None,
+    owner: Annotated[str | None, "--owner User:NAME", "For this user; by default your own."] = None,
     renewer: Annotated[
-        list[str] | None,
-        typer.Option("--renewer", metavar="User:NAME", help="Who may renew it; may be repeated."),
+        list[str] | None, "--renewer User:NAME", "Who may renew it; may be repeated."
     ] = None,
     max_lifetime_ms: Annotated[int, "No renewal beyond it; -1: the brokers' own."] = -1,
     as_json: AsJson = False,
@@ -57,8 +53,7 @@ def create(
 def list_tokens(
     access: ClusterAccess,
     owner: Annotated[
-        list[str] | None,
-        typer.Option("--owner", metavar="User:NAME", help="Of this user; may be repeated."),
+        list[str] | None, "--owner User:NAME", "Of this user; may be repeated."
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -55,7 +55,7 @@ UNCLEAN_WARNING = (
     "these are then lost on all replicas"
 )
 app = typer.Typer()
-Name = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete_topics)]
+Name = Annotated[str, complete_topics, "The topic's name."]
 
 
 class Only(Enum):
@@ -531,9 +531,7 @@ def alter(
 @cluster_command(app, "delete")
 def delete(
     access: ClusterAccess,
-    names: Annotated[
-        list[str], typer.Argument(help="The topics to delete.", autocompletion=complete_topics)
-    ],
+    names: Annotated[list[str], complete_topics, "The topics to delete."],
     if_exists: Annotated[bool, "Succeed if a topic does not exist."] = False,
 ) -> None:
     """Delete topics and everything in them."""

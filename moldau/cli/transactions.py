@@ -33,13 +33,8 @@ from moldau.protocol.errors import ErrorCode
 MINUTE_MS = 60_000
 MAX_PRODUCER_EPOCH = 2**15 - 1
 app = typer.Typer()
-TransactionalIds = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="ID…", help="Transactional ids.", autocompletion=complete_transactional_ids
-    ),
-]
-Partition = Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="The partition.")]
+TransactionalIds = Annotated[list[str], "ID…", complete_transactional_ids, "Transactional ids."]
+Partition = Annotated[str, "TOPIC:PARTITION", "The partition."]
 BrokerId = Annotated[int | None, Within(0), "Ask the replica on this broker, not the leader."]
 
 

@@ -26,7 +26,7 @@ from moldau.client.admin.security import (
 
 app = typer.Typer()
 COLUMNS = ["user", "mechanism", "iterations"]
-Name = Annotated[str, typer.Argument(help="The user's name.")]
+Name = Annotated[str, "The user's name."]
 
 
 class Mechanism(StrEnum):

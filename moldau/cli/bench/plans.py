@@ -14,7 +14,7 @@ import typer
 
 from moldau.cli.parameters import Within
 
-Topic = Annotated[str, typer.Argument(help="An existing topic.")]
+Topic = Annotated[str, "An existing topic."]
 RecordBytes = Annotated[int, Within(1, 100_000_000), "Bytes of each value."]
 ReplicationFactor = Annotated[
     int, "Replicas of the topic that is created; -1: the brokers' default."
