@@ -22,7 +22,7 @@ struct to the field. (A fetch response has three such structs per partition.)
 import struct as struct_module
 from collections.abc import Generator
 from types import ModuleType
-from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from moldau.constants import MAX_INT16
 from moldau.protocol.api_keys import API_KEYS
@@ -58,6 +58,10 @@ class Message(Struct):
     _encoders: ClassVar[dict[int, Encoder]]
     _decoders: ClassVar[dict[int, Decoder]]
     _step_decoders: ClassVar[dict[int, StepDecoder]]
+
+    if TYPE_CHECKING:  # a message of any kind may have any fields
+
+        def __init__(self, **values: Any) -> None: ...
 
     def __init_subclass__(
         cls,

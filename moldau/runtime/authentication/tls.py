@@ -77,9 +77,16 @@ def store_of(
     prefix: str, value: Callable[[str], str | None], directories: StoreDirectories | None = None
 ) -> Store:
     """The store of the keys that begin with `prefix`, from their values."""
-    inline = ("certificate.chain", "key") if prefix.endswith(".keystore") else ("certificates",)
-    names = ("location", "type", "password", *inline)
-    return Store(prefix, *(value(f"{prefix}.{name}") for name in names), directories=directories)
+    is_own = prefix.endswith(".keystore")
+    return Store(
+        prefix,
+        location=value(f"{prefix}.location"),
+        type=value(f"{prefix}.type"),
+        password=value(f"{prefix}.password"),
+        certificates=value(f"{prefix}.{'certificate.chain' if is_own else 'certificates'}"),
+        key=value(f"{prefix}.key") if is_own else None,
+        directories=directories,
+    )
 
 
 @dataclass(frozen=True, slots=True)
