@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from moldau import client
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.security import AclBinding, AclFilter, SecurityCalls
 from moldau.config.principals import KEY, NodePrincipals
@@ -36,19 +36,14 @@ NamedResource = tuple[ResourceType, str]
 class Resources:
     """The options that name resources, any number of each kind."""
 
-    topic: Annotated[Words, typer.Option("--topic", help="A topic; may be repeated.")] = None
-    group: Annotated[Words, typer.Option("--group", help="A group; may be repeated.")] = None
-    transactional_id: Annotated[
-        Words, typer.Option("--transactional-id", help="A transactional id; may be repeated.")
-    ] = None
-    token: Annotated[
-        Words, typer.Option("--delegation-token", help="A delegation token's id; may be repeated.")
-    ] = None
-    user: Annotated[
-        Words,
-        typer.Option("--user", help="A user whose tokens are meant, User:NAME; may be repeated."),
-    ] = None
-    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster itself.")] = False
+    topic: Annotated[Words, "A topic; may be repeated."] = None
+    group: Annotated[Words, "A group; may be repeated."] = None
+    transactional_id: Annotated[Words, "A transactional id; may be repeated."] = None
+    token: Annotated[Words, "--delegation-token", "A delegation token's id; may be repeated."] = (
+        None
+    )
+    user: Annotated[Words, "A user whose tokens are meant, User:NAME; may be repeated."] = None
+    cluster: Annotated[bool, "The cluster itself."] = False
 
     def named(self) -> list[NamedResource]:
         """All of them; exits with status 2 for an empty name."""
@@ -70,20 +65,12 @@ class Resources:
 class Which:
     """The options that say what entries are like, apart from their resources."""
 
-    principal: Annotated[
-        str | None, typer.Option("--principal", help="User:NAME, or NAME alone.")
-    ] = None
-    host: Annotated[str | None, typer.Option("--host", help="An IP address, or '*'.")] = None
-    operation: Annotated[
-        str | None, typer.Option("--operation", help="Read, Write, DescribeConfigs, ….")
-    ] = None
-    permission: Annotated[str | None, typer.Option("--permission", help="allow or deny.")] = None
+    principal: Annotated[str | None, "User:NAME, or NAME alone."] = None
+    host: Annotated[str | None, "An IP address, or '*'."] = None
+    operation: Annotated[str | None, "Read, Write, DescribeConfigs, …."] = None
+    permission: Annotated[str | None, "allow or deny."] = None
     pattern: Annotated[
-        str | None,
-        typer.Option(
-            "--pattern",
-            help="literal, prefixed, or match: also those that apply to a name by prefix or '*'.",
-        ),
+        str | None, "literal, prefixed, or match: also those that apply to a name by prefix or '*'."
     ] = None
 
     def filters(self, resources: list[NamedResource]) -> list[AclFilter]:
@@ -165,13 +152,9 @@ def _print(rows: list[dict[str, str]]) -> None:
     print_table(columns, ([*row.values()] for row in rows))
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_all(
-    access: ClusterAccess,
-    resources: Resources,
-    which: Which,
-    as_json: AsJson = False,
+    access: ClusterAccess, resources: Resources, which: Which, as_json: AsJson = False
 ) -> None:
     """List access control entries: all, or those described."""
     filters = which.filters(resources.named())
@@ -187,37 +170,21 @@ async def _found(admin: SecurityCalls, filters: list[AclFilter]) -> set[AclBindi
     return {each for one in filters for each in await admin.describe_acls(one)}
 
 
-@app.command("create")
-@asks_cluster()
+@cluster_command(app, "create")
 def create(
     access: ClusterAccess,
     resources: Resources,
     allow: Annotated[
-        list[str] | None,
-        typer.Option("--allow", help="A principal that may, '*' for all; may be repeated."),
+        list[str] | None, "A principal that may, '*' for all; may be repeated."
     ] = None,
-    deny: Annotated[
-        list[str] | None,
-        typer.Option("--deny", help="A principal that may not, whatever else allows it."),
-    ] = None,
+    deny: Annotated[list[str] | None, "A principal that may not, whatever else allows it."] = None,
     operation: Annotated[
-        list[str] | None,
-        typer.Option("--operation", help="Read, Write, DescribeConfigs, All; may be repeated."),
+        list[str] | None, "Read, Write, DescribeConfigs, All; may be repeated."
     ] = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option("--host", help="An IP address that it is for; all when left out."),
-    ] = None,
-    prefixed: Annotated[
-        bool, typer.Option("--prefixed", help="The names are prefixes of names.")
-    ] = False,
-    producer: Annotated[
-        bool,
-        typer.Option("--producer", help="What a producer needs on --topic, --transactional-id."),
-    ] = False,
-    consumer: Annotated[
-        bool, typer.Option("--consumer", help="What a consumer needs on --topic and --group.")
-    ] = False,
+    host: Annotated[list[str] | None, "An IP address that it is for; all when left out."] = None,
+    prefixed: Annotated[bool, "The names are prefixes of names."] = False,
+    producer: Annotated[bool, "What a producer needs on --topic, --transactional-id."] = False,
+    consumer: Annotated[bool, "What a consumer needs on --topic and --group."] = False,
 ) -> None:
     """Allow or deny principals operations on resources."""
     named = resources.named()
@@ -252,11 +219,7 @@ def create(
 
 
 def _pairs(
-    resources: list[NamedResource],
-    operations: list[str] | None,
-    *,
-    producer: bool,
-    consumer: bool,
+    resources: list[NamedResource], operations: list[str] | None, *, producer: bool, consumer: bool
 ) -> list[tuple[NamedResource, Operation]]:
     """Each resource with each operation that is to be allowed or denied on it."""
     if not (producer or consumer):
@@ -284,14 +247,13 @@ def _pairs(
     return [(resource, each) for resource in resources for each in sorted(needed[resource[0]])]
 
 
-@app.command("delete")
-@asks_cluster()
+@cluster_command(app, "delete")
 def delete(
     access: ClusterAccess,
     resources: Resources,
     which: Which,
-    every_one: Annotated[bool, typer.Option("--all", help="Every entry of the cluster.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    every_one: Annotated[bool, "--all", "Every entry of the cluster."] = False,
+    yes: Annotated[bool, "Do not ask."] = False,
 ) -> None:
     """Delete the access control entries that are described.
 
@@ -318,16 +280,13 @@ def delete(
     _print(_rows(set(deleted)))
 
 
-@app.command("check")
-@asks_cluster()
+@cluster_command(app, "check")
 def check(
     access: ClusterAccess,
     resources: Resources,
-    principal: Annotated[str, typer.Option("--as", help="User:NAME, or NAME alone.")] = "",
-    operation: Annotated[str, typer.Option("--operation", help="What it wants to do.")] = "",
-    host: Annotated[
-        str, typer.Option("--host", help="The IP address that it comes from.")
-    ] = "127.0.0.1",
+    principal: Annotated[str, "--as", "User:NAME, or NAME alone."] = "",
+    operation: Annotated[str, "What it wants to do."] = "",
+    host: Annotated[str, "The IP address that it comes from."] = "127.0.0.1",
     as_json: AsJson = False,
 ) -> None:
     """Say who may do what, and which entry decides.

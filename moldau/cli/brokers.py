@@ -10,19 +10,16 @@ import typer
 
 from moldau import client
 from moldau.cli.completion import complete_brokers
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, registered_broker
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command, registered_broker
 from moldau.cli.output import fail, print_json, print_table, say, size_text, warn
+from moldau.cli.parameters import Within
 from moldau.client.admin.cluster import ClusterCalls
 
 app = typer.Typer()
-BrokerId = Annotated[
-    int,
-    typer.Argument(min=0, help="The broker's id.", autocompletion=complete_brokers),
-]
+BrokerId = Annotated[int, Within(0), complete_brokers, "The broker's id."]
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_brokers(access: ClusterAccess, as_json: AsJson = False) -> None:
     """List the brokers of the cluster, fenced ones too."""
     cluster = access.ask(
@@ -44,13 +41,8 @@ def list_brokers(access: ClusterAccess, as_json: AsJson = False) -> None:
     print_table(("broker", "address", "rack", "state"), (row.values() for row in rows))
 
 
-@app.command("describe")
-@asks_cluster()
-def describe(
-    access: ClusterAccess,
-    broker_id: BrokerId,
-    as_json: AsJson = False,
-) -> None:
+@cluster_command(app, "describe")
+def describe(access: ClusterAccess, broker_id: BrokerId, as_json: AsJson = False) -> None:
     """Show a broker's address, log directories and features."""
 
     async def work(
@@ -108,14 +100,11 @@ def describe(
     print_table(("feature", "finalized"), finalized)
 
 
-@app.command("unregister")
-@asks_cluster(controllers=True)
+@cluster_command(app, "unregister", controllers=True)
 def unregister(
     access: ClusterAccess,
     broker_id: BrokerId,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask about a broker that serves.")
-    ] = False,
+    yes: Annotated[bool, "Do not ask about a broker that serves."] = False,
 ) -> None:
     """Remove a stopped broker from the cluster for good."""
     if not yes and not access.config().asks_controllers:  # these do not describe brokers

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from moldau.cli.output import fail, print_rows, say
+from moldau.cli.parameters import Within
 from moldau.config.principals import RESERVED_NAMES
 from moldau.local.layout import HOMES
 from moldau.local.secure_files import (
@@ -32,10 +33,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Where --secure has made the cluster.")
-]
-Days = Annotated[int | None, typer.Option(min=1, max=3650, help="How long it is valid (365).")]
+Directory = Annotated[Path, "DIR", "Where --secure has made the cluster."]
+Days = Annotated[int | None, Within(1, 3650), "How long it is valid (365)."]
 COLUMNS: Final = ["name", "subject", "signed_by", "hosts", "expires", "days_left"]
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 RESERVED: Final = ("admin", "ca", "node", *sorted(RESERVED_NAMES))
@@ -49,10 +48,7 @@ def certificates() -> None:
 
 
 @app.command("show")
-def show(
-    directory: Directory,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def show(directory: Directory, as_json: Annotated[bool, "--json", "Print JSON."] = False) -> None:
     """List a cluster's certificates, with the days left."""
     files = SecureFiles(directory)
     with _complaints():
@@ -67,9 +63,7 @@ def show(
 @app.command("renew")
 def renew(
     directory: Directory,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="As `show` has them.")
-    ] = None,
+    names: Annotated[list[str] | None, "[NAME]...", "As `show` has them."] = None,
     days: Days = None,
 ) -> None:
     """Give nodes and clients new keys and certificates.
@@ -120,13 +114,9 @@ def rotate_authority(directory: Directory, days: Days = None) -> None:
 @app.command("create")
 def create(
     directory: Directory,
-    name: Annotated[str, typer.Argument(help="The client's user name, or the node's name.")],
-    node: Annotated[
-        bool, typer.Option("--node", help="For a node that joins; it may do all that nodes may.")
-    ] = False,
-    host: Annotated[
-        list[str] | None, typer.Option(help="A node's host name or address; may be repeated.")
-    ] = None,
+    name: Annotated[str, "The client's user name, or the node's name."],
+    node: Annotated[bool, "For a node that joins; it may do all that nodes may."] = False,
+    host: Annotated[list[str] | None, "A node's host name or address; may be repeated."] = None,
     days: Days = None,
 ) -> None:
     """Make a key store for a client, or for a node that joins.

@@ -71,9 +71,7 @@ def _beginning(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _asked(
-    context: typer.Context,
-    incomplete: str,
-    ask: Callable[[client.Admin], Awaitable[Iterable[str]]],
+    context: typer.Context, incomplete: str, ask: Callable[[client.Admin], Awaitable[Iterable[str]]]
 ) -> list[str]:
     import asyncio
     import contextlib

@@ -11,15 +11,13 @@ import typer
 
 from moldau import client
 from moldau.cli.client_settings import key_values
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, registered_broker
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command, registered_broker
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.cluster import BROKER_RESOURCES, ClusterCalls
 from moldau.text import did_you_mean
 
 app = typer.Typer()
-Entity = Annotated[
-    str, typer.Argument(help="A topic, or a broker's id ('' for the default of all brokers).")
-]
+Entity = Annotated[str, "A topic, or a broker's id ('' for the default of all brokers)."]
 
 
 class EntityType(StrEnum):
@@ -46,18 +44,13 @@ Kind = Annotated[
 ]
 
 
-@app.command("describe")
-@asks_cluster()
+@cluster_command(app, "describe")
 def describe(
     access: ClusterAccess,
     entity_type: Kind,
     name: Entity,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show every key, not only changed ones.")
-    ] = False,
-    documentation: Annotated[
-        bool, typer.Option("--documentation", help="Say what each key is for.")
-    ] = False,
+    everything: Annotated[bool, "--all", "Show every key, not only changed ones."] = False,
+    documentation: Annotated[bool, "Say what each key is for."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show configuration keys that have been changed, or all."""
@@ -104,25 +97,16 @@ def describe(
     )
 
 
-@app.command("alter")
-@asks_cluster()
+@cluster_command(app, "alter")
 def alter(
     access: ClusterAccess,
     entity_type: Kind,
     name: Entity,
-    set_pairs: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE to set; may be repeated.")
-    ] = None,
-    delete_keys: Annotated[
-        list[str] | None, typer.Option("--delete", help="KEY to reset; may be repeated.")
-    ] = None,
-    append: Annotated[list[str] | None, typer.Option(help="KEY=VALUE to add to a list.")] = None,
-    subtract: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE to remove from a list.")
-    ] = None,
-    validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Only check, change nothing.")
-    ] = False,
+    set_pairs: Annotated[list[str] | None, "--set", "KEY=VALUE to set; may be repeated."] = None,
+    delete_keys: Annotated[list[str] | None, "--delete", "KEY to reset; may be repeated."] = None,
+    append: Annotated[list[str] | None, "KEY=VALUE to add to a list."] = None,
+    subtract: Annotated[list[str] | None, "KEY=VALUE to remove from a list."] = None,
+    validate_only: Annotated[bool, "Only check, change nothing."] = False,
 ) -> None:
     """Set or reset configuration keys, all of them or none."""
     changes = [

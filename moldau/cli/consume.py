@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, NamedTuple
 
-import typer
-
 from moldau.cli.client_settings import client_properties, unused_settings_told
 from moldau.cli.completion import complete_groups, complete_topics
 from moldau.cli.options import (
@@ -40,6 +38,7 @@ from moldau.cli.output import (
     safe_bytes,
     warn,
 )
+from moldau.cli.parameters import Within
 from moldau.cli.record_formats import (
     OUTPUT_FIELDS,
     PLACEHOLDERS,
@@ -77,77 +76,43 @@ if TYPE_CHECKING:
 
 Topics = Annotated[
     list[str],
-    typer.Argument(
-        metavar="TOPIC…",
-        autocompletion=complete_topics,
-        help="Topics; what cannot be a name, such as '^a', is a regular expression.",
-    ),
+    "TOPIC…",
+    complete_topics,
+    "Topics; what cannot be a name, such as '^a', is a regular expression.",
 ]
-Regex = Annotated[bool, typer.Option("--regex", "-r", help="Take every TOPIC for an expression.")]
+Regex = Annotated[bool, "--regex -r", "Take every TOPIC for an expression."]
 Group = Annotated[
-    str | None,
-    typer.Option(
-        help="Share partitions with the group's members; commit what is read.",
-        autocompletion=complete_groups,
-    ),
+    str | None, complete_groups, "Share partitions with the group's members; commit what is read."
 ]
 FromBeginning = Annotated[
-    bool,
-    typer.Option(
-        "--from-beginning",
-        help="From the log's start; with a group, where it has committed nothing yet.",
-    ),
+    bool, "From the log's start; with a group, where it has committed nothing yet."
 ]
 Timestamp = Annotated[
     str | None,
-    typer.Option(
-        help="From the first record of then: 10m (ago), ISO 8601 (UTC unless it names a zone; a "
-        "date is its midnight), ms of 1970."
-    ),
+    "From the first record of then: 10m (ago), ISO 8601 (UTC unless it names a zone; a "
+    "date is its midnight), ms of 1970.",
 ]
-EndTimestamp = Annotated[
-    str | None, typer.Option(help="Stop before the first record of then; as --timestamp.")
-]
-Partitions = Annotated[
-    list[int] | None, typer.Option(min=0, help="Only this one of each topic; may be repeated.")
-]
+EndTimestamp = Annotated[str | None, "Stop before the first record of then; as --timestamp."]
+Partitions = Annotated[list[int] | None, Within(0), "Only this one of each topic; may be repeated."]
 FromOffset = Annotated[
-    str | None,
-    typer.Option("--offset", help="From this offset; -N: N before the end; earliest; latest."),
+    str | None, "--offset", "From this offset; -N: N before the end; earliest; latest."
 ]
-EndOffset = Annotated[
-    str | None, typer.Option(help="Stop before this offset; -N: N before the end of now.")
-]
-MaxMessages = Annotated[int | None, typer.Option(min=1, help="Stop after so many records.")]
-IdleTimeoutMs = Annotated[
-    int | None, typer.Option(min=1, help="Stop when no record has come for so long.")
-]
-UntilEnd = Annotated[
-    bool, typer.Option("--until-end", help="Stop at the end that the log has at the start.")
-]
-Output = Annotated[
-    str | None,
-    typer.Option("--output", "-o", help="Write to this file; an existing one is replaced."),
-]
-AsJsonLines = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
-Fields = Annotated[
-    str | None,
-    typer.Option(help=f"Text: what a line has, in order, of {', '.join(OUTPUT_FIELDS)}."),
-]
+EndOffset = Annotated[str | None, "Stop before this offset; -N: N before the end of now."]
+MaxMessages = Annotated[int | None, Within(1), "Stop after so many records."]
+IdleTimeoutMs = Annotated[int | None, Within(1), "Stop when no record has come for so long."]
+UntilEnd = Annotated[bool, "--until-end", "Stop at the end that the log has at the start."]
+Output = Annotated[str | None, "--output -o", "Write to this file; an existing one is replaced."]
+AsJsonLines = Annotated[bool, "--json", "The same as --format json."]
+Fields = Annotated[str | None, f"Text: what a line has, in order, of {', '.join(OUTPUT_FIELDS)}."]
 KeySeparator = Annotated[
-    str | None, typer.Option(help="Text: what divides fields (\\t is a tab); alone: key and value.")
+    str | None, "Text: what divides fields (\\t is a tab); alone: key and value."
 ]
 NullValue = Annotated[
-    str | None,
-    typer.Option(help="How a null is shown.  [default: null; nothing in a format string]"),
+    str | None, "How a null is shown.  [default: null; nothing in a format string]"
 ]
-Delimiter = Annotated[str | None, typer.Option(help="Text: what ends a record.  [default: \\n]")]
-AlwaysBase64 = Annotated[
-    bool, typer.Option("--base64", help="Json: keys, values, headers all as base64.")
-]
-JsonValues = Annotated[
-    bool, typer.Option("--json-values", help="Json: values that are JSON appear as such.")
-]
+Delimiter = Annotated[str | None, "Text: what ends a record.  [default: \\n]"]
+AlwaysBase64 = Annotated[bool, "--base64", "Json: keys, values, headers all as base64."]
+JsonValues = Annotated[bool, "--json-values", "Json: values that are JSON appear as such."]
 POLL_MS: Final = 1_000
 END_POLL_MS: Final = 100
 DEFAULT_POLL_RECORDS: Final = 5_000
@@ -183,17 +148,12 @@ class Start(NamedTuple):
     timestamp_ms: int | None = None
 
 
-IsolationLevel = Annotated[
-    Isolation | None, typer.Option(help="Whether records of open and aborted transactions.")
-]
+IsolationLevel = Annotated[Isolation | None, "Whether records of open and aborted transactions."]
 Format = Annotated[
     str,
-    typer.Option(
-        "--format",
-        "-f",
-        help="text: a line each; json: an object each; raw: bare values; or a format string of "
-        f"{', '.join(f'%{sign} {what}' for sign, what in PLACEHOLDERS.items())}, %%, \\n, \\xHH.",
-    ),
+    "--format -f",
+    "text: a line each; json: an object each; raw: bare values; or a format string of "
+    f"{', '.join(f'%{sign} {what}' for sign, what in PLACEHOLDERS.items())}, %%, \\n, \\xHH.",
 ]
 
 

@@ -8,7 +8,7 @@ import typer
 
 from moldau import client
 from moldau.cli.client_settings import key_values
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.metadata.features import (
@@ -22,18 +22,12 @@ from moldau.metadata.features import (
 
 app = typer.Typer()
 
-Levels = Annotated[
-    list[str] | None, typer.Option("--feature", "-f", help="FEATURE=LEVEL; may be repeated.")
-]
-Release = Annotated[
-    str | None,
-    typer.Option("--release-version", "-r", help="All features as in this release, as 4.2."),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only check, change nothing.")]
+Levels = Annotated[list[str] | None, "--feature -f", "FEATURE=LEVEL; may be repeated."]
+Release = Annotated[str | None, "--release-version -r", "All features as in this release, as 4.2."]
+DryRun = Annotated[bool, "--dry-run", "Only check, change nothing."]
 
 
-@app.command("describe")
-@asks_cluster(controllers=True)
+@cluster_command(app, "describe", controllers=True)
 def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
     """Show supported and finalized feature levels."""
     features = access.ask(ClusterCalls, lambda admin: admin.describe_features())
@@ -52,18 +46,13 @@ def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
     print_table(
         ("feature", "supported min", "supported max", "finalized", "epoch"),
         (
-            (
-                name,
-                *(_level_text(name, level) for level in levels),
-                features.finalized_epoch,
-            )
+            (name, *(_level_text(name, level) for level in levels), features.finalized_epoch)
             for name, *levels in (row.values() for row in rows)
         ),
     )
 
 
-@app.command("upgrade")
-@asks_cluster(controllers=True)
+@cluster_command(app, "upgrade", controllers=True)
 def upgrade(
     access: ClusterAccess,
     feature: Levels = None,
@@ -74,13 +63,12 @@ def upgrade(
     _change(access, _levels(feature, release_version), client.UpgradeType.UPGRADE, dry_run)
 
 
-@app.command("downgrade")
-@asks_cluster(controllers=True)
+@cluster_command(app, "downgrade", controllers=True)
 def downgrade(
     access: ClusterAccess,
     feature: Levels = None,
     release_version: Release = None,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Even if metadata is lost.")] = False,
+    unsafe: Annotated[bool, "Even if metadata is lost."] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Lower feature levels; 0 switches a feature off."""

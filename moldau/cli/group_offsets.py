@@ -39,6 +39,7 @@ from moldau.cli.options import (
     require_groups,
 )
 from moldau.cli.output import byte_output, complain, fail, print_json, print_table, safe_bytes, say
+from moldau.cli.parameters import Within
 from moldau.protocol.errors import ErrorCode
 
 MAX_INT64: Final = 2**63 - 1
@@ -49,18 +50,12 @@ _UNIT_MS: Final = (86_400_000, 3_600_000, 60_000)
 FORM: Final = "topic,partition,offset or group,topic,partition,offset"
 GroupOffsets = dict[str | None, dict[client.TopicPartition, int]]
 """Offsets by group; None where lines name no group."""
-AllTopics = Annotated[
-    bool, typer.Option("--all-topics", help="Every topic of which the group has committed offsets.")
-]
-ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the start of each log.")]
-ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end of each log.")]
-ToCurrent = Annotated[
-    bool, typer.Option("--to-current", help="Keep the present offsets, for --export.")
-]
-ToOffset = Annotated[int | None, typer.Option(min=0, help="To this offset.")]
-ShiftBy = Annotated[
-    int | None, typer.Option(help="Forward by this many offsets; back if negative.")
-]
+AllTopics = Annotated[bool, "--all-topics", "Every topic of which the group has committed offsets."]
+ToEarliest = Annotated[bool, "--to-earliest", "To the start of each log."]
+ToLatest = Annotated[bool, "--to-latest", "To the end of each log."]
+ToCurrent = Annotated[bool, "--to-current", "Keep the present offsets, for --export."]
+ToOffset = Annotated[int | None, Within(0), "To this offset."]
+ShiftBy = Annotated[int | None, "Forward by this many offsets; back if negative."]
 ToDatetime = Annotated[
     str | None,
     typer.Option(
@@ -73,14 +68,10 @@ ByDuration = Annotated[
     str | None,
     typer.Option(metavar="PnDTnHnMnS", help="To the first record that is not older than this."),
 ]
-FromFile = Annotated[Path | None, typer.Option(help="To the offsets in this CSV file.")]
-Execute = Annotated[
-    bool, typer.Option("--execute", help="Change the offsets; otherwise they are only shown.")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only show what would change (the default).")
-]
-Export = Annotated[bool, typer.Option("--export", help="Print CSV for --from-file.")]
+FromFile = Annotated[Path | None, "To the offsets in this CSV file."]
+Execute = Annotated[bool, "--execute", "Change the offsets; otherwise they are only shown."]
+DryRun = Annotated[bool, "--dry-run", "Only show what would change (the default)."]
+Export = Annotated[bool, "--export", "Print CSV for --from-file."]
 GONE = "there is no such partition any more"
 
 

@@ -21,8 +21,8 @@ from moldau.cli.options import (
     ClusterAccess,
     GroupIds,
     Topics,
-    asks_cluster,
     chosen_groups,
+    cluster_command,
     parse_topics,
     require_groups,
 )
@@ -65,23 +65,15 @@ class DescribedGroup:
     rows: tuple[OffsetRow, ...]
 
 
-@app.command("describe")
-@asks_cluster()
+@cluster_command(app, "describe")
 def describe(
     access: ClusterAccess,
     group_ids: GroupIds = None,
     all_groups: AllGroups = False,
-    members: Annotated[
-        bool, typer.Option("--members", help="Show the group's members instead of its offsets.")
-    ] = False,
-    state: Annotated[
-        bool, typer.Option("--state", help="Show the group's state instead of its offsets.")
-    ] = False,
+    members: Annotated[bool, "Show the group's members instead of its offsets."] = False,
+    state: Annotated[bool, "Show the group's state instead of its offsets."] = False,
     verbose: Annotated[
-        bool,
-        typer.Option(
-            "--verbose", help="Show leader epochs, assignments and epochs of the group too."
-        ),
+        bool, "Show leader epochs, assignments and epochs of the group too."
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -285,13 +277,10 @@ def _print_states(found: Iterable[DescribedGroup], verbose: bool) -> None:
     )
 
 
-@app.command("delete-offsets")
-@asks_cluster()
+@cluster_command(app, "delete-offsets")
 def delete_offsets(
     access: ClusterAccess,
-    group_id: Annotated[
-        str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=complete_groups)
-    ],
+    group_id: Annotated[str, "GROUP", complete_groups, "The group."],
     topics: Topics = None,
 ) -> None:
     """Delete committed offsets of topics that no member reads."""
@@ -335,21 +324,18 @@ def _words_of(known: tuple[str, ...], given: list[str] | None, option: str) -> l
     return found
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_groups(
     access: ClusterAccess,
     states: Annotated[
         list[str] | None,
-        typer.Option(
-            "--state", help=f"Only groups in this state: {', '.join(STATES)}; may be repeated."
-        ),
+        "--state",
+        f"Only groups in this state: {', '.join(STATES)}; may be repeated.",
     ] = None,
     types: Annotated[
         list[str] | None,
-        typer.Option(
-            "--type", help=f"Only groups of this type: {', '.join(TYPES)}; may be repeated."
-        ),
+        "--type",
+        f"Only groups of this type: {', '.join(TYPES)}; may be repeated.",
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -372,8 +358,7 @@ def list_groups(
     print_rows(("group", "type", "protocol", "state", "coordinator"), rows, as_json=as_json)
 
 
-@app.command("delete")
-@asks_cluster()
+@cluster_command(app, "delete")
 def delete(
     access: ClusterAccess, group_ids: GroupIds = None, all_groups: AllGroups = False
 ) -> None:

@@ -24,6 +24,7 @@ import typer
 
 from moldau.cli.client_settings import key_values
 from moldau.cli.output import fail, say, warn
+from moldau.cli.parameters import Within
 from moldau.local.layout import (
     FIRST_BROKER_ID,
     HIGHEST_PORT,
@@ -51,7 +52,7 @@ FIRST_PORT = 9092
 INTERNAL_PORTS = 200
 HOW_MANY_VOTE = typer.Option(min=1, max=MOST_CONTROLLERS, help="How many vote.")
 HOW_MANY_SERVE = typer.Option(min=1, max=MOST_BROKERS, help="How many serve clients.")
-SECURE = typer.Option("--secure", help="With TLS, certificates, users and ACLs.")
+Secure = Annotated[bool, "With TLS, certificates, users and ACLs."]
 
 
 @server_app.callback()
@@ -61,8 +62,8 @@ def server() -> None:
 
 @server_app.command("start")
 def start(
-    config: Annotated[str, typer.Argument(help="The node's server.properties.")],
-    override: Annotated[list[str] | None, typer.Option(help="KEY=VALUE; may be repeated.")] = None,
+    config: Annotated[str, "The node's server.properties."],
+    override: Annotated[list[str] | None, "KEY=VALUE; may be repeated."] = None,
 ) -> None:
     """Run one node until SIGTERM or Ctrl-C."""
     arguments = [config]
@@ -72,7 +73,7 @@ def start(
 
 
 @server_app.command("health")
-def health(config: Annotated[str, typer.Argument(help="The node's server.properties.")]) -> None:
+def health(config: Annotated[str, "The node's server.properties."]) -> None:
     """Ask a node on this machine whether its event loops run.
 
     The status is 0 if so. It needs no network, but the key moldau.health.socket.
@@ -102,22 +103,15 @@ def become_node(arguments: list[str]) -> NoReturn:
 
 
 def bootstrap(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A new or empty directory for all nodes.")
-    ],
+    directory: Annotated[Path, "DIR", "A new or empty directory for all nodes."],
     controllers: Annotated[int, HOW_MANY_VOTE] = 3,
     brokers: Annotated[int, HOW_MANY_SERVE] = 3,
-    host: Annotated[str, typer.Option(help="The address that all of them listen on.")] = LOCALHOST,
+    host: Annotated[str, "The address that all of them listen on."] = LOCALHOST,
     base_port: Annotated[
-        int,
-        typer.Option(
-            min=1, max=HIGHEST_PORT, help="The first broker's port; controllers are 100 above."
-        ),
+        int, Within(1, HIGHEST_PORT), "The first broker's port; controllers are 100 above."
     ] = FIRST_PORT,
-    secure: Annotated[bool, SECURE] = False,
-    start: Annotated[
-        bool, typer.Option("--start", help="Run all nodes until Ctrl-C or SIGTERM.")
-    ] = False,
+    secure: Secure = False,
+    start: Annotated[bool, "Run all nodes until Ctrl-C or SIGTERM."] = False,
 ) -> None:
     """Lay out and format a cluster: one directory per node, one cluster id, one voter set."""
     home = directory.absolute()
@@ -216,19 +210,15 @@ def run_cluster(layout: ClusterLayout, topics: Sequence[str] = ()) -> int:
 def dev(
     controllers: Annotated[int | None, HOW_MANY_VOTE] = None,
     brokers: Annotated[int | None, HOW_MANY_SERVE] = None,
-    host: Annotated[str | None, typer.Option(help=f"Where to listen ({LOCALHOST}).")] = None,
+    host: Annotated[str | None, f"Where to listen ({LOCALHOST})."] = None,
     port: Annotated[
-        int | None,
-        typer.Option(min=0, max=HIGHEST_PORT, help=f"The first broker's ({FIRST_PORT}); 0: any."),
+        int | None, Within(0, HIGHEST_PORT), f"The first broker's ({FIRST_PORT}); 0: any."
     ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(help="Keep the data here, and go on with what is here; else it goes."),
+        Path | None, "Keep the data here, and go on with what is here; else it goes."
     ] = None,
-    topic: Annotated[
-        list[str] | None, typer.Option(help="NAME:PARTITIONS[:RF] to create; may be repeated.")
-    ] = None,
-    secure: Annotated[bool, SECURE] = False,
+    topic: Annotated[list[str] | None, "NAME:PARTITIONS[:RF] to create; may be repeated."] = None,
+    secure: Secure = False,
 ) -> None:
     """Run a cluster in the foreground; prints `ready: HOST:PORT` when it serves.
 
@@ -263,13 +253,7 @@ def dev(
 
 
 def _new_cluster(
-    home: Path,
-    controllers: int,
-    brokers: int,
-    port: int | None,
-    ports: PortHolder,
-    *,
-    secure: bool,
+    home: Path, controllers: int, brokers: int, port: int | None, ports: PortHolder, *, secure: bool
 ) -> ClusterLayout:
     """Make the nodes, on ports that are free."""
     port = FIRST_PORT if port is None else port

@@ -22,6 +22,7 @@ from moldau.cli.output import (
     say,
     size_text,
 )
+from moldau.cli.parameters import Within
 
 if TYPE_CHECKING:
     from moldau.storage.dump import DumpOptions, Row
@@ -40,20 +41,15 @@ class Decode(StrEnum):
 @app.command("dump")
 def dump(
     files: Annotated[
-        list[str],
-        typer.Argument(help="Log files, indexes, snapshots, checkpoints, or directories of these."),
+        list[str], "Log files, indexes, snapshots, checkpoints, or directories of these."
     ],
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Print each record, not only batches.")
-    ] = False,
-    print_data: Annotated[
-        bool, typer.Option("--print-data", help="Print keys, values and headers (implies --deep).")
-    ] = False,
-    decode: Annotated[Decode, typer.Option(help="What the records are.")] = Decode.AUTO,
+    deep: Annotated[bool, "Print each record, not only batches."] = False,
+    print_data: Annotated[bool, "Print keys, values and headers (implies --deep)."] = False,
+    decode: Annotated[Decode, "What the records are."] = Decode.AUTO,
     max_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many bytes of each log file.")
+        int | None, Within(1), "Stop after so many bytes of each log file."
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: Annotated[bool, "--json", "One JSON object a line."] = False,
 ) -> None:
     """Print log files, indexes, snapshots and checkpoints."""
     from moldau.storage.dump import DumpOptions
@@ -94,11 +90,9 @@ def _dump_one(path: str, options: DumpOptions, as_json: bool, bar: ProgressBar) 
 
 @app.command("verify")
 def verify(
-    directory: Annotated[str, typer.Argument(help="A log directory, or one partition's.")],
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Unpack every batch and check its records too.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    directory: Annotated[str, "A log directory, or one partition's."],
+    deep: Annotated[bool, "Unpack every batch and check its records too."] = False,
+    as_json: Annotated[bool, "--json", "Print JSON."] = False,
 ) -> None:
     """Check every batch, index and checkpoint.
 

@@ -17,15 +17,8 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from moldau.cli.output import (
-    INTERRUPTED,
-    OneLine,
-    fail,
-    print_exception,
-    print_own,
-    say,
-    warn,
-)
+from moldau.cli.output import INTERRUPTED, OneLine, fail, print_exception, print_own, say, warn
+from moldau.cli.parameters import spell_out
 from moldau.cli.streams import (
     ReaderHasGoneError,
     StandardInputError,
@@ -91,6 +84,7 @@ class CommandGroup(TyperGroup):
             holder.add_typer(found, name=name, help=line, cls=CommandGroup, no_args_is_help=True)
         else:
             holder.command(name)(found)
+        spell_out(holder)
         loaded = typer.main.get_group(holder).commands[name]
         if isinstance(loaded, CommandGroup):
             loaded.path = path

@@ -22,17 +22,14 @@ app = typer.Typer()
 
 Source = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE-OR-DIR",
-        help="A segment (.log), a snapshot (.checkpoint), or a directory with a metadata log.",
-    ),
+    "FILE-OR-DIR",
+    "A segment (.log), a snapshot (.checkpoint), or a directory with a metadata log.",
 ]
 
 
 @app.command("dump")
 def dump(
-    source: Source,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    source: Source, as_json: Annotated[bool, "--json", "One JSON object a line."] = False
 ) -> None:
     """Print every record, with its offset and epoch."""
     from moldau.cli.metadata_files import metadata_log_files

@@ -24,6 +24,7 @@ from moldau import client
 from moldau.cli.client_settings import client_properties
 from moldau.cli.completion import complete_groups, complete_profiles, complete_topics
 from moldau.cli.output import fail
+from moldau.cli.parameters import Within
 from moldau.config import small_files
 from moldau.protocol.types import is_legal_topic_name
 from moldau.runtime.connection import UnsupportedByPeer
@@ -39,64 +40,39 @@ Calls = TypeVar("Calls", bound="AdminCalls")
 
 BootstrapServer = Annotated[
     str | None,
-    typer.Option(
-        "--bootstrap-server",
-        "-b",
-        help="HOST:PORT of one or more brokers, separated by commas.  [default: "
-        "MOLDAU_BOOTSTRAP_SERVER, the profile's, or localhost:9092]",
-        show_default=False,
-    ),
+    "--bootstrap-server -b",
+    "HOST:PORT of one or more brokers, separated by commas.  [default: MOLDAU_BOOTSTRAP_SERVER, "
+    "the profile's, or localhost:9092]",
 ]
 BootstrapController = Annotated[
-    str | None,
-    typer.Option(
-        help="HOST:PORT of one or more controllers, to ask instead of brokers.",
-        show_default=False,
-    ),
+    str | None, "HOST:PORT of one or more controllers, to ask instead of brokers."
 ]
-CommandConfig = Annotated[
-    str | None, typer.Option(help="A file of client properties, as for Kafka's tools.")
-]
+CommandConfig = Annotated[str | None, "A file of client properties, as for Kafka's tools."]
 ProfileName = Annotated[
-    str | None,
-    typer.Option(
-        "--profile",
-        help="The profile to use (`moldau profile`); none: without one.",
-        show_default=False,
-        autocompletion=complete_profiles,
-    ),
+    str | None, complete_profiles, "The profile to use (`moldau profile`); none: without one."
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-TimeoutMs = Annotated[int, typer.Option(min=1, help="Give up after this many milliseconds.")]
+AsJson = Annotated[bool, "--json", "Print JSON instead of a table."]
+TimeoutMs = Annotated[int, Within(1), "Give up after this many milliseconds."]
 
 DEFAULT_TIMEOUT_MS = 15_000
 MIN_INTERVAL_S = 0.1  # between two updates of a view
 MAX_FILE_BYTES = 64 * 1024 * 1024
 Properties = Annotated[
-    list[str] | None,
-    typer.Option("--property", help="KEY=VALUE, a setting of the client; may be repeated."),
+    list[str] | None, "--property", "KEY=VALUE, a setting of the client; may be repeated."
 ]
 Targets = Annotated[
     list[str] | None,
-    typer.Argument(
-        autocompletion=complete_topics,
-        metavar="[TOPIC[:PARTITION]]…",
-        help="Partitions; a topic's name alone means all its partitions.",
-    ),
+    "[TOPIC[:PARTITION]]…",
+    complete_topics,
+    "Partitions; a topic's name alone means all its partitions.",
 ]
 Target = tuple[str, int | None]
-GroupIds = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[GROUP]…", help="Groups.", autocompletion=complete_groups),
-]
-AllGroups = Annotated[bool, typer.Option("--all-groups", help="Every group of the cluster.")]
+GroupIds = Annotated[list[str] | None, "[GROUP]…", complete_groups, "Groups."]
+AllGroups = Annotated[bool, "--all-groups", "Every group of the cluster."]
 Topics = Annotated[
     list[str] | None,
-    typer.Option(
-        "--topic",
-        metavar="TOPIC[:PARTITION,…]",
-        help="A topic, or some of its partitions; may be repeated.",
-    ),
+    "--topic TOPIC[:PARTITION,…]",
+    "A topic, or some of its partitions; may be repeated.",
 ]
 
 
@@ -179,6 +155,14 @@ def asks_cluster(
         "timeout_ms": (TimeoutMs, timeout_ms),
     }
     return asks(options, ClusterAccess)
+
+
+def cluster_command(
+    tree: typer.Typer, name: str, *, controllers: bool = False, timeout_ms: int = DEFAULT_TIMEOUT_MS
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command to a tree, with the options of `asks_cluster`."""
+    asked = asks_cluster(controllers=controllers, timeout_ms=timeout_ms)
+    return lambda command: tree.command(name)(asked(command))
 
 
 def asks(

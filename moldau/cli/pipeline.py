@@ -29,42 +29,28 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-File = Annotated[Path, typer.Argument(help="The pipelines, in YAML (docs/spark.md).")]
+File = Annotated[Path, "The pipelines, in YAML (docs/spark.md)."]
 sinks = typer.Typer(
-    help="List, move, settle and forget the sinks of Spark's queries.",
-    no_args_is_help=True,
+    help="List, move, settle and forget the sinks of Spark's queries.", no_args_is_help=True
 )
 app.add_typer(sinks, name="sinks")
 LedgerTopic = Annotated[
-    str | None,
-    typer.Option(
-        help="Where the sinks keep their decisions.  [default: moldau-spark-ledger]",
-        show_default=False,
-    ),
+    str | None, "Where the sinks keep their decisions.  [default: moldau-spark-ledger]"
 ]
-SinkId = Annotated[str, typer.Argument(help="The sink's id, as `list` shows it.")]
+SinkId = Annotated[str, "The sink's id, as `list` shows it."]
 
 
 @app.command("run")
 def run(
     file: File,
     master: Annotated[
-        str | None,
-        typer.Option(help="Where Spark runs, as spark-submit's --master.  [default: local[*]]"),
+        str | None, "Where Spark runs, as spark-submit's --master.  [default: local[*]]"
     ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE, a setting of Spark; may be repeated.")
-    ] = None,
+    conf: Annotated[list[str] | None, "KEY=VALUE, a setting of Spark; may be repeated."] = None,
     available_now: Annotated[
-        bool,
-        typer.Option(
-            "--available-now",
-            help="Read only the records that are there now, whatever the file says.",
-        ),
+        bool, "Read only the records that are there now, whatever the file says."
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON line per batch on stdout.")
-    ] = False,
+    as_json: Annotated[bool, "--json", "Print a JSON line per batch on stdout."] = False,
 ) -> None:
     """Run the pipelines of a file.
 
@@ -271,7 +257,7 @@ def list_all(options: dict[str, str], as_json: AsJson = False) -> None:
 def move_one(
     options: dict[str, str],
     sink_id: SinkId,
-    new_id: Annotated[str, typer.Argument(help="The id under which its query goes on.")],
+    new_id: Annotated[str, "The id under which its query goes on."],
 ) -> None:
     """Give a sink another id.
 
@@ -305,11 +291,7 @@ def forget_one(
     options: dict[str, str],
     sink_id: SinkId,
     query: Annotated[
-        str | None,
-        typer.Option(
-            help="Only this query, as `list` and errors name it.  [default: all of the sink]",
-            show_default=False,
-        ),
+        str | None, "Only this query, as `list` and errors name it.  [default: all of the sink]"
     ] = None,
 ) -> None:
     """Settle a sink, and forget what is known of it.

@@ -20,8 +20,6 @@ from io import BufferedIOBase
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
-import typer
-
 from moldau.cli.client_settings import client_properties, unused_settings_told
 from moldau.cli.completion import complete_topics
 from moldau.cli.options import (
@@ -33,6 +31,7 @@ from moldau.cli.options import (
     unknown_topic,
 )
 from moldau.cli.output import INTERRUPTED, RateLine, fail, print_json, rate_line
+from moldau.cli.parameters import Within
 from moldau.cli.record_formats import (
     InputProblem,
     InputRecord,
@@ -72,47 +71,27 @@ LOOK_EVERY_COUNT: Final = 1_024
 TOPIC_LOOK_S: Final = 0.5
 """After so long a topic is looked for again: not every broker may know one that is just created."""
 DEFAULTS: Final = {"client.id": "moldau-produce"}
-Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)]
-Files = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[FILE]…", help="Read these; - or none: the standard input."),
-]
+Topic = Annotated[str, complete_topics, "The topic."]
+Files = Annotated[list[str] | None, "[FILE]…", "Read these; - or none: the standard input."]
 KeySeparator = Annotated[
-    str | None,
-    typer.Option(help="Text: what divides key and value (\\t is a tab); without it, no keys."),
+    str | None, "Text: what divides key and value (\\t is a tab); without it, no keys."
 ]
-NullValue = Annotated[
-    str | None, typer.Option(help="Text: what stands for a null key or value (tombstone).")
-]
+NullValue = Annotated[str | None, "Text: what stands for a null key or value (tombstone)."]
 Delimiter = Annotated[
     str | None,
-    typer.Option(
-        help="Text and json: what ends a record (\\0 for find -print0). Without it a \\r in front "
-        "of the \\n is left out, too.  [default: \\n]"
-    ),
+    "Text and json: what ends a record (\\0 for find -print0). Without it a \\r in front "
+    "of the \\n is left out, too.  [default: \\n]",
 ]
-ExtraHeaders = Annotated[
-    list[str] | None, typer.Option(help="NAME=VALUE, added to every record; may be repeated.")
-]
-Partition = Annotated[
-    int | None, typer.Option(min=0, help="Write to this partition, whatever the input says.")
-]
-IgnorePartition = Annotated[
-    bool, typer.Option("--ignore-partition", help="Json: choose the partitions anew.")
-]
-SkipLines = Annotated[
-    int, typer.Option(min=0, help="Begin behind so many lines (raw: files) of the whole input.")
-]
-Create = Annotated[
-    bool, typer.Option("--create", help="Create a topic that is not there, as brokers default to.")
-]
-TransactionalId = Annotated[str | None, typer.Option(help="Write in transactions: all or nothing.")]
+ExtraHeaders = Annotated[list[str] | None, "NAME=VALUE, added to every record; may be repeated."]
+Partition = Annotated[int | None, Within(0), "Write to this partition, whatever the input says."]
+IgnorePartition = Annotated[bool, "--ignore-partition", "Json: choose the partitions anew."]
+SkipLines = Annotated[int, Within(0), "Begin behind so many lines (raw: files) of the whole input."]
+Create = Annotated[bool, "--create", "Create a topic that is not there, as brokers default to."]
+TransactionalId = Annotated[str | None, "Write in transactions: all or nothing."]
 TransactionRecords = Annotated[
-    int | None, typer.Option(min=1, help="Records per transaction; without it, all in one.")
+    int | None, Within(1), "Records per transaction; without it, all in one."
 ]
-AsJsonSummary = Annotated[
-    bool, typer.Option("--json", help="At the end print counts and seconds as JSON.")
-]
+AsJsonSummary = Annotated[bool, "--json", "At the end print counts and seconds as JSON."]
 
 
 class InputFormat(StrEnum):
@@ -125,11 +104,9 @@ class InputFormat(StrEnum):
 
 Format = Annotated[
     InputFormat,
-    typer.Option(
-        "--format",
-        help="text: a value per line; json: an object per line with value, key, headers, "
-        "partition, timestamp; raw: each file is one value.",
-    ),
+    "--format",
+    "text: a value per line; json: an object per line with value, key, headers, "
+    "partition, timestamp; raw: each file is one value.",
 ]
 
 

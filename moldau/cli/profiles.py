@@ -39,12 +39,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ESCAPED: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 
 app = typer.Typer()
-Name = Annotated[str, typer.Argument(help="The profile's name.", autocompletion=complete_profiles)]
+Name = Annotated[str, complete_profiles, "The profile's name."]
 Settings = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[KEY[=VALUE]]…", help="Client properties; KEY alone asks for a value, unseen."
-    ),
+    list[str] | None, "[KEY[=VALUE]]…", "Client properties; KEY alone asks for a value, unseen."
 ]
 
 
@@ -103,11 +100,7 @@ def list_profiles(as_json: AsJson = False) -> None:
     """List the profiles, and which one is in use."""
     current = os.environ.get(ENVIRONMENT, profile_in_use())
     rows = [
-        {
-            "profile": name,
-            "in_use": name == current,
-            SERVERS: read_profile(name).get(SERVERS),
-        }
+        {"profile": name, "in_use": name == current, SERVERS: read_profile(name).get(SERVERS)}
         for name in profile_names()
     ]
     if as_json:
@@ -127,11 +120,10 @@ def show(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The profile's name; without it, the one in use.",
-            autocompletion=complete_profiles,
+            help="The profile's name; without it, the one in use.", autocompletion=complete_profiles
         ),
     ] = None,
-    secrets: Annotated[bool, typer.Option("--secrets", help="Show passwords, too.")] = False,
+    secrets: Annotated[bool, "Show passwords, too."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the properties of a profile."""
@@ -152,10 +144,8 @@ def show(
 def create(
     name: Name,
     settings: Settings = None,
-    from_file: Annotated[
-        Path | None, typer.Option(help="Begin with a file of client properties.")
-    ] = None,
-    use_it: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
+    from_file: Annotated[Path | None, "Begin with a file of client properties."] = None,
+    use_it: Annotated[bool, "--use", "Use it from now on."] = False,
 ) -> None:
     """Make a profile."""
     if not _NAME.fullmatch(name) or name == NO_PROFILE:
@@ -178,9 +168,7 @@ def create(
 def set_properties(
     name: Name,
     settings: Settings = None,
-    unset: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Remove this one; may be repeated.")
-    ] = None,
+    unset: Annotated[list[str] | None, "--unset KEY", "Remove this one; may be repeated."] = None,
 ) -> None:
     """Change properties of a profile."""
     properties = read_profile(name)

@@ -14,19 +14,19 @@ import typer
 
 from moldau import client
 from moldau.cli.local_nodes import bootstrap
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command
 from moldau.cli.output import age_text, fail, print_json, print_table, say
+from moldau.cli.parameters import Within
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
 
 app = typer.Typer()
 app.command("bootstrap", short_help="Set up a cluster of several nodes.")(bootstrap)
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+DryRun = Annotated[bool, "--dry-run", "Only show what would be done."]
 
 
-@app.command("status")
-@asks_cluster(controllers=True)
+@cluster_command(app, "status", controllers=True)
 def status(access: ClusterAccess, as_json: AsJson = False) -> None:
     """Show the leader, its epoch, the voters and observers.
 
@@ -69,16 +69,11 @@ def _status_lines(name: str, value: object) -> list[str]:
     return [name if nodes else f"{name:24}-", *(f"  {node}".rstrip() for node in nodes)]
 
 
-@app.command("replication")
-@asks_cluster(controllers=True)
+@cluster_command(app, "replication", controllers=True)
 def replication(
     access: ClusterAccess,
-    human_readable: Annotated[
-        bool, typer.Option("--human-readable", help="Ages in milliseconds.")
-    ] = False,
-    timestamps: Annotated[
-        bool, typer.Option("--timestamps", help="Milliseconds since 1970 instead of ages.")
-    ] = False,
+    human_readable: Annotated[bool, "Ages in milliseconds."] = False,
+    timestamps: Annotated[bool, "Milliseconds since 1970 instead of ages."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show each node's lag in the metadata log."""
@@ -107,13 +102,10 @@ def replication(
     )
 
 
-@app.command("add-controller")
-@asks_cluster(controllers=True)
+@cluster_command(app, "add-controller", controllers=True)
 def add_controller(
     access: ClusterAccess,
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="The new controller's server.properties.")
-    ],
+    config: Annotated[Path, "--config -c", "The new controller's server.properties."],
     dry_run: DryRun = False,
 ) -> None:
     """Make a running controller a voter."""
@@ -132,20 +124,14 @@ def add_controller(
     say(f"added {shown}")
 
 
-@app.command("remove-controller")
-@asks_cluster(controllers=True)
+@cluster_command(app, "remove-controller", controllers=True)
 def remove_controller(
     access: ClusterAccess,
-    controller_id: Annotated[
-        int, typer.Option("--controller-id", "-i", min=0, help="The voter's id.")
-    ],
+    controller_id: Annotated[int, "--controller-id -i", Within(0), "The voter's id."],
     directory_id: Annotated[
         str | None,
-        typer.Option(
-            "--controller-directory-id",
-            "-d",
-            help="Which one, when several voters have the id; the only one when left out.",
-        ),
+        "--controller-directory-id -d",
+        "Which one, when several voters have the id; the only one when left out.",
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -183,11 +169,9 @@ def remove_controller(
     say(f"{done} controller {controller_id} with directory id {uuid_to_base64(removed)}")
 
 
-@app.command("transfer-leader")
-@asks_cluster(controllers=True)
+@cluster_command(app, "transfer-leader", controllers=True)
 def transfer_leader(
-    access: ClusterAccess,
-    node_id: Annotated[int, typer.Argument(metavar="NODE", help="The voter that is to lead.")],
+    access: ClusterAccess, node_id: Annotated[int, "NODE", "The voter that is to lead."]
 ) -> None:
     """Make another voter the leader of the quorum.
 

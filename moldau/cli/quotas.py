@@ -7,22 +7,17 @@ from typing import Annotated
 import typer
 
 from moldau.cli.client_settings import key_values
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.security import QuotaEntity, SecurityCalls
 
 app = typer.Typer()
 
-User = Annotated[
-    str | None, typer.Option("--user", help="A user's name, or '' for the default of all users.")
-]
+User = Annotated[str | None, "--user", "A user's name, or '' for the default of all users."]
 ClientId = Annotated[
-    str | None,
-    typer.Option("--client-id", help="A client id, or '' for the default of all client ids."),
+    str | None, "--client-id", "A client id, or '' for the default of all client ids."
 ]
-Address = Annotated[
-    str | None, typer.Option("--ip", help="An IP address, or '' for the default of all addresses.")
-]
+Address = Annotated[str | None, "--ip", "An IP address, or '' for the default of all addresses."]
 
 
 def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str, str | None]:
@@ -31,18 +26,14 @@ def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str
     return {kind: name or None for kind, name in given.items() if name is not None}
 
 
-@app.command("describe")
-@asks_cluster()
+@cluster_command(app, "describe")
 def describe(
     access: ClusterAccess,
     user: User = None,
     client_id: ClientId = None,
     ip: Address = None,
     strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict", help="Only quotas for just what is named: --user alice without client ids."
-        ),
+        bool, "Only quotas for just what is named: --user alice without client ids."
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -76,8 +67,7 @@ def _shown(entity: QuotaEntity, kind: str) -> str:
     return "(default)" if name is None else name
 
 
-@app.command("alter")
-@asks_cluster()
+@cluster_command(app, "alter")
 def alter(
     access: ClusterAccess,
     user: User = None,
@@ -85,18 +75,12 @@ def alter(
     ip: Address = None,
     set_pairs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            help="KEY=VALUE to set; may be repeated. Keys: producer_byte_rate, consumer_byte_rate, "
-            "request_percentage, controller_mutation_rate; for --ip connection_creation_rate.",
-        ),
+        "--set",
+        "KEY=VALUE to set; may be repeated. Keys: producer_byte_rate, consumer_byte_rate, "
+        "request_percentage, controller_mutation_rate; for --ip connection_creation_rate.",
     ] = None,
-    delete_keys: Annotated[
-        list[str] | None, typer.Option("--delete", help="KEY to remove; may be repeated.")
-    ] = None,
-    validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Only check, change nothing.")
-    ] = False,
+    delete_keys: Annotated[list[str] | None, "--delete", "KEY to remove; may be repeated."] = None,
+    validate_only: Annotated[bool, "Only check, change nothing."] = False,
 ) -> None:
     """Set or remove quotas.
 

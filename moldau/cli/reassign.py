@@ -24,7 +24,7 @@ from moldau.cli.options import (
     ClusterAccess,
     Target,
     Targets,
-    asks_cluster,
+    cluster_command,
     describe_targets,
     ids_text,
     parse_ids,
@@ -41,6 +41,7 @@ from moldau.cli.output import (
     size_text,
     warn,
 )
+from moldau.cli.parameters import Within
 from moldau.cli.reassignment import (
     COLUMNS,
     Move,
@@ -59,29 +60,15 @@ from moldau.cli.reassignment import (
     write_assignment,
 )
 
-app = typer.Typer(
-    help="Move partitions to other brokers.",
-    no_args_is_help=True,
-)
+app = typer.Typer(help="Move partitions to other brokers.", no_args_is_help=True)
 
-Rollback = Annotated[
-    Path | None, typer.Option(help="Write the present replicas to this file, for going back.")
-]
+Rollback = Annotated[Path | None, "Write the present replicas to this file, for going back."]
 SETTLE_S = 3.0
-ExecutedJson = Annotated[Path | None, typer.Option(help="The file that was given to `execute`.")]
-PreserveThrottles = Annotated[
-    bool, typer.Option("--preserve-throttles", help="Do not remove throttles.")
-]
-Interval = Annotated[
-    float, typer.Option(min=MIN_INTERVAL_S, help="Seconds between two updates of --wait.")
-]
+ExecutedJson = Annotated[Path | None, "The file that was given to `execute`."]
+PreserveThrottles = Annotated[bool, "--preserve-throttles", "Do not remove throttles."]
+Interval = Annotated[float, Within(MIN_INTERVAL_S), "Seconds between two updates of --wait."]
 WaitTimeoutMs = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Stop waiting after this many milliseconds; the moves go on.",
-        show_default=False,
-    ),
+    int | None, Within(1), "Stop waiting after this many milliseconds; the moves go on."
 ]
 
 
@@ -91,24 +78,18 @@ class Wanted:
 
     targets: Targets = None
     brokers: Annotated[
-        str | None,
-        typer.Option(metavar="ID,ID,…", help="The brokers to use; by default all that serve."),
+        str | None, "--brokers ID,ID,…", "The brokers to use; by default all that serve."
     ] = None
     without: Annotated[
-        str | None,
-        typer.Option(metavar="ID,ID,…", help="Brokers not to use, for instance to empty them."),
+        str | None, "--without ID,ID,…", "Brokers not to use, for instance to empty them."
     ] = None
-    racks: Annotated[
-        str | None, typer.Option(metavar="RACK,RACK,…", help="Use brokers in these racks only.")
-    ] = None
+    racks: Annotated[str | None, "--racks RACK,RACK,…", "Use brokers in these racks only."] = None
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="How many replicas; by default as many as now.")
+        int | None, Within(1), "How many replicas; by default as many as now."
     ] = None
-    disable_rack_aware: Annotated[
-        bool, typer.Option("--disable-rack-aware", help="Do not spread replicas over racks.")
-    ] = False
+    disable_rack_aware: Annotated[bool, "Do not spread replicas over racks."] = False
     from_json: Annotated[
-        Path | None, typer.Option(help="A file as kafka-reassign-partitions takes and prints it.")
+        Path | None, "A file as kafka-reassign-partitions takes and prints it."
     ] = None
 
     def wish(self, replicas: str | None = None) -> Wish:
@@ -153,15 +134,12 @@ class PartitionState(NamedTuple):
     planned_replicas: Sequence[int] | None
 
 
-@app.command("verify")
-@asks_cluster()
+@cluster_command(app, "verify")
 def verify(
     access: ClusterAccess,
     targets: Targets = None,
     from_json: ExecutedJson = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Show the progress until nothing is being moved.")
-    ] = False,
+    wait: Annotated[bool, "Show the progress until nothing is being moved."] = False,
     interval: Interval = 1.0,
     wait_timeout_ms: WaitTimeoutMs = None,
     preserve_throttles: PreserveThrottles = False,
@@ -193,13 +171,12 @@ def verify(
     _refuse_incomplete(rows)
 
 
-@app.command("cancel")
-@asks_cluster()
+@cluster_command(app, "cancel")
 def cancel(
     access: ClusterAccess,
     targets: Targets = None,
     from_json: ExecutedJson = None,
-    everything: Annotated[bool, typer.Option("--all", help="Cancel all moves.")] = False,
+    everything: Annotated[bool, "--all", "Cancel all moves."] = False,
     preserve_throttles: PreserveThrottles = False,
 ) -> None:
     """Cancel moves: partitions stay on their earlier brokers."""
@@ -226,8 +203,7 @@ def cancel(
     access.run(work)
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson = False) -> None:
     """Show the moves that are going on, and their progress."""
     wanted = parse_targets(targets)
@@ -268,14 +244,11 @@ def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson =
         print_table(COLUMNS, map(progress_cells, rows))
 
 
-@app.command("plan")
-@asks_cluster()
+@cluster_command(app, "plan")
 def plan(
     access: ClusterAccess,
     wanted: Wanted,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
-    ] = None,
+    output: Annotated[Path | None, "--output -o", "Write the plan to this file."] = None,
     rollback: Rollback = None,
     as_json: AsJson = False,
 ) -> None:
@@ -302,32 +275,22 @@ def plan(
         _show(made, sizes)
 
 
-@app.command("execute")
-@asks_cluster()
+@cluster_command(app, "execute")
 def execute(
     access: ClusterAccess,
     wanted: Wanted,
     replicas: Annotated[
-        str | None,
-        typer.Option(metavar="ID,ID,…", help="The brokers to move to, the preferred leader first."),
+        str | None, "--replicas ID,ID,…", "The brokers to move to, the preferred leader first."
     ] = None,
     throttle: Annotated[
-        int | None,
-        typer.Option(help="Bytes per second that each broker may send and receive for the moves."),
+        int | None, "Bytes per second that each broker may send and receive for the moves."
     ] = None,
-    additional: Annotated[
-        bool, typer.Option("--additional", help="Start even while other moves are going on.")
-    ] = False,
+    additional: Annotated[bool, "Start even while other moves are going on."] = False,
     same_factor: Annotated[
-        bool,
-        typer.Option(
-            "--disallow-replication-factor-change", help="Refuse to change the number of replicas."
-        ),
+        bool, "--disallow-replication-factor-change", "Refuse to change the number of replicas."
     ] = False,
     rollback: Rollback = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Show the progress until it is done, as verify does.")
-    ] = False,
+    wait: Annotated[bool, "Show the progress until it is done, as verify does."] = False,
     interval: Interval = 1.0,
     wait_timeout_ms: WaitTimeoutMs = None,
 ) -> None:

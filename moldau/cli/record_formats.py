@@ -160,10 +160,7 @@ class JsonFormat:
                     '"headers" must be {"name": "value"} or [{"key": "name", "value": "value"}] '
                     f"(or value_base64): {each!r}"
                 )
-            plain = {
-                "header": each.get("value"),
-                "header_base64": each.get("value_base64"),
-            }
+            plain = {"header": each.get("value"), "header_base64": each.get("value_base64")}
             headers.append((each["key"], self._bytes(plain, "header")))
         return headers
 

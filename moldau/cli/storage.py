@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Config = Annotated[
-    str, typer.Option("--config", "-c", help="The node's server.properties.", show_default=False)
-]
+Config = Annotated[str, "--config -c", "The node's server.properties."]
 
 
 @app.command("random-uuid")
@@ -50,41 +48,28 @@ def random_uuid() -> None:
 def format_command(
     config: Config,
     cluster_id: Annotated[
-        str | None, typer.Option("--cluster-id", "-t", help="From random-uuid; random by default.")
+        str | None, "--cluster-id -t", "From random-uuid; random by default."
     ] = None,
-    standalone: Annotated[
-        bool, typer.Option("--standalone", "-s", help="This node is the only voter.")
-    ] = False,
+    standalone: Annotated[bool, "--standalone -s", "This node is the only voter."] = False,
     initial_controllers: Annotated[
         str | None,
-        typer.Option(
-            "--initial-controllers",
-            "-I",
-            metavar="ID@HOST:PORT:DIRECTORYID,…",
-            help="The first voters; the same for all nodes.",
-        ),
+        "--initial-controllers -I ID@HOST:PORT:DIRECTORYID,…",
+        "The first voters; the same for all nodes.",
     ] = None,
     no_initial_controllers: Annotated[
-        bool,
-        typer.Option("--no-initial-controllers", "-N", help="This node joins a running quorum."),
+        bool, "--no-initial-controllers -N", "This node joins a running quorum."
     ] = False,
-    feature: Annotated[
-        list[str] | None, typer.Option("--feature", "-f", help="FEATURE=LEVEL; may be repeated.")
-    ] = None,
+    feature: Annotated[list[str] | None, "--feature -f", "FEATURE=LEVEL; may be repeated."] = None,
     release_version: Annotated[
-        str | None, typer.Option("--release-version", "-r", help="The metadata version, as 4.2.")
+        str | None, "--release-version -r", "The metadata version, as 4.2."
     ] = None,
     ignore_formatted: Annotated[
-        bool, typer.Option("--ignore-formatted", "-g", help="Skip formatted directories.")
+        bool, "--ignore-formatted -g", "Skip formatted directories."
     ] = False,
     add_scram: Annotated[
         list[str] | None,
-        typer.Option(
-            "--add-scram",
-            "-S",
-            metavar="MECHANISM=[name=NAME,password=…]",
-            help="A first user for SASL/SCRAM; may be repeated.",
-        ),
+        "--add-scram -S MECHANISM=[name=NAME,password=…]",
+        "A first user for SASL/SCRAM; may be repeated.",
     ] = None,
 ) -> None:
     """Format a node's log directories for its cluster.
@@ -168,9 +153,7 @@ def _voters(
 
 
 @app.command("info")
-def info(
-    config: Config, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
-) -> None:
+def info(config: Config, as_json: Annotated[bool, "--json", "Print JSON."] = False) -> None:
     """Show each log directory's identity and problems."""
     node_config = _load(config)
     filesystem = OsFilesystem()

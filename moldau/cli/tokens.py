@@ -12,30 +12,23 @@ from typing import Annotated
 
 import typer
 
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command
 from moldau.cli.output import fail, print_json, print_rows, say
 from moldau.client.admin.security import DelegationToken, SecurityCalls
 
 app = typer.Typer()
 COLUMNS = ["id", "owner", "requester", "renewers", "issued", "expires", "ends"]
-TokenId = Annotated[str, typer.Argument(help="The token's id, as list shows it.")]
+TokenId = Annotated[str, "The token's id, as list shows it."]
 
 
-@app.command("create")
-@asks_cluster()
+@cluster_command(app, "create")
 def create(
     access: ClusterAccess,
-    owner: Annotated[
-        str | None,
-        typer.Option("--owner", metavar="User:NAME", help="For this user; by default your own."),
-    ] = None,
+    owner: Annotated[str | None, "--owner User:NAME", "For this user; by default your own."] = None,
     renewer: Annotated[
-        list[str] | None,
-        typer.Option("--renewer", metavar="User:NAME", help="Who may renew it; may be repeated."),
+        list[str] | None, "--renewer User:NAME", "Who may renew it; may be repeated."
     ] = None,
-    max_lifetime_ms: Annotated[
-        int, typer.Option("--max-lifetime-ms", help="No renewal beyond it; -1: the brokers' own.")
-    ] = -1,
+    max_lifetime_ms: Annotated[int, "No renewal beyond it; -1: the brokers' own."] = -1,
     as_json: AsJson = False,
 ) -> None:
     """Make a token and show its secret, which is the password of its id."""
@@ -56,13 +49,11 @@ def create(
     say(f"its secret: {_secret(token)}")
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_tokens(
     access: ClusterAccess,
     owner: Annotated[
-        list[str] | None,
-        typer.Option("--owner", metavar="User:NAME", help="Of this user; may be repeated."),
+        list[str] | None, "--owner User:NAME", "Of this user; may be repeated."
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -73,14 +64,11 @@ def list_tokens(
     print_rows(COLUMNS, [_row(each) for each in found], as_json=as_json)
 
 
-@app.command("renew")
-@asks_cluster()
+@cluster_command(app, "renew")
 def renew(
     access: ClusterAccess,
     token_id: TokenId,
-    period_ms: Annotated[
-        int, typer.Option("--period-ms", help="From now on; -1: the brokers' own.")
-    ] = -1,
+    period_ms: Annotated[int, "From now on; -1: the brokers' own."] = -1,
 ) -> None:
     """Let a token last longer."""
 
@@ -91,14 +79,11 @@ def renew(
     say(f"token {token_id} lasts until {_time(access.ask(SecurityCalls, work))}")
 
 
-@app.command("expire")
-@asks_cluster()
+@cluster_command(app, "expire")
 def expire(
     access: ClusterAccess,
     token_id: TokenId,
-    period_ms: Annotated[
-        int, typer.Option("--period-ms", help="End it so many ms from now; at once by default.")
-    ] = -1,
+    period_ms: Annotated[int, "End it so many ms from now; at once by default."] = -1,
 ) -> None:
     """End a token. Connections that came with it stay until their sessions end."""
 

@@ -26,13 +26,14 @@ from moldau.cli.options import (
     AsJson,
     ClusterAccess,
     Targets,
-    asks_cluster,
+    cluster_command,
     describe_targets,
     ids_text,
     parse_targets,
     resolve_names,
 )
 from moldau.cli.output import Block, fail, live_view, print_json, print_table, say, warn
+from moldau.cli.parameters import Within
 from moldau.client.admin.topics import TopicCalls
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import uuid_to_base64
@@ -54,7 +55,7 @@ UNCLEAN_WARNING = (
     "these are then lost on all replicas"
 )
 app = typer.Typer()
-Name = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete_topics)]
+Name = Annotated[str, complete_topics, "The topic's name."]
 
 
 class Only(Enum):
@@ -261,8 +262,7 @@ async def _configurations(
     return overrides, min_isr
 
 
-@app.command("describe")
-@asks_cluster()
+@cluster_command(app, "describe")
 def describe(
     access: ClusterAccess,
     names: Annotated[
@@ -293,14 +293,10 @@ def describe(
         bool,
         typer.Option(Only.OVERRIDES.value, help="Only topics with a configuration of their own."),
     ] = False,
-    exclude_internal: Annotated[
-        bool, typer.Option("--exclude-internal", help="Leave internal topics out.")
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")
-    ] = False,
+    exclude_internal: Annotated[bool, "Leave internal topics out."] = False,
+    watch: Annotated[bool, "--watch -w", "Show it again and again, until Ctrl-C."] = False,
     interval: Annotated[
-        float, typer.Option(min=MIN_INTERVAL_S, help="Seconds between two updates of --watch.")
+        float, Within(MIN_INTERVAL_S), "Seconds between two updates of --watch."
     ] = 2.0,
     as_json: AsJson = False,
 ) -> None:
@@ -384,20 +380,15 @@ class Election(StrEnum):
     UNCLEAN = "unclean"
 
 
-@app.command("elect-leaders")
-@asks_cluster()
+@cluster_command(app, "elect-leaders")
 def elect_leaders(
     access: ClusterAccess,
     targets: Targets = None,
     election: Annotated[
-        Election, typer.Option(help="preferred, or unclean: a replica that may lack records.")
+        Election, "preferred, or unclean: a replica that may lack records."
     ] = Election.PREFERRED,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All partitions of all topics.")
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask before an unclean election.")
-    ] = False,
+    everything: Annotated[bool, "--all", "All partitions of all topics."] = False,
+    yes: Annotated[bool, "Do not ask before an unclean election."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Elect the preferred leaders of partitions."""
@@ -452,8 +443,7 @@ def _ask() -> None:
         fail("nothing was elected")
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_topics(
     access: ClusterAccess,
     internal: Annotated[bool, typer.Option(help="Show internal topics too.")] = False,
@@ -468,26 +458,21 @@ def list_topics(
             say(name)
 
 
-@app.command("create")
-@asks_cluster()
+@cluster_command(app, "create")
 def create(
     access: ClusterAccess,
     name: Name,
     partitions: Annotated[
-        int, typer.Option(help="How many partitions; -1: the brokers' default (num.partitions).")
+        int, "How many partitions; -1: the brokers' default (num.partitions)."
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option(help="How many replicas of each partition; -1: the brokers' default.")
+        int, "How many replicas of each partition; -1: the brokers' default."
     ] = -1,
     config: Annotated[
-        list[str] | None, typer.Option(help="A topic configuration, KEY=VALUE; may be repeated.")
+        list[str] | None, "A topic configuration, KEY=VALUE; may be repeated."
     ] = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
-    ] = False,
-    validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Only check whether it could be created.")
-    ] = False,
+    if_not_exists: Annotated[bool, "Succeed if the topic exists already."] = False,
+    validate_only: Annotated[bool, "Only check whether it could be created."] = False,
 ) -> None:
     """Create a topic."""
     topic = client.NewTopic(
@@ -506,21 +491,18 @@ def create(
     say(access.ask(TopicCalls, work))
 
 
-@app.command("alter")
-@asks_cluster()
+@cluster_command(app, "alter")
 def alter(
     access: ClusterAccess,
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option(help="The new total number of partitions; it can only grow.")
+        int | None, "The new total number of partitions; it can only grow."
     ] = None,
     config: Annotated[
-        list[str] | None,
-        typer.Option(help="A topic configuration to set, KEY=VALUE; may be repeated."),
+        list[str] | None, "A topic configuration to set, KEY=VALUE; may be repeated."
     ] = None,
     delete_config: Annotated[
-        list[str] | None,
-        typer.Option(help="A configuration key to reset to its default; may be repeated."),
+        list[str] | None, "A configuration key to reset to its default; may be repeated."
     ] = None,
 ) -> None:
     """Change a topic's configuration or add partitions."""
@@ -546,17 +528,11 @@ def alter(
     say(f"altered {name}")
 
 
-@app.command("delete")
-@asks_cluster()
+@cluster_command(app, "delete")
 def delete(
     access: ClusterAccess,
-    names: Annotated[
-        list[str],
-        typer.Argument(help="The topics to delete.", autocompletion=complete_topics),
-    ],
-    if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="Succeed if a topic does not exist.")
-    ] = False,
+    names: Annotated[list[str], complete_topics, "The topics to delete."],
+    if_exists: Annotated[bool, "Succeed if a topic does not exist."] = False,
 ) -> None:
     """Delete topics and everything in them."""
 

@@ -20,28 +20,22 @@ from moldau.cli.options import (
     AsJson,
     ClusterAccess,
     Topics,
-    asks_cluster,
+    cluster_command,
     existing_partitions,
     parse_topics,
     partitions_of,
     registered_broker,
 )
 from moldau.cli.output import age_text, complain, fail, print_json, print_rows, print_table, say
+from moldau.cli.parameters import Within
 from moldau.protocol.errors import ErrorCode
 
 MINUTE_MS = 60_000
 MAX_PRODUCER_EPOCH = 2**15 - 1
 app = typer.Typer()
-TransactionalIds = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="ID…", help="Transactional ids.", autocompletion=complete_transactional_ids
-    ),
-]
-Partition = Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="The partition.")]
-BrokerId = Annotated[
-    int | None, typer.Option(min=0, help="Ask the replica on this broker, not the leader.")
-]
+TransactionalIds = Annotated[list[str], "ID…", complete_transactional_ids, "Transactional ids."]
+Partition = Annotated[str, "TOPIC:PARTITION", "The partition."]
+BrokerId = Annotated[int | None, Within(0), "Ask the replica on this broker, not the leader."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +130,22 @@ async def _expected(
     return expected
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_transactions(
     access: ClusterAccess,
     states: Annotated[
-        list[str] | None,
-        typer.Option("--state", help="Only those in this state (Ongoing, …); may be repeated."),
+        list[str] | None, "--state", "Only those in this state (Ongoing, …); may be repeated."
     ] = None,
     producer_ids: Annotated[
         list[int] | None,
-        typer.Option("--producer-id", min=0, help="Only those of this producer; may be repeated."),
+        "--producer-id",
+        Within(0),
+        "Only those of this producer; may be repeated.",
     ] = None,
     longer_than_ms: Annotated[
-        int, typer.Option(min=-1, help="Only those open for more milliseconds than this; -1: all.")
+        int, Within(-1), "Only those open for more milliseconds than this; -1: all."
     ] = -1,
-    pattern: Annotated[
-        str | None, typer.Option(help="Only ids that match this regular expression (RE2).")
-    ] = None,
+    pattern: Annotated[str | None, "Only ids that match this regular expression (RE2)."] = None,
     as_json: AsJson = False,
 ) -> None:
     """List transactional ids with their state."""
@@ -177,8 +169,7 @@ def list_transactions(
     print_rows(columns, rows, as_json=as_json)
 
 
-@app.command("describe")
-@asks_cluster()
+@cluster_command(app, "describe")
 def describe(
     access: ClusterAccess, transactional_ids: TransactionalIds, as_json: AsJson = False
 ) -> None:
@@ -203,8 +194,7 @@ def describe(
     complain(each for each in outcome.values() if isinstance(each, client.KafkaError))
 
 
-@app.command("describe-producers")
-@asks_cluster()
+@cluster_command(app, "describe-producers")
 def describe_producers(
     access: ClusterAccess, partition: Partition, broker_id: BrokerId = None, as_json: AsJson = False
 ) -> None:
@@ -229,25 +219,21 @@ def describe_producers(
     print_rows(columns, rows, as_json=as_json)
 
 
-@app.command("abort")
-@asks_cluster()
+@cluster_command(app, "abort")
 def abort(
     access: ClusterAccess,
     partition: Partition,
     start_offset: Annotated[
-        int | None,
-        typer.Option(min=0, help="The transaction's start offset, as find-hanging shows it."),
+        int | None, Within(0), "The transaction's start offset, as find-hanging shows it."
     ] = None,
     producer_id: Annotated[
-        int | None,
-        typer.Option(min=0, help="The producer's id and both epochs, instead of --start-offset."),
+        int | None, Within(0), "The producer's id and both epochs, instead of --start-offset."
     ] = None,
     producer_epoch: Annotated[
-        int | None, typer.Option(min=0, max=MAX_PRODUCER_EPOCH, help="The epoch of that producer.")
+        int | None, Within(0, MAX_PRODUCER_EPOCH), "The epoch of that producer."
     ] = None,
     coordinator_epoch: Annotated[
-        int | None,
-        typer.Option(min=0, help="The epoch of the coordinator that began the transaction."),
+        int | None, Within(0), "The epoch of the coordinator that began the transaction."
     ] = None,
 ) -> None:
     """Abort a transaction that its coordinator has lost."""
@@ -284,21 +270,18 @@ def abort(
     say(f"aborted the transaction of producer {aborted.producer_id} on {aborted.partition}")
 
 
-@app.command("find-hanging")
-@asks_cluster()
+@cluster_command(app, "find-hanging")
 def find_hanging_transactions(
     access: ClusterAccess,
     topics: Topics = None,
     broker_id: Annotated[
-        int | None, typer.Option(min=0, help="Only partitions with a replica on this broker.")
+        int | None, Within(0), "Only partitions with a replica on this broker."
     ] = None,
     max_transaction_timeout_minutes: Annotated[
         int,
-        typer.Option(
-            "--max-transaction-timeout",
-            min=0,
-            help="Minutes that a transaction may last (transaction.max.timeout.ms).",
-        ),
+        "--max-transaction-timeout",
+        Within(0),
+        "Minutes that a transaction may last (transaction.max.timeout.ms).",
     ] = 15,
     as_json: AsJson = False,
 ) -> None:
@@ -331,8 +314,7 @@ def find_hanging_transactions(
     complain(search.errors)
 
 
-@app.command("force-terminate")
-@asks_cluster()
+@cluster_command(app, "force-terminate")
 def force_terminate(access: ClusterAccess, transactional_ids: TransactionalIds) -> None:
     """Abort open transactions and fence their producers."""
     outcome = access.run(lambda admin: admin.fence_producers(transactional_ids))

@@ -46,17 +46,10 @@ TIMESTAMP: Final = -1
 SPECIAL: Final = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
 
 _READ: Final = f"{', '.join(FORMATS)}; schema: as the registry says."
-KeyFormat = Annotated[
-    str | None, typer.Option("--key-format", help="What keys are; see --value-format.")
-]
-ReadFormat = Annotated[
-    str | None, typer.Option("--value-format", help=f"What values are: {_READ}  [default: bytes]")
-]
+KeyFormat = Annotated[str | None, "--key-format", "What keys are; see --value-format."]
+ReadFormat = Annotated[str | None, "--value-format", f"What values are: {_READ}  [default: bytes]"]
 WriteFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--value-format", help=f"What values become: {', '.join(FORMATS)}.  [default: bytes]"
-    ),
+    str | None, "--value-format", f"What values become: {', '.join(FORMATS)}.  [default: bytes]"
 ]
 RegistryUrl = Annotated[
     str | None,
@@ -67,16 +60,12 @@ RegistryUrl = Annotated[
         show_default=False,
     ),
 ]
-KeySchema = Annotated[
-    str | None, typer.Option("--key-schema", help="Of avro, …; see --value-schema.")
-]
+KeySchema = Annotated[str | None, "--key-schema", "Of avro, …; see --value-schema."]
 ValueSchema = Annotated[
     str | None,
-    typer.Option(
-        "--value-schema",
-        help="Of avro, protobuf, json-schema: a FILE, which is registered; id:N; latest. With "
-        "#MESSAGE behind it for another message than the file's first.  [default: latest]",
-    ),
+    "--value-schema",
+    "Of avro, protobuf, json-schema: a FILE, which is registered; id:N; latest. With "
+    "#MESSAGE behind it for another message than the file's first.  [default: latest]",
 ]
 
 
@@ -209,10 +198,7 @@ def _format(wanted: _Wanted) -> TypedFormat | None:
         import msgpack
 
         return TypedFormat(
-            side,
-            name,
-            lambda value: _packed(msgpack, value),
-            lambda data: _unpacked(msgpack, data),
+            side, name, lambda value: _packed(msgpack, value), lambda data: _unpacked(msgpack, data)
         )
     if name not in FORMATS:
         known = FORMATS if wanted.topic is not None else (*FORMATS, ANY_SCHEMA)

@@ -14,8 +14,9 @@ from typing import Annotated
 import typer
 
 from moldau import client
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, read_small_file
+from moldau.cli.options import AsJson, ClusterAccess, cluster_command, read_small_file
 from moldau.cli.output import fail, print_rows, say
+from moldau.cli.parameters import Within
 from moldau.client.admin.security import (
     ScramDeletion,
     ScramMechanism,
@@ -25,7 +26,7 @@ from moldau.client.admin.security import (
 
 app = typer.Typer()
 COLUMNS = ["user", "mechanism", "iterations"]
-Name = Annotated[str, typer.Argument(help="The user's name.")]
+Name = Annotated[str, "The user's name."]
 
 
 class Mechanism(StrEnum):
@@ -39,21 +40,13 @@ class Mechanism(StrEnum):
         return ScramMechanism[self.replace("-", "_")]
 
 
-@app.command("create")
-@asks_cluster()
+@cluster_command(app, "create")
 def create(
     access: ClusterAccess,
     name: Name,
-    mechanism: Annotated[
-        Mechanism, typer.Option("--mechanism", help="The user's SASL mechanism.")
-    ] = Mechanism.SHA_512,
-    iterations: Annotated[
-        int, typer.Option("--iterations", min=4_096, max=16_384, help="Work for one login.")
-    ] = 4_096,
-    password_file: Annotated[
-        Path | None,
-        typer.Option("--password-file", help="Read the password from a file's first line."),
-    ] = None,
+    mechanism: Annotated[Mechanism, "The user's SASL mechanism."] = Mechanism.SHA_512,
+    iterations: Annotated[int, Within(4_096, 16_384), "Work for one login."] = 4_096,
+    password_file: Annotated[Path | None, "Read the password from a file's first line."] = None,
 ) -> None:
     """Let a user log in with a password, or change the password.
 
@@ -69,8 +62,7 @@ def create(
     say(f"user {name} may log in with {mechanism}")
 
 
-@app.command("list")
-@asks_cluster()
+@cluster_command(app, "list")
 def list_users(access: ClusterAccess, as_json: AsJson = False) -> None:
     """Show the users that have a password, and how each logs in."""
     users = access.ask(SecurityCalls, lambda admin: admin.describe_user_scram_credentials())
@@ -85,14 +77,11 @@ def list_users(access: ClusterAccess, as_json: AsJson = False) -> None:
     print_rows(COLUMNS, rows, as_json=as_json)
 
 
-@app.command("delete")
-@asks_cluster()
+@cluster_command(app, "delete")
 def delete(
     access: ClusterAccess,
     name: Name,
-    mechanism: Annotated[
-        Mechanism | None, typer.Option("--mechanism", help="This one alone; all by default.")
-    ] = None,
+    mechanism: Annotated[Mechanism | None, "This one alone; all by default."] = None,
 ) -> None:
     """Let a user log in no more. Connections that are open stay so until their sessions end."""
 

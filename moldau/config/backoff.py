@@ -16,10 +16,7 @@ MAX_DOUBLINGS: Final = 30
 
 
 def backoff_ms(
-    failure_count: int,
-    first_ms: float,
-    most_ms: float,
-    source: random.Random | None = None,
+    failure_count: int, first_ms: float, most_ms: float, source: random.Random | None = None
 ) -> float:
     """The pause after so many failures in a row: doubles with each, up to `most_ms`.
 

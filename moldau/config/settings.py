@@ -1,4 +1,4 @@
-"""Settings of a node's parts: dataclasses whose fields name the keys that they come from, once.
+"""Settings of a node's parts and of topics: dataclasses whose fields name their keys, once.
 
 Must not import the table of keys before a default is asked for.
 """
@@ -29,9 +29,9 @@ def of_key(*names: str, made: Callable[..., Any] | None = None) -> Any:
 
 @cache
 def _defaults() -> Values:
-    from moldau.config.table import BROKER_KEYS
+    from moldau.config.table import BROKER_KEYS, TOPIC_KEYS
 
-    return {name: key.default for name, key in BROKER_KEYS.items()}
+    return {name: key.default for name, key in {**TOPIC_KEYS, **BROKER_KEYS}.items()}
 
 
 class KeyedSettings:
@@ -41,7 +41,7 @@ class KeyedSettings:
 
     @classmethod
     def from_config(cls, values: Values, **own: Any) -> Self:
-        """The settings that a node's typed values give.
+        """The settings that a node's or topic's typed values give.
 
         Args:
             own: the fields that are of no key, or that are not as the key says.

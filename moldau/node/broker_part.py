@@ -492,7 +492,7 @@ class BrokerPart:
             configs.get(ConfigResourceType.BROKER, str(self._config.node_id)),
         )
         overrides = configs.get(ConfigResourceType.TOPIC, topic_name)
-        return LogConfig.from_topic_config(effective_topic_config(node_values, overrides))
+        return LogConfig.from_config(effective_topic_config(node_values, overrides))
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         if self._lifecycle is not None:

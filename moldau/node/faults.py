@@ -57,9 +57,7 @@ class FaultHandler:
     """
 
     def __init__(
-        self,
-        stop: Callable[[str], None],
-        count_job_failure: Callable[[], object] = lambda: None,
+        self, stop: Callable[[str], None], count_job_failure: Callable[[], object] = lambda: None
     ) -> None:
         self._stop: Callable[[str], None] | None = stop
         self._count_job_failure = count_job_failure

@@ -164,9 +164,7 @@ class Node:
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
-                    name=name,
-                    num_partitions=partition_count,
-                    replication_factor=replication_factor,
+                    name=name, num_partitions=partition_count, replication_factor=replication_factor
                 )
             ]
         )

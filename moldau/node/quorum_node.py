@@ -430,8 +430,7 @@ class QuorumNode:
             leader=lambda: self._leader(log),
             apis=apis,
             link=LeaderLink(
-                client_id=f"controller-{self._config.node_id}-registration",
-                connector=connector,
+                client_id=f"controller-{self._config.node_id}-registration", connector=connector
             ),
             random=random.Random(secrets.randbits(128)),
         )

@@ -3,6 +3,7 @@ serve included.
 """
 
 from enum import IntEnum
+from typing import Final
 
 
 class ApiKey(IntEnum):
@@ -109,3 +110,7 @@ def api_name(api_key: int) -> str:
         return ApiKey(api_key).name.title().replace("_", "")
     except ValueError:
         return "Unknown"
+
+
+API_KEYS: Final = {api_name(api_key): api_key for api_key in ApiKey}
+"""Every API by its name."""

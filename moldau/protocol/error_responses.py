@@ -22,17 +22,10 @@ from moldau.protocol.messages import p44_incremental_alter_configs as incrementa
 from moldau.protocol.messages import p45_alter_partition_reassignments as reassignment
 from moldau.protocol.messages import p49_alter_client_quotas as quotas
 from moldau.protocol.messages import p51_alter_user_scram_credentials as scram
-from moldau.protocol.messages.p01_fetch import FetchableTopicResponse, FetchRequest, FetchResponse
+from moldau.protocol.messages.p01_fetch import FetchableTopicResponse, FetchRequest
 from moldau.protocol.messages.p01_fetch import PartitionData as FetchedPartition
-from moldau.protocol.messages.p19_create_topics import (
-    CreatableTopicResult,
-    CreateTopicsRequest,
-)
-from moldau.protocol.messages.p20_delete_topics import (
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
+from moldau.protocol.messages.p19_create_topics import CreatableTopicResult, CreateTopicsRequest
+from moldau.protocol.messages.p20_delete_topics import DeletableTopicResult, DeleteTopicsRequest
 from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopicResult,
@@ -58,11 +51,11 @@ def error_response(
             place for an error of the whole request.
     """
     failed = _Failed(error, message)
+    kind = registry.response_class(request.API_KEY)
     make = _MAKERS.get(type(request))
-    if make is not None:
-        response = make(request, failed)
-    else:
-        response = failed(registry.response_class(request.API_KEY))
+    fields = {} if make is None else make(request, failed)
+    is_whole = make is None or hasattr(kind, "error_code")
+    response = failed(kind, **fields) if is_whole else kind(**fields)
     if api_version is not None:
         fit_version(response, api_version)
     return response
@@ -156,90 +149,58 @@ class _Failed(NamedTuple):
         return kind(error_code=self.error, **fields)
 
 
+_Fields: TypeAlias = dict[str, Any]
+
+
 def _parts(
-    asked: str, answered: str, part_class: type[Struct], *same: str, **fields: Any
-) -> Callable[[Any, _Failed], Message]:
-    """Makes a part with the error for each one of the request's.
+    asked: str,
+    answered: str,
+    part_class: type[Struct],
+    *same: str,
+    below: Callable[[Any, _Failed], _Fields] | None = None,
+    **fields: Any,
+) -> Callable[[Any, _Failed], _Fields]:
+    """Makes the field of a response that has a part for each one of the request's.
 
     Args:
         asked, answered: the fields of the request and of the response that have the parts.
         same: the fields that a part has of the request's.
-        fields: what else the part says.
+        below: makes a field of each part, which then has its errors.
+        fields: what else the part says: a value, or a function of the request's part.
     """
 
-    def make(request: Any, failed: _Failed) -> Message:
-        parts = [
-            failed(part_class, **{name: getattr(each, name) for name in same}, **fields)
-            for each in getattr(request, asked)
-        ]
-        return registry.response_class(request.API_KEY)(**{answered: parts})
+    def make(request: Any, failed: _Failed) -> _Fields:
+        parts: list[Struct] = []
+        for each in getattr(request, asked) or ():
+            said = {name: getattr(each, name) for name in same}
+            for name, value in fields.items():
+                said[name] = value(each) if callable(value) else value
+            if below is None:
+                parts.append(failed(part_class, **said))
+            else:
+                parts.append(part_class(**said, **below(each, failed)))
+        return {answered: parts}
 
     return make
 
 
-def _delete_topics(request: DeleteTopicsRequest, failed: _Failed) -> Message:
+def _delete_topics(request: DeleteTopicsRequest, failed: _Failed) -> _Fields:
     named = [(topic.name, topic.topic_id) for topic in request.topics]
     results = [
         failed(DeletableTopicResult, name=name, topic_id=topic_id)
         for name, topic_id in [*named, *((name, ZERO_UUID) for name in request.topic_names)]
     ]
-    return DeleteTopicsResponse(responses=results)
+    return {"responses": results}
 
 
-def _fetch(request: FetchRequest, failed: _Failed) -> Message:
-    """Before version 7 a Fetch response has the errors of partitions only."""
-    topics = [
-        FetchableTopicResponse(
-            topic=topic.topic,
-            topic_id=topic.topic_id,
-            partitions=[
-                failed(FetchedPartition, partition_index=each.partition, high_watermark=-1)
-                for each in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
-    return failed(FetchResponse, responses=topics)
-
-
-def _elect_leaders(request: election.ElectLeadersRequest, failed: _Failed) -> Message:
-    topics = [
-        election.ReplicaElectionResult(
-            topic=topic.topic,
-            partition_result=[
-                failed(election.PartitionResult, partition_id=partition)
-                for partition in topic.partitions
-            ],
-        )
-        for topic in request.topic_partitions or ()
-    ]
-    return failed(election.ElectLeadersResponse, replica_election_results=topics)
-
-
-def _reassign(request: reassignment.AlterPartitionReassignmentsRequest, failed: _Failed) -> Message:
-    topics = [
-        reassignment.ReassignableTopicResponse(
-            name=topic.name,
-            partitions=[
-                failed(
-                    reassignment.ReassignablePartitionResponse,
-                    partition_index=partition.partition_index,
-                )
-                for partition in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
-    return failed(
-        reassignment.AlterPartitionReassignmentsResponse,
-        allow_replication_factor_change=request.allow_replication_factor_change,
-        responses=topics,
-    )
-
-
+_reassigned: Final = _parts(
+    *("topics", "responses", reassignment.ReassignableTopicResponse, "name"),
+    below=_parts(
+        *("partitions", "partitions", reassignment.ReassignablePartitionResponse), "partition_index"
+    ),
+)
 _RESOURCE: Final = ("resource_type", "resource_name")
-
-_MAKERS: Final[dict[type[Message], Callable[[Any, _Failed], Message]]] = {
+_MAKERS: Final[dict[type[Message], Callable[[Any, _Failed], _Fields]]] = {
     CreateTopicsRequest: _parts("topics", "topics", CreatableTopicResult, "name", configs=None),
     DeleteTopicsRequest: _delete_topics,
     CreatePartitionsRequest: _parts("topics", "results", CreatePartitionsTopicResult, "name"),
@@ -252,9 +213,26 @@ _MAKERS: Final[dict[type[Message], Callable[[Any, _Failed], Message]]] = {
     describe.DescribeConfigsRequest: _parts(
         "resources", "results", describe.DescribeConfigsResult, *_RESOURCE
     ),
-    election.ElectLeadersRequest: _elect_leaders,
-    reassignment.AlterPartitionReassignmentsRequest: _reassign,
-    FetchRequest: _fetch,
+    election.ElectLeadersRequest: _parts(
+        *("topic_partitions", "replica_election_results", election.ReplicaElectionResult, "topic"),
+        below=_parts(
+            *("partitions", "partition_result", election.PartitionResult),
+            partition_id=lambda partition: partition,
+        ),
+    ),
+    reassignment.AlterPartitionReassignmentsRequest: lambda request, failed: {
+        "allow_replication_factor_change": request.allow_replication_factor_change,
+        **_reassigned(request, failed),
+    },
+    # Before version 7 a Fetch response has the errors of partitions only.
+    FetchRequest: _parts(
+        *("topics", "responses", FetchableTopicResponse, "topic", "topic_id"),
+        below=_parts(
+            *("partitions", "partitions", FetchedPartition),
+            partition_index=attrgetter("partition"),
+            high_watermark=-1,
+        ),
+    ),
     creation.CreateAclsRequest: _parts("creations", "results", creation.AclCreationResult),
     quotas.AlterClientQuotasRequest: _parts(
         "entries", "entries", quotas.EntryDataResponse, "entity"
@@ -262,15 +240,13 @@ _MAKERS: Final[dict[type[Message], Callable[[Any, _Failed], Message]]] = {
     deletion.DeleteAclsRequest: _parts(
         "filters", "filter_results", deletion.DeleteAclsFilterResult
     ),
-    scram.AlterUserScramCredentialsRequest: lambda request, failed: (
-        scram.AlterUserScramCredentialsResponse(
-            results=[
-                failed(scram.AlterUserScramCredentialsResult, user=user)
-                for user in dict.fromkeys(
-                    each.name for each in (*request.deletions, *request.upsertions)
-                )
-            ]
-        )
-    ),
+    scram.AlterUserScramCredentialsRequest: lambda request, failed: {
+        "results": [
+            failed(scram.AlterUserScramCredentialsResult, user=user)
+            for user in dict.fromkeys(
+                each.name for each in (*request.deletions, *request.upsertions)
+            )
+        ]
+    },
 }
 """For the APIs whose responses have their errors in parts."""

@@ -11,7 +11,7 @@ from moldau.protocol import registry
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.compiler import skip_tagged_fields
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from moldau.protocol.schema import Message, field, header
+from moldau.protocol.schema import Message, field
 from moldau.protocol.types import Buffer, Int16, Int32, Part, String
 
 _SIZE_BYTES = 4
@@ -23,8 +23,7 @@ _CORRELATION_ID = PackedStruct(">i")
 _UNSUPPORTED_VERSION = PackedStruct(">h").pack(ErrorCode.UNSUPPORTED_VERSION)
 
 
-@header(versions="1-2", flexible="2+")
-class RequestHeader(Message):
+class RequestHeader(Message, versions="1-2", flexible="2+"):
     """What stands in front of every request; 2 adds tagged fields behind the client id."""
 
     api_key: Int16 = 0
@@ -33,8 +32,7 @@ class RequestHeader(Message):
     client_id: String | None = field("", nullable="1+", flexible="none")
 
 
-@header(versions="0-1", flexible="1+")
-class ResponseHeader(Message):
+class ResponseHeader(Message, versions="0-1", flexible="1+"):
     """What stands in front of every response; 1 adds tagged fields."""
 
     correlation_id: Int32 = 0

@@ -1,14 +1,16 @@
 """The declaration language of Kafka's messages, and the base class of the declared ones.
 
 One class declares every version of a message: its fields in wire order, each with the versions it
-is part of. `structs` turns such a class into a slotted value class and into the description that
-codecs are compiled from; the codecs of a version are compiled when they are first used.
+is part of. `structs` makes such a class a slotted value class and the description that codecs are
+compiled from; the codecs of a version are compiled when they are first used.
 
-    @request(ApiKey.ALTER_PARTITION, versions="2-3", flexible="0+")
-    class AlterPartitionRequest(Message):
+    class AlterPartitionRequest(Request["AlterPartitionResponse"], versions="2-3", flexible="0+"):
         broker_id: Int32 = 0
         broker_epoch: Int64 = -1
         topics: list[TopicData] = field()
+
+    class AlterPartitionResponse(Message, answers=AlterPartitionRequest):
+        throttle_time_ms: Int32 = 0
 
 A field's default is the value it has when the constructor is not given one, and also the value a
 reader sees in versions that lack the field. Without an explicit default it is the type's own:
@@ -18,16 +20,16 @@ struct to the field. (A fetch response has three such structs per partition.)
 """
 
 import struct as struct_module
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from types import ModuleType
-from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from moldau.constants import MAX_INT16
+from moldau.protocol.api_keys import API_KEYS
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
-from moldau.protocol.structs import Decoder, Encoder, StepDecoder, Versions, slotted
+from moldau.protocol.structs import Decoder, Encoder, StepDecoder, Versions
 from moldau.protocol.structs import Struct as Struct
 from moldau.protocol.structs import field as field
-from moldau.protocol.structs import struct as struct
 from moldau.protocol.types import Buffer, Part
 
 NEVER_FLEXIBLE = MAX_INT16
@@ -56,6 +58,43 @@ class Message(Struct):
     _encoders: ClassVar[dict[int, Encoder]]
     _decoders: ClassVar[dict[int, Decoder]]
     _step_decoders: ClassVar[dict[int, StepDecoder]]
+
+    if TYPE_CHECKING:  # a message of any kind may have any fields
+
+        def __init__(self, **values: Any) -> None: ...
+
+    def __init_subclass__(
+        cls,
+        *,
+        number: int = -1,
+        versions: str | None = None,
+        flexible: str = "none",
+        answers: "type[AnyRequest] | None" = None,
+    ) -> None:
+        """Declare a message: a response, or with versions of its own a header, a record or a
+        payload.
+
+        Args:
+            number: a record's own, in its frame or its key.
+            versions: versions the class covers.
+            flexible: versions with compact lengths and tagged fields.
+            answers: the request of a response, which has the same number and versions.
+        """
+        super().__init_subclass__()
+        if answers is not None:
+            versions = f"{answers.MIN_VERSION}-{answers.MAX_VERSION}"
+            cls._declare(answers.API_KEY, versions, f"{answers.FLEXIBLE_SINCE}+")
+            cls.LATEST_STABLE_VERSION = answers.LATEST_STABLE_VERSION
+        elif versions is not None:
+            cls._declare(number, versions, flexible)
+
+    @classmethod
+    def _declare(cls, api_key: int, versions: str, flexible: str) -> None:
+        cls.API_KEY = api_key
+        cls.MIN_VERSION, cls.MAX_VERSION = Versions.parse(versions)
+        cls.LATEST_STABLE_VERSION = cls.MAX_VERSION
+        cls.FLEXIBLE_SINCE = Versions.parse(flexible).first
+        cls._encoders, cls._decoders, cls._step_decoders = {}, {}, {}
 
     def encode(self, version: int) -> list[Part]:
         """Encode as `version`; a `records` value becomes a part of its own, untouched.
@@ -165,9 +204,28 @@ Response_co = TypeVar("Response_co", bound=Message, covariant=True)
 
 
 class Request(Message, Generic[Response_co]):
-    """A message that a node answers with a `Response_co`, of the same version."""
+    """A message that a node answers with a `Response_co`, of the same version. Its class is named
+    after its API.
+    """
 
     __slots__ = ()
+
+    def __init_subclass__(
+        cls,
+        *,
+        versions: str | None = None,
+        flexible: str = "none",
+        latest_stable: int | None = None,
+    ) -> None:
+        """Declare an API's request, as a message.
+
+        Args:
+            latest_stable: the last settled version, when a later one is declared too.
+        """
+        number = -1 if versions is None else API_KEYS[cls.__name__.removesuffix("Request")]
+        super().__init_subclass__(number=number, versions=versions, flexible=flexible)
+        if latest_stable is not None:
+            cls.LATEST_STABLE_VERSION = latest_stable
 
 
 AnyRequest: TypeAlias = Request[Any]
@@ -182,53 +240,3 @@ def messages_of(module: ModuleType) -> list[type[Message]]:
         if isinstance(value, type) and issubclass(value, Message)
         if value.__module__ == module.__name__
     ]
-
-
-MessageClass = TypeVar("MessageClass", bound=type[Message])
-
-
-@dataclass_transform(kw_only_default=True)
-def request(
-    api_key: int, *, versions: str, flexible: str, latest_stable: int | None = None
-) -> Callable[[MessageClass], MessageClass]:
-    """Declare an API's request.
-
-    Args:
-        api_key: the API's number; a record's own number, and -1 for what has none.
-        versions: versions the class covers.
-        flexible: versions with compact lengths and tagged fields.
-        latest_stable: the last settled version, when a later one is declared too.
-    """
-    supported = Versions.parse(versions)
-
-    def declare(cls: MessageClass) -> MessageClass:
-        declared: MessageClass = slotted(
-            cls,
-            API_KEY=api_key,
-            MIN_VERSION=supported.first,
-            MAX_VERSION=supported.last,
-            LATEST_STABLE_VERSION=supported.last if latest_stable is None else latest_stable,
-            FLEXIBLE_SINCE=Versions.parse(flexible).first,
-            _encoders={},
-            _decoders={},
-            _step_decoders={},
-        )
-        return declared
-
-    return declare
-
-
-response = request
-metadata_record = request
-"""Declares a record of `__cluster_metadata`, with its number in the record's frame."""
-coordinator_record = request
-"""Declares the key or the value of a coordinator's record, with the number that the key says."""
-
-
-@dataclass_transform(kw_only_default=True)
-def data(*, versions: str, flexible: str) -> Callable[[MessageClass], MessageClass]:
-    """Declare a message that belongs to no API: a header, or a payload inside something else."""
-    return request(-1, versions=versions, flexible=flexible)
-
-
-header = data

@@ -14,7 +14,6 @@ from typing import (
     NamedTuple,
     Self,
     TypeAlias,
-    TypeVar,
     Union,
     dataclass_transform,
     get_args,
@@ -198,11 +197,36 @@ def _read_field(name: str, annotation: object, declared: object) -> FieldSpec:
     )
 
 
-class Struct:
-    """A value with named fields: the base of every nested struct, and of `Message`.
+class _Declaring(type):
+    """Builds a declared class with slots in place of its class-level defaults.
 
-    Fields are set by keyword, compared by value, and never checked: what cannot be encoded is
-    refused when it is encoded.
+    A class that names its slots itself declares no fields: its bases' are its own.
+    """
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **facts: Any
+    ) -> "_Declaring":
+        if "__slots__" not in body:
+            # From Python 3.14 on only a finished class has its annotations.
+            annotations = body.get("__annotations__") or type(name, (), dict(body)).__annotations__
+            declared = {
+                field_name: (annotation, body.pop(field_name, MISSING))
+                for field_name, annotation in annotations.items()
+            }
+            body["__slots__"] = tuple(annotations)
+            body["_declared"] = declared
+            body["_spec"] = None
+            body["_shared_default"] = None
+        return super().__new__(cls, name, bases, body, **facts)
+
+
+@dataclass_transform(kw_only_default=True)
+class Struct(metaclass=_Declaring):
+    """A value with named fields: every nested struct of a message, and the base of `Message`.
+
+    A subclass declares fields; its versions are those of the message that it is part of. Fields
+    are set by keyword, compared by value, and never checked: what cannot be encoded is refused
+    when it is encoded.
     """
 
     __slots__ = ()
@@ -291,36 +315,6 @@ def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
     constructor = names["__init__"]
     assert callable(constructor)
     return constructor
-
-
-StructClass = TypeVar("StructClass", bound=type[Struct])
-
-
-def slotted(cls: Any, **constants: Any) -> Any:
-    """Build the declared class again with slots in place of its class-level defaults."""
-    annotations = cls.__annotations__
-    body = {
-        name: value
-        for name, value in cls.__dict__.items()
-        if name not in annotations and name not in ("__dict__", "__weakref__")
-    }
-    body["__slots__"] = tuple(annotations)
-    body["__qualname__"] = cls.__qualname__
-    body["_declared"] = {
-        name: (annotation, cls.__dict__.get(name, MISSING))
-        for name, annotation in annotations.items()
-    }
-    body["_spec"] = None
-    body["_shared_default"] = None
-    body.update(constants)
-    return type(cls)(cls.__name__, cls.__bases__, body)
-
-
-@dataclass_transform(kw_only_default=True)
-def struct(cls: StructClass) -> StructClass:
-    """Declare a nested struct; its versions are those of the message it is part of."""
-    built: StructClass = slotted(cls)
-    return built
 
 
 Encoder: TypeAlias = Callable[[Any], list[Part]]

@@ -188,10 +188,7 @@ class RaftRequestHandler:
                 )
         if api_version >= 2 and status.is_leader and is_known:
             response.nodes = [
-                quorum.Node(
-                    node_id=voter.voter_id,
-                    listeners=listeners_of(voter.endpoints),
-                )
+                quorum.Node(node_id=voter.voter_id, listeners=listeners_of(voter.endpoints))
                 for voter in status.voter_set.voters
             ]
         return response

@@ -9,7 +9,6 @@ a peer is made within the pause, however many callers ask.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
 import threading
@@ -21,6 +20,7 @@ from moldau.runtime.authentication import AuthenticationError, TlsError
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.connection import Connection, Login, NothingHeard
 from moldau.runtime.network import AsyncioNetwork, Network
+from moldau.runtime.signal import Signal
 
 if TYPE_CHECKING:
     from moldau.protocol.framing import ReceiveMemory
@@ -134,7 +134,9 @@ class Connector:
         """
         problem = self._problems.get((host, port))
         if problem is not None:
-            await self._wait_until(problem.until_ms)
+            pause_ms = problem.until_ms - self._clock.monotonic_ms()
+            if pause_ms > 0:
+                await Signal(self._clock).wait(pause_ms)
         try:
             connection = await self._open(host, port, options)
         except (TlsError, AuthenticationError) as error:
@@ -179,19 +181,3 @@ class Connector:
             name = "" if self.security is None else f" of listener {self.security.listener_name}"
             _LOG.error("no connection%s to another node: %s", name, text)
         return text
-
-    async def _wait_until(self, due_ms: float) -> None:
-        pause_ms = due_ms - self._clock.monotonic_ms()
-        if pause_ms <= 0:
-            return
-        over = asyncio.get_running_loop().create_future()
-        timer = self._clock.call_later(pause_ms, _finish, over)
-        try:
-            await over
-        finally:
-            timer.cancel()
-
-
-def _finish(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():  # who waits may have been cancelled in this turn of the loop
-        waiting.set_result(None)

@@ -10,13 +10,7 @@ from __future__ import annotations
 import ssl
 from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from typing import Any
-from urllib.request import (
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    Request,
-    build_opener,
-)
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from moldau.addresses import tls_name
 

@@ -274,11 +274,7 @@ class _TlsAcceptor:
 
 
 def _bind(
-    family: int,
-    kind: int,
-    protocol: int,
-    address: tuple[str | int, int],
-    receive_buffer_bytes: int,
+    family: int, kind: int, protocol: int, address: tuple[str | int, int], receive_buffer_bytes: int
 ) -> socket.socket | None:
     """A bound socket, or None where the machine lacks the address family."""
     try:

@@ -20,12 +20,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from moldau.protocol.base64_text import canonical_base64
-from moldau.protocol.scram import (
-    HASH_NAMES,
-    LEAST_ITERATIONS,
-    KnownKeys,
-    derived_keys,
-)
+from moldau.protocol.scram import HASH_NAMES, LEAST_ITERATIONS, KnownKeys, derived_keys
 from moldau.runtime.authentication import AuthenticationError
 from moldau.sasl.login import SaslLogin
 from moldau.sasl.mechanism import (

@@ -21,20 +21,12 @@ from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf import descriptor_pool, json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FileDescriptor
-from google.protobuf.descriptor_pb2 import (
-    DescriptorProto,
-    FileDescriptorProto,
-    FileDescriptorSet,
-)
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError, EncodeError, Message
 
 from moldau.client.errors import SerializationError
 from moldau.schema_registry.codec import Codecs, misfits_told
-from moldau.schema_registry.framing import (
-    decode_indexes,
-    encode_indexes,
-    framed,
-)
+from moldau.schema_registry.framing import decode_indexes, encode_indexes, framed
 from moldau.schema_registry.registry import Schema, SchemaReference, SchemaRegistry
 from moldau.schema_registry.subjects import SubjectStrategy, topic_name
 

@@ -12,6 +12,7 @@ from enum import Enum
 from struct import Struct
 from typing import Final
 
+from moldau.constants import MAX_INT64
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import (
     BATCH_HEADER_SIZE,
@@ -32,7 +33,7 @@ from moldau.protocol.records import (
 from moldau.protocol.records.header import CODEC_MASK
 from moldau.storage.batch_scan import require_crc
 from moldau.storage.faults import AppendRejected
-from moldau.storage.log_config import MAX_INT64, LogConfig
+from moldau.storage.log_config import LogConfig
 from moldau.storage.segment import MAX_RELATIVE_OFFSET
 
 _CLIENT_ATTRIBUTES = 0x17

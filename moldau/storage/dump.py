@@ -99,10 +99,7 @@ def control_record_to_json(record: Record) -> dict[str, object]:
         key = decode_control_key(record.key)
         if key.type in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
             marker = decode_end_txn_marker(record)
-            return {
-                "controlType": marker.type.name,
-                "coordinatorEpoch": marker.coordinator_epoch,
-            }
+            return {"controlType": marker.type.name, "coordinatorEpoch": marker.coordinator_epoch}
         if not isinstance(key.type, ControlRecordType):
             return {"controlType": key.type, "value": bytes_to_json(record.value)}
         return {"controlType": key.type.name, "data": _quorum_record(key.type, record.value)}

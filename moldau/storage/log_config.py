@@ -8,15 +8,14 @@ are milliseconds, and one of at least `NEVER_MS` never fires.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from moldau.config.settings import KeyedSettings, of_key
 from moldau.protocol.records import Codec
 
-MAX_INT64 = 2**63 - 1
 NEVER_MS: Final = 2**62
 MIN_MAP_BYTES = 1024 * 1024
 """The least memory for a cleaner's key table."""
@@ -24,43 +23,40 @@ MIN_MAP_BYTES = 1024 * 1024
 ConfigValues = Mapping[str, Any]
 """A node's or topic's settings under Kafka's keys, each of its key's own type."""
 
-_CODEC_BY_NAME = {
-    "uncompressed": Codec.NONE,
-    **{codec.name.lower(): codec for codec in Codec},
-}
+_CODEC_BY_NAME = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec}}
 
 
 @dataclass(frozen=True, slots=True)
-class LogConfig:
-    """What a log does with its segments; defaults are Kafka's.
+class LogConfig(KeyedSettings):
+    """What a log does with its segments, by the keys of its topic.
 
     -1 in `retention_ms` and `retention_bytes` means without limit.
     """
 
-    segment_bytes: int = 1024**3
-    segment_ms: int = 7 * 24 * 3600 * 1000
-    segment_jitter_ms: int = 0
-    index_interval_bytes: int = 4096
-    segment_index_bytes: int = 10 * 1024**2
-    retention_ms: int = 7 * 24 * 3600 * 1000
-    retention_bytes: int = -1
-    flush_messages: int = MAX_INT64
-    flush_ms: int = MAX_INT64
-    max_message_bytes: int = 1024**2 + 12
-    compression_type: str = "producer"
-    compression_gzip_level: int = -1
-    compression_lz4_level: int = 9
-    compression_zstd_level: int = 3
-    message_timestamp_type: str = "CreateTime"
-    message_timestamp_before_max_ms: int = MAX_INT64
-    message_timestamp_after_max_ms: int = 3600 * 1000
-    cleanup_policy: tuple[str, ...] = ("delete",)
-    delete_retention_ms: int = 24 * 3600 * 1000
-    min_cleanable_dirty_ratio: float = 0.5
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = MAX_INT64
-    file_delete_delay_ms: int = 60_000
-    preallocate: bool = False
+    segment_bytes: int = of_key("segment.bytes")
+    segment_ms: int = of_key("segment.ms")
+    segment_jitter_ms: int = of_key("segment.jitter.ms")
+    index_interval_bytes: int = of_key("index.interval.bytes")
+    segment_index_bytes: int = of_key("segment.index.bytes")
+    retention_ms: int = of_key("retention.ms")
+    retention_bytes: int = of_key("retention.bytes")
+    flush_messages: int = of_key("flush.messages")
+    flush_ms: int = of_key("flush.ms")
+    max_message_bytes: int = of_key("max.message.bytes")
+    compression_type: str = of_key("compression.type")
+    compression_gzip_level: int = of_key("compression.gzip.level")
+    compression_lz4_level: int = of_key("compression.lz4.level")
+    compression_zstd_level: int = of_key("compression.zstd.level")
+    message_timestamp_type: str = of_key("message.timestamp.type")
+    message_timestamp_before_max_ms: int = of_key("message.timestamp.before.max.ms")
+    message_timestamp_after_max_ms: int = of_key("message.timestamp.after.max.ms")
+    cleanup_policy: tuple[str, ...] = of_key("cleanup.policy")
+    delete_retention_ms: int = of_key("delete.retention.ms")
+    min_cleanable_dirty_ratio: float = of_key("min.cleanable.dirty.ratio")
+    min_compaction_lag_ms: int = of_key("min.compaction.lag.ms")
+    max_compaction_lag_ms: int = of_key("max.compaction.lag.ms")
+    file_delete_delay_ms: int = of_key("file.delete.delay.ms")
+    preallocate: bool = of_key("preallocate")
 
     target_codec: Codec | None = field(init=False, default=None)
     """The codec every batch is stored with; None stores what the producer sent."""
@@ -100,23 +96,6 @@ class LogConfig:
                 return self.compression_zstd_level
             case _:
                 return None
-
-    @classmethod
-    def from_topic_config(cls, values: Mapping[str, object]) -> LogConfig:
-        """Build from typed values under Kafka's topic keys; keys the log has no use for are
-        skipped, missing ones take Kafka's default.
-        """
-        known: dict[str, object] = {}
-        for each in fields(cls):
-            key = each.name.replace("_", ".")
-            if each.init and (value := values.get(key)) is not None:
-                known[each.name] = value
-        policy = known.get("cleanup_policy")
-        if isinstance(policy, str):
-            known["cleanup_policy"] = tuple(p.strip() for p in policy.split(",") if p.strip())
-        elif isinstance(policy, Sequence):
-            known["cleanup_policy"] = tuple(str(p) for p in policy)
-        return cls(**known)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from struct import Struct
 
-from moldau.protocol.records import (
-    BatchHeader,
-    InvalidBatch,
-    decode_records,
-    validate_records,
-)
+from moldau.protocol.records import BatchHeader, InvalidBatch, decode_records, validate_records
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
@@ -667,11 +662,7 @@ class Verification:
         return EpochComparison(epochs, start_offset, end_offset)
 
     def _end(
-        self,
-        path: str,
-        segments: list[str],
-        next_offset: int | None,
-        recovery_point: int | None,
+        self, path: str, segments: list[str], next_offset: int | None, recovery_point: int | None
     ) -> Iterator[Finding]:
         if recovery_point and (next_offset is None or next_offset < recovery_point):
             file = os.path.join(path, segments[-1]) if segments else path

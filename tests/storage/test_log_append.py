@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from moldau.config.table import BROKER_KEYS
+from moldau.config.topic_config import topic_config_defaults
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import (
     Codec,
@@ -452,15 +454,15 @@ def test_control_batches_are_the_quorums_to_write() -> None:
 
 
 def test_config_from_topic_keys() -> None:
-    config = LogConfig.from_topic_config(
+    config = LogConfig.from_config(
         {
+            **topic_config_defaults({name: key.default for name, key in BROKER_KEYS.items()}),
             "segment.bytes": 1000,
             "compression.type": "zstd",
             "compression.zstd.level": 7,
             "message.timestamp.type": "LogAppendTime",
-            "cleanup.policy": ["delete"],
+            "cleanup.policy": ("compact", "delete"),
             "retention.ms": -1,
-            "min.insync.replicas": 2,
             "preallocate": True,
         }
     )
@@ -468,7 +470,12 @@ def test_config_from_topic_keys() -> None:
     assert config.uses_log_append_time
     assert (config.target_codec, config.compression_level) == (Codec.ZSTD, 7)
     assert config.max_message_bytes == 1048588
-    assert LogConfig.from_topic_config({"cleanup.policy": "compact,delete"}).compacts
+    assert config.compacts
+
+
+def test_default_log_config_is_that_of_a_topic_without_overrides() -> None:
+    values = topic_config_defaults({name: key.default for name, key in BROKER_KEYS.items()})
+    assert LogConfig() == LogConfig.from_config(values)
 
 
 @pytest.mark.parametrize("path_part", [".log", ".index", ".timeindex"])

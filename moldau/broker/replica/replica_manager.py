@@ -89,7 +89,7 @@ class TopicSettings:
         return effective_topic_config(self._broker_values, overrides)
 
     def log_config(self, topic: str) -> LogConfig:
-        return LogConfig.from_topic_config(self._values(topic))
+        return LogConfig.from_config(self._values(topic))
 
     def min_insync_replicas(self, topic: str) -> int:
         return int(self._values(topic)["min.insync.replicas"])

@@ -21,7 +21,7 @@ from moldau.cli.bench.plans import (
     ProducePlan,
     TransactionsPlan,
 )
-from moldau.cli.options import AsJson, ClusterAccess, asks, asks_cluster, options_of
+from moldau.cli.options import AsJson, ClusterAccess, asks, cluster_command, options_of
 from moldau.cli.output import fail, print_json, print_table, progress_bar, say
 from moldau.client import ClientConfig, KafkaError
 from moldau.client.cluster.cluster_client import ClusterClient
@@ -39,8 +39,7 @@ Plan = TypeVar("Plan", ProducePlan, ConsumePlan, LatencyPlan)
 Result = TypeVar("Result")
 
 
-@app.command("transactions")
-@asks_cluster(timeout_ms=COORDINATORS_TIMEOUT_MS)
+@cluster_command(app, "transactions", timeout_ms=COORDINATORS_TIMEOUT_MS)
 def transactions(access: ClusterAccess, plan: TransactionsPlan, as_json: AsJson = False) -> None:
     """Measure commits per second and their latency.
 
@@ -61,8 +60,7 @@ def transactions(access: ClusterAccess, plan: TransactionsPlan, as_json: AsJson 
     )
 
 
-@app.command("groups")
-@asks_cluster(timeout_ms=COORDINATORS_TIMEOUT_MS)
+@cluster_command(app, "groups", timeout_ms=COORDINATORS_TIMEOUT_MS)
 def groups(access: ClusterAccess, plan: GroupsPlan, as_json: AsJson = False) -> None:
     """Measure a group of very many members.
 
@@ -86,8 +84,7 @@ def groups(access: ClusterAccess, plan: GroupsPlan, as_json: AsJson = False) -> 
     )
 
 
-@app.command("produce")
-@asks_cluster()
+@cluster_command(app, "produce")
 def produce(access: ClusterAccess, plan: ProducePlan, as_json: AsJson = False) -> None:
     """Measure the throughput of producing."""
     from moldau.cli.bench.records import run_produce
@@ -95,8 +92,7 @@ def produce(access: ClusterAccess, plan: ProducePlan, as_json: AsJson = False) -
     _measure(access.config(), run_produce, plan, "producing", as_json)
 
 
-@app.command("consume")
-@asks_cluster()
+@cluster_command(app, "consume")
 def consume(access: ClusterAccess, plan: ConsumePlan, as_json: AsJson = False) -> None:
     """Measure the throughput of fetching a whole topic."""
     from moldau.cli.bench.records import run_consume
@@ -104,8 +100,7 @@ def consume(access: ClusterAccess, plan: ConsumePlan, as_json: AsJson = False) -
     _measure(access.config(), run_consume, plan, "consuming", as_json)
 
 
-@app.command("latency")
-@asks_cluster()
+@cluster_command(app, "latency")
 def latency(access: ClusterAccess, plan: LatencyPlan, as_json: AsJson = False) -> None:
     """Measure the latency of single records at a fixed rate."""
     from moldau.cli.bench.records import run_latency

@@ -437,9 +437,7 @@ class GroupLoad:
         waiting = asyncio.create_task(self._book.settled_after(round_number, member_count))
         try:
             done, _ = await asyncio.wait(
-                [waiting, self._failed],
-                timeout=SETTLE_LIMIT_S,
-                return_when=asyncio.FIRST_COMPLETED,
+                [waiting, self._failed], timeout=SETTLE_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             waiting.cancel()

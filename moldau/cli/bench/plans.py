@@ -12,10 +12,12 @@ from typing import Annotated, Final
 
 import typer
 
-Topic = Annotated[str, typer.Argument(help="An existing topic.")]
-RecordBytes = Annotated[int, typer.Option(min=1, max=100_000_000, help="Bytes of each value.")]
+from moldau.cli.parameters import Within
+
+Topic = Annotated[str, "An existing topic."]
+RecordBytes = Annotated[int, Within(1, 100_000_000), "Bytes of each value."]
 ReplicationFactor = Annotated[
-    int, typer.Option(help="Replicas of the topic that is created; -1: the brokers' default.")
+    int, "Replicas of the topic that is created; -1: the brokers' default."
 ]
 PARTITION_COUNTS: Final = (1, 10, 100)
 
@@ -48,7 +50,7 @@ class GroupProtocol(StrEnum):
     CONSUMER = "consumer"
 
 
-AcksOption = Annotated[Acks, typer.Option(help="Acknowledgements to wait for: 1 or all.")]
+AcksOption = Annotated[Acks, "Acknowledgements to wait for: 1 or all."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,25 +62,17 @@ class TransactionsPlan:
 
     partitions: Annotated[
         list[int] | None,
-        typer.Option(
-            min=1, max=10_000, help="Per transaction; may be repeated.  [default: 1, 10, 100]"
-        ),
+        Within(1, 10_000),
+        "Per transaction; may be repeated.  [default: 1, 10, 100]",
     ] = None
-    producers: Annotated[
-        int, typer.Option(min=1, max=1_000, help="How many commit at the same time.")
-    ] = 8
-    seconds: Annotated[float, typer.Option(min=0.1, help="Per number of partitions.")] = 10.0
-    warm_up_seconds: Annotated[float, typer.Option(min=0, help="Before each measurement.")] = 3.0
-    record_bytes: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Bytes of each record's value.")
-    ] = 100
-    topic: Annotated[str | None, typer.Option(help="An existing topic; by default a new one.")] = (
-        None
-    )
+    producers: Annotated[int, Within(1, 1_000), "How many commit at the same time."] = 8
+    seconds: Annotated[float, Within(0.1), "Per number of partitions."] = 10.0
+    warm_up_seconds: Annotated[float, Within(0), "Before each measurement."] = 3.0
+    record_bytes: Annotated[int, Within(1, 1_000_000), "Bytes of each record's value."] = 100
+    topic: Annotated[str | None, "An existing topic; by default a new one."] = None
     replication_factor: ReplicationFactor = -1
     transaction_version: Annotated[
-        int | None,
-        typer.Option(min=1, max=2, help="2: an epoch per transaction.  [default: as finalized]"),
+        int | None, Within(1, 2), "2: an epoch per transaction.  [default: as finalized]"
     ] = None
 
     @property
@@ -90,22 +84,13 @@ class TransactionsPlan:
 class GroupsPlan:
     """A group of so many members on a topic of its own."""
 
-    protocol: Annotated[GroupProtocol, typer.Option(help="classic, or consumer (KIP-848).")] = (
-        GroupProtocol.CONSUMER
-    )
-    members: Annotated[int, typer.Option(min=1, max=50_000, help="How many members.")] = 1_000
-    partitions: Annotated[
-        int, typer.Option(min=1, max=50_000, help="Partitions of their topic.")
-    ] = 1_000
-    idle_seconds: Annotated[
-        float, typer.Option(min=0, help="How long they only send heartbeats.")
-    ] = 10.0
-    heartbeat_ms: Annotated[
-        int, typer.Option(min=1, help="Between heartbeats of a classic member.")
-    ] = 3_000
+    protocol: Annotated[GroupProtocol, "classic, or consumer (KIP-848)."] = GroupProtocol.CONSUMER
+    members: Annotated[int, Within(1, 50_000), "How many members."] = 1_000
+    partitions: Annotated[int, Within(1, 50_000), "Partitions of their topic."] = 1_000
+    idle_seconds: Annotated[float, Within(0), "How long they only send heartbeats."] = 10.0
+    heartbeat_ms: Annotated[int, Within(1), "Between heartbeats of a classic member."] = 3_000
     pid: Annotated[
-        int | None,
-        typer.Option(min=1, help="The coordinator's process id, to read its CPU time (Linux)."),
+        int | None, Within(1), "The coordinator's process id, to read its CPU time (Linux)."
     ] = None
     replication_factor: ReplicationFactor = -1
 
@@ -115,14 +100,12 @@ class ProducePlan:
     """Batches of so many bytes, about, sent until all records are acknowledged."""
 
     topic: Topic
-    records: Annotated[int, typer.Option(min=1, help="How many records.")] = 1_000_000
+    records: Annotated[int, Within(1), "How many records."] = 1_000_000
     record_bytes: RecordBytes = 1_000
-    batch_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a batch, about.")] = 262_144
-    in_flight: Annotated[
-        int, typer.Option(min=1, max=64, help="How many requests are in flight per partition.")
-    ] = 5
+    batch_bytes: Annotated[int, Within(1), "Bytes of a batch, about."] = 262_144
+    in_flight: Annotated[int, Within(1, 64), "How many requests are in flight per partition."] = 5
     acks: AcksOption = Acks.ALL
-    codec: Annotated[CodecName, typer.Option(help="How batches are compressed.")] = CodecName.NONE
+    codec: Annotated[CodecName, "How batches are compressed."] = CodecName.NONE
     idempotent: Annotated[bool, typer.Option(help="Number the batches.")] = True
 
 
@@ -131,8 +114,8 @@ class ConsumePlan:
     """Every partition from its start to the end it has now."""
 
     topic: Topic
-    fetch_bytes: Annotated[int, typer.Option(min=1, help="Most bytes per fetch.")] = 1_048_576
-    records: Annotated[int | None, typer.Option(min=1, help="Stop after about so many.")] = None
+    fetch_bytes: Annotated[int, Within(1), "Most bytes per fetch."] = 1_048_576
+    records: Annotated[int | None, Within(1), "Stop after about so many."] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +123,8 @@ class LatencyPlan:
     """Single records at a fixed rate."""
 
     topic: Topic
-    rate: Annotated[int, typer.Option(min=1, max=100_000, help="Records per second.")] = 1_000
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 10.0
+    rate: Annotated[int, Within(1, 100_000), "Records per second."] = 1_000
+    seconds: Annotated[float, Within(0.1), "How long to measure."] = 10.0
     record_bytes: RecordBytes = 1_000
     acks: AcksOption = Acks.ALL
 
@@ -154,16 +137,8 @@ class LatencyPlan:
 class MetadataPlan:
     """What is created, changed and restarted, and how often."""
 
-    partitions: Annotated[int, typer.Option(min=1, max=2_000_000, help="How many partitions.")] = (
-        100_000
-    )
-    partitions_per_topic: Annotated[
-        int, typer.Option(min=1, max=4_999, help="How many of them a topic has.")
-    ] = 10
-    samples: Annotated[int, typer.Option(min=1, max=10_000, help="Single topics to create.")] = 50
-    kills: Annotated[
-        int, typer.Option(min=1, max=1_000, help="How often to kill the active controller.")
-    ] = 5
-    repeats: Annotated[
-        int, typer.Option(min=1, max=1_000, help="How often to start a broker, to load an image.")
-    ] = 3
+    partitions: Annotated[int, Within(1, 2_000_000), "How many partitions."] = 100_000
+    partitions_per_topic: Annotated[int, Within(1, 4_999), "How many of them a topic has."] = 10
+    samples: Annotated[int, Within(1, 10_000), "Single topics to create."] = 50
+    kills: Annotated[int, Within(1, 1_000), "How often to kill the active controller."] = 5
+    repeats: Annotated[int, Within(1, 1_000), "How often to start a broker, to load an image."] = 3

@@ -199,11 +199,7 @@ async def run_consume(client: ClusterClient, figures: Figures, plan: ConsumePlan
 
 
 async def _consume_partition(
-    client: ClusterClient,
-    figures: Figures,
-    plan: ConsumePlan,
-    topic: TopicMetadata,
-    partition: int,
+    client: ClusterClient, figures: Figures, plan: ConsumePlan, topic: TopicMetadata, partition: int
 ) -> None:
     fetch_bytes, record_limit = plan.fetch_bytes, plan.records
     leader_id = await client.leader_of(topic.name, partition)

@@ -23,6 +23,7 @@ from moldau.client.errors import (
     NoBrokerAvailable,
     UnsupportedByBroker,
     error_for,
+    raise_for,
 )
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import AnyRequest, Request, Response
@@ -90,11 +91,11 @@ class AdminCalls(ClusterUser):
         timeout_ms: float | None,
     ) -> Value:
         """Ask any node until `read` makes a value of the response instead of raising an error that
-        is retriable.
+        is retriable. An error of the whole response is raised before.
         """
 
         async def attempt() -> Value:
-            return read(await self._client.ask_any(request))
+            return read(_accepted(await self._client.ask_any(request), what))
 
         return await self._client.retry(attempt, what=what, timeout_ms=timeout_ms)
 
@@ -109,7 +110,8 @@ class AdminCalls(ClusterUser):
         """As `_ask_any`, but ask the controller."""
 
         async def attempt() -> Value:
-            return read(await self._client.ask_controller(request, versions=versions))
+            response = await self._client.ask_controller(request, versions=versions)
+            return read(_accepted(response, what))
 
         return await self._client.retry(attempt, what=what, timeout_ms=timeout_ms)
 
@@ -300,6 +302,13 @@ def check_kind(given: Iterable[object], *kinds: type) -> None:
         if not isinstance(each, kinds):
             names = " or ".join(kind.__name__ for kind in kinds)
             raise TypeError(f"this call takes {names} objects, not {type(each).__name__}")
+
+
+def _accepted(response: Response, what: str) -> Response:
+    """The response, unless it has an error of its own, beside those of its items."""
+    error_code: int = getattr(response, "error_code", ErrorCode.NONE)
+    raise_for(error_code, getattr(response, "error_message", None), what)
+    return response
 
 
 def problem_of(

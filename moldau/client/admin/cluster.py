@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypeVar
+from typing import Final
 
 from moldau.client.admin.calls import (
     OPERATION_TIMEOUT_MS,
@@ -20,42 +20,20 @@ from moldau.client.cluster.cluster_client import EndpointType
 from moldau.client.errors import InvalidRequest, error_for, raise_for
 from moldau.config.definition import ConfigSource
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p32_describe_configs as described_configs
+from moldau.protocol.messages import p44_incremental_alter_configs as altered_configs
 from moldau.protocol.messages import p54_end_quorum_epoch as end_quorum_epoch
 from moldau.protocol.messages import p55_describe_quorum as describe_quorum
-from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest, ApiVersionsResponse
-from moldau.protocol.messages.p32_describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-)
+from moldau.protocol.messages import p57_update_features as updated_features
+from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p35_describe_log_dirs import DescribeLogDirsRequest
-from moldau.protocol.messages.p44_incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    ConfigOperation,
-    IncrementalAlterConfigsRequest,
-)
-from moldau.protocol.messages.p57_update_features import (
-    FeatureUpdateKey,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
-from moldau.protocol.messages.p64_unregister_broker import (
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-)
-from moldau.protocol.messages.p74_list_config_resources import (
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-)
-from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
-from moldau.protocol.messages.p81_remove_raft_voter import (
-    RemoveRaftVoterRequest,
-    RemoveRaftVoterResponse,
-)
+from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
+from moldau.protocol.messages.p74_list_config_resources import ListConfigResourcesRequest
+from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
+from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.messages.quorum_records import Endpoint
-from moldau.protocol.schema import Request, Response
+from moldau.protocol.schema import AnyRequest, Request, Response
 from moldau.protocol.types import METADATA_TOPIC_NAME, TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
@@ -120,7 +98,7 @@ class ConfigChange:
 
     name: str
     value: str | None
-    operation: ConfigOperation = ConfigOperation.SET
+    operation: altered_configs.ConfigOperation = altered_configs.ConfigOperation.SET
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +181,6 @@ BROKER_RESOURCES: Final = (ConfigResourceType.BROKER, ConfigResourceType.BROKER_
 """Resources that only the broker they name can answer for."""
 CLIENT_SOFTWARE: Final = ("moldau-admin", "1")
 
-Changed = TypeVar(
-    "Changed", UnregisterBrokerResponse, AddRaftVoterResponse, RemoveRaftVoterResponse
-)
-
 
 class ClusterCalls(AdminCalls):
     """The part of `Admin` that deals with the cluster as a whole, its brokers and controllers."""
@@ -256,16 +230,16 @@ class ClusterCalls(AdminCalls):
         """Supported and finalized feature levels, as the broker that answers knows them."""
         name, version = CLIENT_SOFTWARE
         request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
-
-        def read(response: ApiVersionsResponse) -> Features:
-            raise_for(response.error_code, None, "describe features")
-            return Features(
+        return await self._ask_any(
+            request,
+            lambda response: Features(
                 {f.name: (f.min_version, f.max_version) for f in response.supported_features},
                 {f.name: f.max_version_level for f in response.finalized_features},
                 response.finalized_features_epoch,
-            )
-
-        return await self._ask_any(request, read, "describe features", timeout_ms)
+            ),
+            "describe features",
+            timeout_ms,
+        )
 
     # -- configurations ---------------------------------------------------------------------------
 
@@ -287,9 +261,9 @@ class ClusterCalls(AdminCalls):
         async def ask(
             node_id: int | None, group: list[ConfigResource]
         ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-            request = DescribeConfigsRequest(
+            request = described_configs.DescribeConfigsRequest(
                 resources=[
-                    DescribeConfigsResource(
+                    described_configs.DescribeConfigsResource(
                         resource_type=resource.resource_type,
                         resource_name=resource.name,
                         configuration_keys=None,
@@ -329,13 +303,13 @@ class ClusterCalls(AdminCalls):
         began_ms = self._client.clock.monotonic_ms()
 
         async def ask(node_id: int | None, group: list[ConfigResource]) -> dict[None, None]:
-            request = IncrementalAlterConfigsRequest(
+            request = altered_configs.IncrementalAlterConfigsRequest(
                 resources=[
-                    AlterConfigsResource(
+                    altered_configs.AlterConfigsResource(
                         resource_type=resource.resource_type,
                         resource_name=resource.name,
                         configs=[
-                            AlterableConfig(
+                            altered_configs.AlterableConfig(
                                 name=change.name,
                                 config_operation=change.operation,
                                 value=change.value,
@@ -371,15 +345,13 @@ class ClusterCalls(AdminCalls):
         """Everything that can carry a configuration (KIP-1142); no types mean all of them."""
         check_several(resource_types)
         request = ListConfigResourcesRequest(resource_types=[int(t) for t in resource_types])
-
-        def read(response: ListConfigResourcesResponse) -> list[ConfigResource]:
-            raise_for(response.error_code, None, "list config resources")
-            return [
-                ConfigResource(ConfigResourceType(entry.resource_type), entry.resource_name)
-                for entry in response.config_resources
-            ]
-
-        return await self._ask_any(request, read, "list resources", timeout_ms)
+        listed = await self._ask_any(
+            request, lambda response: response.config_resources, "list config resources", timeout_ms
+        )
+        return [
+            ConfigResource(ConfigResourceType(entry.resource_type), entry.resource_name)
+            for entry in listed
+        ]
 
     def _raise_configs(self, code: int, message: str | None, name: str, began_ms: float) -> None:
         """Raise a resource's error; nothing for NONE. A topic that is unknown for longer than a new
@@ -452,10 +424,10 @@ class ClusterCalls(AdminCalls):
         Raises:
             BrokerError: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED, …
         """
-        request = UpdateFeaturesRequest(
+        request = updated_features.UpdateFeaturesRequest(
             timeout_ms=OPERATION_TIMEOUT_MS,
             feature_updates=[
-                FeatureUpdateKey(
+                updated_features.FeatureUpdateKey(
                     feature=name,
                     max_version_level=update.level,
                     allow_downgrade=False,
@@ -466,8 +438,7 @@ class ClusterCalls(AdminCalls):
             validate_only=validate_only,
         )
 
-        def read(response: UpdateFeaturesResponse) -> None:
-            raise_for(response.error_code, response.error_message, "update features")
+        def read(response: updated_features.UpdateFeaturesResponse) -> None:
             for result in response.results:
                 raise_for(result.error_code, result.error_message, f"feature {result.feature}")
 
@@ -552,11 +523,8 @@ class ClusterCalls(AdminCalls):
 
         return await self._client.retry(attempt, what="election", timeout_ms=timeout_ms)
 
-    async def _change(self, request: Request[Changed], what: str, timeout_ms: float | None) -> None:
-        def read(response: Changed) -> None:
-            raise_for(response.error_code, response.error_message, what)
-
-        await self._ask_controller(request, read, what, timeout_ms)
+    async def _change(self, request: AnyRequest, what: str, timeout_ms: float | None) -> None:
+        await self._ask_controller(request, lambda _: None, what, timeout_ms)
 
     async def _describe_quorum(self) -> QuorumDescription:
         request = describe_quorum.DescribeQuorumRequest(
@@ -647,7 +615,7 @@ def _by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[Confi
     return groups
 
 
-def _entry(entry: DescribeConfigsResourceResult) -> ConfigEntry:
+def _entry(entry: described_configs.DescribeConfigsResourceResult) -> ConfigEntry:
     return ConfigEntry(
         entry.name,
         entry.value,

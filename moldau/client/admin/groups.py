@@ -18,6 +18,7 @@ from moldau.client.errors import KafkaError, UnsupportedByBroker, raise_for
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages import p08_offset_commit as commit
 from moldau.protocol.messages import p09_offset_fetch as fetch
+from moldau.protocol.messages import p13_leave_group as leave
 from moldau.protocol.messages import p15_describe_groups as classic
 from moldau.protocol.messages import p47_offset_delete as delete
 from moldau.protocol.messages import p69_consumer_group_describe as consumer
@@ -26,11 +27,6 @@ from moldau.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     Payload,
     decode_payload,
-)
-from moldau.protocol.messages.p13_leave_group import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
 )
 from moldau.protocol.messages.p16_list_groups import ListGroupsRequest, ListGroupsResponse
 from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
@@ -236,16 +232,16 @@ class GroupCalls(AdminCalls):
         check_several(group_instance_ids)
 
         def request(_: Sequence[str]) -> AnyRequest:
-            return LeaveGroupRequest(
+            return leave.LeaveGroupRequest(
                 group_id=group_id,
                 members=[
-                    MemberIdentity(member_id="", group_instance_id=each, reason=reason)
+                    leave.MemberIdentity(member_id="", group_instance_id=each, reason=reason)
                     for each in group_instance_ids
                 ],
             )
 
         def read(
-            response: LeaveGroupResponse, *_: object
+            response: leave.LeaveGroupResponse, *_: object
         ) -> Mapping[str, dict[str, int] | Refusal]:
             if response.error_code != ErrorCode.NONE:
                 return {group_id: Refusal(response.error_code)}

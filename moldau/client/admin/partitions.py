@@ -36,20 +36,11 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p02_list_offsets as offsets
 from moldau.protocol.messages import p21_delete_records as deletion
 from moldau.protocol.messages import p34_alter_replica_log_dirs as log_dirs
+from moldau.protocol.messages import p35_describe_log_dirs as described_dirs
+from moldau.protocol.messages import p43_elect_leaders as elected
 from moldau.protocol.messages import p45_alter_partition_reassignments as reassigning
 from moldau.protocol.messages import p46_list_partition_reassignments as reassigned
 from moldau.protocol.messages import p61_describe_producers as producers
-from moldau.protocol.messages.p35_describe_log_dirs import (
-    DescribableLogDirTopic,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-)
-from moldau.protocol.messages.p43_elect_leaders import (
-    ElectionType,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    TopicPartitions,
-)
 from moldau.protocol.schema import AnyRequest
 from moldau.protocol.types import TopicPartition, by_topic
 from moldau.runtime.connection import UnsupportedByPeer
@@ -251,7 +242,7 @@ class PartitionCalls(AdminCalls):
 
     async def elect_leaders(
         self,
-        election_type: ElectionType,
+        election_type: elected.ElectionType,
         partitions: Collection[TopicPartition] | None = None,
         *,
         timeout_ms: float | None = None,
@@ -264,19 +255,20 @@ class PartitionCalls(AdminCalls):
             partitions: None for all; then only those that needed an election are in the answer.
         """
         check_several(partitions)
-        request = ElectLeadersRequest(
+        request = elected.ElectLeadersRequest(
             election_type=election_type,
             topic_partitions=None
             if partitions is None
             else [
-                TopicPartitions(topic=name, partitions=indexes)
+                elected.TopicPartitions(topic=name, partitions=indexes)
                 for name, indexes in by_topic(sorted(partitions)).items()
             ],
             timeout_ms=OPERATION_TIMEOUT_MS,
         )
 
-        def read(response: ElectLeadersResponse) -> dict[TopicPartition, BrokerError | None]:
-            raise_for(response.error_code, None, "elect leaders")
+        def read(
+            response: elected.ElectLeadersResponse,
+        ) -> dict[TopicPartition, BrokerError | None]:
             outcome = {}
             for topic in response.replica_election_results:
                 for result in topic.partition_result:
@@ -345,7 +337,6 @@ class PartitionCalls(AdminCalls):
         def read(
             response: reassigning.AlterPartitionReassignmentsResponse,
         ) -> dict[TopicPartition, BrokerError | None]:
-            raise_for(response.error_code, response.error_message, "reassign partitions")
             outcome: dict[TopicPartition, BrokerError | None] = dict.fromkeys(reassignments)
             for partition, result in partition_entries(response.responses):
                 # Final: others may be on their way already, so that the caller decides.
@@ -376,18 +367,18 @@ class PartitionCalls(AdminCalls):
             ],
         )
 
-        def read(
-            response: reassigned.ListPartitionReassignmentsResponse,
-        ) -> dict[TopicPartition, Reassignment]:
-            raise_for(response.error_code, response.error_message, "list reassignments")
-            return {
-                partition: Reassignment(
-                    tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
-                )
-                for partition, each in partition_entries(response.topics)
-            }
-
-        return await self._ask_controller(request, read, "list reassignments", timeout_ms)
+        moves = await self._ask_controller(
+            request,
+            lambda response: partition_entries(response.topics),
+            "list reassignments",
+            timeout_ms,
+        )
+        return {
+            partition: Reassignment(
+                tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
+            )
+            for partition, each in moves
+        }
 
     # -- at single replicas -----------------------------------------------------------------------
 
@@ -405,11 +396,13 @@ class PartitionCalls(AdminCalls):
             broker_id: int, wanted: list[TopicPartition]
         ) -> Mapping[TopicPartition, ReplicaLog]:
             topics = [
-                DescribableLogDirTopic(topic=topic, partitions=indexes)
+                described_dirs.DescribableLogDirTopic(topic=topic, partitions=indexes)
                 for topic, indexes in by_topic(wanted).items()
             ]
             response = await self._client.ask_node(
-                broker_id, DescribeLogDirsRequest(topics=topics), timeout_ms=timeout_ms
+                broker_id,
+                described_dirs.DescribeLogDirsRequest(topics=topics),
+                timeout_ms=timeout_ms,
             )
             raise_for(response.error_code, None, f"log directories of broker {broker_id}")
             return _replica_logs(response)
@@ -452,10 +445,7 @@ class PartitionCalls(AdminCalls):
         return await self._ask_replicas(replicas, ask)
 
     async def alter_replica_log_dirs(
-        self,
-        directories: Mapping[TopicPartitionReplica, str],
-        *,
-        timeout_ms: float | None = None,
+        self, directories: Mapping[TopicPartitionReplica, str], *, timeout_ms: float | None = None
     ) -> dict[TopicPartitionReplica, bool | KafkaError]:
         """Move replicas to other log directories of their brokers (KIP-113).
 
@@ -599,7 +589,9 @@ def _producers(entry: producers.PartitionResponse) -> list[ProducerState]:
     ]
 
 
-def _replica_logs(response: DescribeLogDirsResponse) -> dict[TopicPartition, ReplicaLog]:
+def _replica_logs(
+    response: described_dirs.DescribeLogDirsResponse,
+) -> dict[TopicPartition, ReplicaLog]:
     """Logs by partition; for one that moves between directories with its future directory."""
     current: dict[TopicPartition, tuple[str, int, int]] = {}
     future: dict[TopicPartition, tuple[str, int]] = {}

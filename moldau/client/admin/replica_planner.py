@@ -156,9 +156,7 @@ class _Placement:
         return low, high
 
     def _kept(
-        self,
-        before: Sequence[int],
-        bounds: tuple[dict[str | None, int], dict[str | None, int]],
+        self, before: Sequence[int], bounds: tuple[dict[str | None, int], dict[str | None, int]]
     ) -> set[int]:
         """As many of the present replicas as the racks' upper bounds let stay."""
         kept: set[int] = set()

@@ -19,48 +19,20 @@ from moldau.client.admin.calls import (
     problem_of,
     problem_told_by_controller,
 )
-from moldau.client.errors import BrokerError, InvalidRequest, KafkaError, raise_for
+from moldau.client.errors import BrokerError, InvalidRequest, KafkaError
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p29_describe_acls as described_acls
+from moldau.protocol.messages import p30_create_acls as created_acls
+from moldau.protocol.messages import p31_delete_acls as deleted_acls
+from moldau.protocol.messages import p38_create_delegation_token as created_token
+from moldau.protocol.messages import p39_renew_delegation_token as renewed_token
+from moldau.protocol.messages import p40_expire_delegation_token as expired_token
 from moldau.protocol.messages import p48_describe_client_quotas as described_quotas
 from moldau.protocol.messages import p49_alter_client_quotas as altered_quotas
 from moldau.protocol.messages import p50_describe_user_scram_credentials as described_scram
 from moldau.protocol.messages import p51_alter_user_scram_credentials as altered_scram
-from moldau.protocol.messages.p29_describe_acls import (
-    AclDescription,
-    DescribeAclsRequest,
-    DescribeAclsResource,
-    DescribeAclsResponse,
-)
-from moldau.protocol.messages.p30_create_acls import (
-    AclCreation,
-    CreateAclsRequest,
-    CreateAclsResponse,
-)
-from moldau.protocol.messages.p31_delete_acls import (
-    DeleteAclsFilter,
-    DeleteAclsMatchingAcl,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-)
-from moldau.protocol.messages.p38_create_delegation_token import (
-    CreateDelegationTokenRequest,
-    CreateDelegationTokenResponse,
-    TokenPrincipal,
-)
-from moldau.protocol.messages.p39_renew_delegation_token import (
-    RenewDelegationTokenRequest,
-    RenewDelegationTokenResponse,
-)
-from moldau.protocol.messages.p40_expire_delegation_token import (
-    ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
-)
-from moldau.protocol.messages.p41_describe_delegation_token import (
-    DescribeDelegationTokenRequest,
-    DescribeDelegationTokenResponse,
-)
-from moldau.protocol.schema import Request
+from moldau.protocol.messages.p41_describe_delegation_token import DescribeDelegationTokenRequest
 from moldau.protocol.scram import (
     LEAST_ITERATIONS,
     MECHANISMS_BY_NUMBER,
@@ -175,8 +147,7 @@ class DelegationToken:
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
-Filter = TypeVar("Filter", DescribeAclsRequest, DeleteAclsFilter)
-Prolonged = TypeVar("Prolonged", RenewDelegationTokenResponse, ExpireDelegationTokenResponse)
+Filter = TypeVar("Filter", described_acls.DescribeAclsRequest, deleted_acls.DeleteAclsFilter)
 
 
 class SecurityCalls(AdminCalls):
@@ -192,15 +163,11 @@ class SecurityCalls(AdminCalls):
         Raises:
             BrokerError: SECURITY_DISABLED where the brokers have no authorizer.
         """
-        request = _filter(DescribeAclsRequest, acl_filter or AclFilter())
-
-        def read(response: DescribeAclsResponse) -> list[AclBinding]:
-            raise_for(response.error_code, response.error_message, "describe ACLs")
-            return [
-                _binding(resource, acl) for resource in response.resources for acl in resource.acls
-            ]
-
-        return await self._ask_any(request, read, "describe ACLs", timeout_ms)
+        request = _filter(described_acls.DescribeAclsRequest, acl_filter or AclFilter())
+        resources = await self._ask_any(
+            request, lambda response: response.resources, "describe ACLs", timeout_ms
+        )
+        return [_binding(resource, acl) for resource in resources for acl in resource.acls]
 
     async def create_acls(
         self, bindings: Collection[AclBinding], *, timeout_ms: float | None = None
@@ -215,9 +182,9 @@ class SecurityCalls(AdminCalls):
         check_kind(wanted, AclBinding)
         for each in wanted:
             _refuse_open(each)
-        request = CreateAclsRequest(
+        request = created_acls.CreateAclsRequest(
             creations=[
-                AclCreation(
+                created_acls.AclCreation(
                     resource_type=each.resource_type,
                     resource_name=each.resource_name,
                     resource_pattern_type=each.pattern_type,
@@ -230,7 +197,7 @@ class SecurityCalls(AdminCalls):
             ]
         )
 
-        def read(response: CreateAclsResponse) -> None:
+        def read(response: created_acls.CreateAclsResponse) -> None:
             _raise_first(
                 problem_of(result.error_code, result.error_message, f"create {binding}")
                 for binding, result in zip(wanted, response.results, strict=True)
@@ -248,10 +215,12 @@ class SecurityCalls(AdminCalls):
         """
         check_several(filters)
         check_kind(filters, AclFilter)
-        request = DeleteAclsRequest(filters=[_filter(DeleteAclsFilter, each) for each in filters])
+        request = deleted_acls.DeleteAclsRequest(
+            filters=[_filter(deleted_acls.DeleteAclsFilter, each) for each in filters]
+        )
         gone: dict[AclBinding, None] = {}
 
-        def read(response: DeleteAclsResponse) -> list[AclBinding]:
+        def read(response: deleted_acls.DeleteAclsResponse) -> list[AclBinding]:
             problems = []
             for result in response.filter_results:
                 problems.append(problem_of(result.error_code, result.error_message, "delete ACLs"))
@@ -297,17 +266,13 @@ class SecurityCalls(AdminCalls):
             for kind in any_of
         ]
         request = described_quotas.DescribeClientQuotasRequest(components=components, strict=strict)
-
-        def read(
-            response: described_quotas.DescribeClientQuotasResponse,
-        ) -> dict[QuotaEntity, dict[str, float]]:
-            raise_for(response.error_code, response.error_message, "describe client quotas")
-            return {
-                _entity(entry): {value.key: value.value for value in entry.values}
-                for entry in response.entries or ()
-            }
-
-        return await self._ask_any(request, read, "describe client quotas", timeout_ms)
+        entries = await self._ask_any(
+            request, lambda response: response.entries, "describe client quotas", timeout_ms
+        )
+        return {
+            _entity(entry): {value.key: value.value for value in entry.values}
+            for entry in entries or ()
+        }
 
     async def alter_client_quotas(
         self,
@@ -370,7 +335,6 @@ class SecurityCalls(AdminCalls):
         def read(
             response: described_scram.DescribeUserScramCredentialsResponse,
         ) -> dict[str, list[ScramCredentialInfo] | KafkaError]:
-            raise_for(response.error_code, response.error_message, "describe SCRAM credentials")
             outcome: dict[str, list[ScramCredentialInfo] | KafkaError] = {}
             for result in response.results:
                 what = f"SCRAM credentials of {result.user}"
@@ -445,54 +409,49 @@ class SecurityCalls(AdminCalls):
         """
         check_several(renewers)
         owner_type, owner_name = (None, None) if owner is None else _principal(owner)
-        request = CreateDelegationTokenRequest(
+        request = created_token.CreateDelegationTokenRequest(
             owner_principal_type=owner_type,
             owner_principal_name=owner_name,
             renewers=_principals(renewers),
             max_lifetime_ms=max_lifetime_ms,
         )
-        what = "create delegation token"
-
-        def read(response: CreateDelegationTokenResponse) -> DelegationToken:
-            raise_for(response.error_code, None, what)
-            made_for = f"{response.principal_type}:{response.principal_name}"
-            requester = response.token_requester_principal_name
-            return DelegationToken(
-                response.token_id,
-                bytes(response.hmac),
-                made_for,
-                f"{response.token_requester_principal_type}:{requester}" if requester else made_for,
-                tuple(renewers),
-                response.issue_timestamp_ms,
-                response.expiry_timestamp_ms,
-                response.max_timestamp_ms,
-            )
-
-        versions = None if owner is None else (3, 3)
-        return await self._ask_controller(request, read, what, timeout_ms, versions)
+        made = await self._ask_controller(
+            request,
+            lambda response: response,
+            "create delegation token",
+            timeout_ms,
+            versions=None if owner is None else (3, 3),
+        )
+        made_for = f"{made.principal_type}:{made.principal_name}"
+        requester = made.token_requester_principal_name
+        return DelegationToken(
+            made.token_id,
+            bytes(made.hmac),
+            made_for,
+            f"{made.token_requester_principal_type}:{requester}" if requester else made_for,
+            tuple(renewers),
+            made.issue_timestamp_ms,
+            made.expiry_timestamp_ms,
+            made.max_timestamp_ms,
+        )
 
     async def renew_delegation_token(
         self, hmac: bytes, *, renew_period_ms: int = -1, timeout_ms: float | None = None
     ) -> int:
         """Prolong a token; returns its new end in ms since 1970. -1: the brokers' default."""
-        request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=renew_period_ms)
-        return await self._token_end(request, "renew delegation token", timeout_ms)
+        request = renewed_token.RenewDelegationTokenRequest(
+            hmac=hmac, renew_period_ms=renew_period_ms
+        )
+        return await self._ask_controller(request, _end, "renew delegation token", timeout_ms)
 
     async def expire_delegation_token(
         self, hmac: bytes, *, expiry_period_ms: int = -1, timeout_ms: float | None = None
     ) -> int:
         """End a token so many ms from now, at once when negative; returns its end."""
-        request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=expiry_period_ms)
-        return await self._token_end(request, "expire delegation token", timeout_ms)
-
-    async def _token_end(
-        self, request: Request[Prolonged], what: str, timeout_ms: float | None
-    ) -> int:
-        def read(response: Prolonged) -> int:
-            raise_for(response.error_code, None, what)
-            return response.expiry_timestamp_ms
-
-        return await self._ask_controller(request, read, what, timeout_ms)
+        request = expired_token.ExpireDelegationTokenRequest(
+            hmac=hmac, expiry_time_period_ms=expiry_period_ms
+        )
+        return await self._ask_controller(request, _end, "expire delegation token", timeout_ms)
 
     async def describe_delegation_tokens(
         self, owners: Collection[str] | None = None, *, timeout_ms: float | None = None
@@ -502,26 +461,29 @@ class SecurityCalls(AdminCalls):
         request = DescribeDelegationTokenRequest(
             owners=None if owners is None else _principals(owners)
         )
+        tokens = await self._ask_any(
+            request, lambda response: response.tokens, "describe delegation tokens", timeout_ms
+        )
+        return [
+            DelegationToken(
+                token.token_id,
+                bytes(token.hmac),
+                f"{token.principal_type}:{token.principal_name}",
+                f"{token.token_requester_principal_type}:{token.token_requester_principal_name}",
+                tuple(f"{each.principal_type}:{each.principal_name}" for each in token.renewers),
+                token.issue_timestamp,
+                token.expiry_timestamp,
+                token.max_timestamp,
+            )
+            for token in tokens
+        ]
 
-        def read(response: DescribeDelegationTokenResponse) -> list[DelegationToken]:
-            raise_for(response.error_code, None, "describe delegation tokens")
-            return [
-                DelegationToken(
-                    token.token_id,
-                    bytes(token.hmac),
-                    f"{token.principal_type}:{token.principal_name}",
-                    f"{token.token_requester_principal_type}:{token.token_requester_principal_name}",
-                    tuple(
-                        f"{each.principal_type}:{each.principal_name}" for each in token.renewers
-                    ),
-                    token.issue_timestamp,
-                    token.expiry_timestamp,
-                    token.max_timestamp,
-                )
-                for token in response.tokens
-            ]
 
-        return await self._ask_any(request, read, "describe delegation tokens", timeout_ms)
+def _end(
+    response: renewed_token.RenewDelegationTokenResponse
+    | expired_token.ExpireDelegationTokenResponse,
+) -> int:
+    return response.expiry_timestamp_ms
 
 
 def _filter(kind: type[Filter], wanted: AclFilter) -> Filter:
@@ -537,8 +499,8 @@ def _filter(kind: type[Filter], wanted: AclFilter) -> Filter:
 
 
 def _binding(
-    resource: DescribeAclsResource | DeleteAclsMatchingAcl,
-    acl: AclDescription | DeleteAclsMatchingAcl,
+    resource: described_acls.DescribeAclsResource | deleted_acls.DeleteAclsMatchingAcl,
+    acl: described_acls.AclDescription | deleted_acls.DeleteAclsMatchingAcl,
 ) -> AclBinding:
     return AclBinding(
         _known(AclResourceType, resource.resource_type),
@@ -581,9 +543,7 @@ def _raise_first(answers: Iterable[BrokerError | None]) -> None:
         raise next((each for each in problems if not each.retriable), problems[0])
 
 
-def _entity(
-    entry: described_quotas.EntryData | altered_quotas.EntryDataResponse,
-) -> QuotaEntity:
+def _entity(entry: described_quotas.EntryData | altered_quotas.EntryDataResponse) -> QuotaEntity:
     return tuple((each.entity_type, each.entity_name) for each in entry.entity)
 
 
@@ -600,9 +560,9 @@ def _salted(each: ScramUpsertion) -> altered_scram.ScramCredentialUpsertion:
     )
 
 
-def _principals(texts: Iterable[str]) -> list[TokenPrincipal]:
+def _principals(texts: Iterable[str]) -> list[created_token.TokenPrincipal]:
     return [
-        TokenPrincipal(principal_type=kind, principal_name=name)
+        created_token.TokenPrincipal(principal_type=kind, principal_name=name)
         for kind, name in map(_principal, texts)
     ]
 

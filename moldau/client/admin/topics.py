@@ -11,21 +11,10 @@ from moldau.client.admin.calls import OPERATION_TIMEOUT_MS, AdminCalls, check_ki
 from moldau.client.cluster.metadata_updates import metadata_request
 from moldau.client.errors import error_for, raise_for
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p19_create_topics as created
+from moldau.protocol.messages import p37_create_partitions as grown
 from moldau.protocol.messages.p03_metadata import MetadataResponseTopic
-from moldau.protocol.messages.p19_create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
 from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest, DeleteTopicState
-from moldau.protocol.messages.p37_create_partitions import (
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-)
 from moldau.protocol.messages.p75_describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -108,18 +97,20 @@ class TopicCalls(AdminCalls):
         check_several(topics)
         topics = list(topics)
         check_kind(topics, NewTopic)
-        request = CreateTopicsRequest(
+        request = created.CreateTopicsRequest(
             topics=[
-                CreatableTopic(
+                created.CreatableTopic(
                     name=topic.name,
                     num_partitions=-1 if topic.replica_assignment else topic.partition_count,
                     replication_factor=-1 if topic.replica_assignment else topic.replication_factor,
                     assignments=[
-                        CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+                        created.CreatableReplicaAssignment(
+                            partition_index=index, broker_ids=list(brokers)
+                        )
                         for index, brokers in sorted(topic.replica_assignment.items())
                     ],
                     configs=[
-                        CreatableTopicConfig(name=name, value=value)
+                        created.CreatableTopicConfig(name=name, value=value)
                         for name, value in topic.configs.items()
                     ],
                 )
@@ -129,7 +120,7 @@ class TopicCalls(AdminCalls):
             validate_only=validate_only,
         )
 
-        def read(response: CreateTopicsResponse) -> dict[str, uuid.UUID]:
+        def read(response: created.CreateTopicsResponse) -> dict[str, uuid.UUID]:
             for result in response.topics:
                 raise_for(result.error_code, result.error_message, f"create topic {result.name}")
             return {result.name: result.topic_id for result in response.topics}
@@ -141,8 +132,7 @@ class TopicCalls(AdminCalls):
         check_several(names)
         wanted = list(names)
         request = DeleteTopicsRequest(
-            topics=[DeleteTopicState(name=name) for name in wanted],
-            timeout_ms=OPERATION_TIMEOUT_MS,
+            topics=[DeleteTopicState(name=name) for name in wanted], timeout_ms=OPERATION_TIMEOUT_MS
         )
         by_names = DeleteTopicsRequest(topic_names=wanted, timeout_ms=OPERATION_TIMEOUT_MS)
 
@@ -172,15 +162,15 @@ class TopicCalls(AdminCalls):
             given = type(partitions).__name__
             raise TypeError(f"this call takes NewPartitions by topic, in a mapping, not {given}")
         check_kind(partitions.values(), NewPartitions)
-        request = CreatePartitionsRequest(
+        request = grown.CreatePartitionsRequest(
             topics=[
-                CreatePartitionsTopic(
+                grown.CreatePartitionsTopic(
                     name=name,
                     count=new.total_count,
                     assignments=None
                     if new.new_assignments is None
                     else [
-                        CreatePartitionsAssignment(broker_ids=list(brokers))
+                        grown.CreatePartitionsAssignment(broker_ids=list(brokers))
                         for brokers in new.new_assignments
                     ],
                 )
@@ -190,7 +180,7 @@ class TopicCalls(AdminCalls):
             validate_only=validate_only,
         )
 
-        def read(response: CreatePartitionsResponse) -> None:
+        def read(response: grown.CreatePartitionsResponse) -> None:
             for result in response.results:
                 raise_for(result.error_code, result.error_message, f"topic {result.name}")
 

@@ -31,20 +31,11 @@ from moldau.client.producer.core.transaction_states import (
 )
 from moldau.client.producer.core.transaction_states import ProducerIdAndEpoch as Pair
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p22_init_producer_id as initialized
 from moldau.protocol.messages import p27_write_txn_markers as markers
-from moldau.protocol.messages.p22_init_producer_id import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
+from moldau.protocol.messages import p65_describe_transactions as described
+from moldau.protocol.messages import p66_list_transactions as listed
 from moldau.protocol.messages.p26_end_txn import EndTxnResponse
-from moldau.protocol.messages.p65_describe_transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
-from moldau.protocol.messages.p66_list_transactions import (
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-)
 from moldau.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -144,14 +135,16 @@ class TransactionCalls(AdminCalls):
                 complete.
         """
         check_several(states, producer_ids)
-        request = ListTransactionsRequest(
+        request = listed.ListTransactionsRequest(
             state_filters=list(states),
             producer_id_filters=list(producer_ids),
             duration_filter=longer_than_ms,
             transactional_id_pattern=transactional_id_pattern,
         )
 
-        def read(broker_id: int, response: ListTransactionsResponse) -> list[TransactionListing]:
+        def read(
+            broker_id: int, response: listed.ListTransactionsResponse
+        ) -> list[TransactionListing]:
             raise_for(response.error_code, None, f"transactions of broker {broker_id}")
             if response.unknown_state_filters:
                 unknown = ", ".join(sorted(response.unknown_state_filters))
@@ -240,7 +233,7 @@ class TransactionCalls(AdminCalls):
         call = CoordinatorCall(
             KeyType.TRANSACTION,
             "fence producers of",
-            lambda keys: InitProducerIdRequest(
+            lambda keys: initialized.InitProducerIdRequest(
                 transactional_id=keys[0],
                 # No transaction is begun under this epoch: any allowed time will do.
                 transaction_timeout_ms=max(1, int(limit_ms)),
@@ -349,7 +342,7 @@ def _refusal(code: ErrorCode, what: str, producer: Pair, commit: bool) -> KafkaE
 
 
 def _read_described(
-    response: DescribeTransactionsResponse, _: Sequence[str], broker: Broker
+    response: described.DescribeTransactionsResponse, _: Sequence[str], broker: Broker
 ) -> dict[str, TransactionDescription | Refusal]:
     found: dict[str, TransactionDescription | Refusal] = {}
     for each in response.transaction_states:
@@ -374,7 +367,7 @@ def _read_described(
 
 
 def _read_fenced(
-    response: InitProducerIdResponse, keys: Sequence[str], _: Broker
+    response: initialized.InitProducerIdResponse, keys: Sequence[str], _: Broker
 ) -> dict[str, ProducerIdAndEpoch | Refusal]:
     if response.error_code != ErrorCode.NONE:
         return {keys[0]: Refusal(response.error_code)}
@@ -384,6 +377,6 @@ def _read_fenced(
 _DESCRIBE: Final[CoordinatorCall[TransactionDescription]] = CoordinatorCall(
     KeyType.TRANSACTION,
     "describe transaction",
-    lambda keys: DescribeTransactionsRequest(transactional_ids=list(keys)),
+    lambda keys: described.DescribeTransactionsRequest(transactional_ids=list(keys)),
     _read_described,
 )

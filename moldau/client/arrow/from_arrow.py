@@ -205,12 +205,7 @@ def _list_of_map(values: pa.MapArray) -> tuple[pa.ListArray, pa.DataType]:
     )
     kind = pa.list_(pairs.type)
     lists = pa.ListArray.from_buffers(
-        kind,
-        len(values),
-        values.buffers()[:2],
-        values.null_count,
-        values.offset,
-        children=[pairs],
+        kind, len(values), values.buffers()[:2], values.null_count, values.offset, children=[pairs]
     )
     return lists, kind
 

@@ -14,7 +14,7 @@ from typing import Any
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import ConfigurationError
 from moldau.config.mechanisms import MECHANISMS, NAMES
-from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
+from moldau.runtime.authentication.tls import TlsSettings, client_context, store_of
 from moldau.runtime.clock import Clock
 from moldau.sasl.login import SaslLogin
 from moldau.sasl.mechanism import MechanismConfig, login, login_module_of
@@ -29,23 +29,11 @@ def tls_context(config: ClientConfig) -> ssl.SSLContext:
         raise ConfigurationError(
             f"ssl.endpoint.identification.algorithm={algorithm}: https, or nothing to switch it off"
         )
+    value = partial(_value, config)
     return client_context(
         TlsSettings(
-            trust=Store(
-                "ssl.truststore",
-                config.ssl_truststore_location,
-                config.ssl_truststore_type,
-                config.ssl_truststore_password,
-                config.ssl_truststore_certificates,
-            ),
-            own=Store(
-                "ssl.keystore",
-                config.ssl_keystore_location,
-                config.ssl_keystore_type,
-                config.ssl_keystore_password,
-                config.ssl_keystore_certificate_chain,
-                config.ssl_keystore_key,
-            ),
+            trust=store_of("ssl.truststore", value),
+            own=store_of("ssl.keystore", value),
             key_password=config.ssl_key_password,
             checks_hostname=bool(algorithm),
             enabled_protocols=config.ssl_enabled_protocols,
@@ -56,10 +44,6 @@ def tls_context(config: ClientConfig) -> ssl.SSLContext:
 
 def sasl_login(config: ClientConfig, clock: Clock, source: random.Random) -> SaslLogin:
     """Raises: ConfigurationError, SecuritySettingError"""
-
-    def value(key: str) -> Any:
-        return getattr(config, key.replace(".", "_"), None)
-
     mechanism = config.sasl_mechanism
     if mechanism not in MECHANISMS:
         raise ConfigurationError(
@@ -68,7 +52,7 @@ def sasl_login(config: ClientConfig, clock: Clock, source: random.Random) -> Sas
     return login(
         MechanismConfig(
             mechanism,
-            value,
+            partial(_value, config),
             login_module_of(config.sasl_jaas_config, mechanism),
             clock,
             dice=source,
@@ -76,3 +60,7 @@ def sasl_login(config: ClientConfig, clock: Clock, source: random.Random) -> Sas
             is_named="sasl_mechanism" in config.given,
         )
     )
+
+
+def _value(config: ClientConfig, key: str) -> Any:
+    return getattr(config, key.replace(".", "_"), None)

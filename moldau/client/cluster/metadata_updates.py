@@ -20,7 +20,6 @@ from typing import Final
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import MetadataCache, TopicMetadata
 from moldau.client.cluster.reachability import RecurringWarning
-from moldau.client.cluster.signal import Signal
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import (
     ClientClosed,
@@ -38,6 +37,7 @@ from moldau.protocol.messages.p03_metadata import (
 )
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import UnsupportedByPeer
+from moldau.runtime.signal import Signal
 from moldau.text import nearest_names
 
 NEVER: Final = float("inf")

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Generic, Self, Unpack
 
 from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
-from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig
 from moldau.client.config.keywords import ConsumerSettings
 from moldau.client.consumer import arguments
@@ -62,6 +61,7 @@ from moldau.protocol.types import ZERO_UUID
 from moldau.runtime.clock import Clock
 from moldau.runtime.ports import Ports
 from moldau.runtime.shared_work import outcome_of
+from moldau.runtime.signal import Signal
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,6 @@ from typing import Final
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
-from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig
 from moldau.client.consumer.commits import AutomaticCommits, CommitCallback, Commits, Offsets
 from moldau.client.consumer.core.rebalance_steps import Assign, Fail, Lose, Partitions, Revoke, Step
@@ -26,6 +25,7 @@ from moldau.client.consumer.membership import Membership
 from moldau.client.errors import ClientClosed, ConfigurationError, error_for
 from moldau.client.records import ConsumerGroupMetadata
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.signal import Signal
 
 FAREWELL_MS: Final = 1_000.0
 """The least time for leaving the group, even when the time for closing is used up."""

@@ -20,7 +20,6 @@ from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
-from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig
 from moldau.client.consumer.core.faults import PositionOutOfRange
 from moldau.client.consumer.core.fetch_buffer import FetchBuffer
@@ -47,6 +46,7 @@ from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection, UnsupportedByPeer
 from moldau.runtime.fault_words import words_of
+from moldau.runtime.signal import Signal
 
 _log: Final = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
-from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig
 from moldau.client.consumer.classic_group import ClassicGroup
 from moldau.client.consumer.core.classic_member import ClassicMember
@@ -39,6 +38,7 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from moldau.runtime.signal import Signal
 
 logger: Final = logging.getLogger(__name__)
 

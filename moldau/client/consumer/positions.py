@@ -21,7 +21,6 @@ from moldau.client.cluster.cluster_client import ClusterClient, Versions
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_updates import MISSING_MS
 from moldau.client.cluster.reachability import RecurringWarning
-from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig
 from moldau.client.consumer.core.partition_state import (
     LATEST,
@@ -57,6 +56,7 @@ from moldau.protocol.messages.p23_offset_for_leader_epoch import (
 from moldau.protocol.schema import Request, Response
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
+from moldau.runtime.signal import Signal
 
 if TYPE_CHECKING:
     from moldau.client.consumer.commits import Commits

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from moldau.client.cluster.signal import Signal
 from moldau.client.errors import (
     BufferFull,
     InvalidTopic,
@@ -35,6 +34,7 @@ from moldau.protocol.records import (
     record_size_bound,
 )
 from moldau.runtime.clock import Clock
+from moldau.runtime.signal import Signal
 
 GRACE_MS: Final = 1_000.0
 """How much longer than `max.block.ms` held records wait: the metadata's error comes first."""

@@ -18,7 +18,6 @@ from typing import Final, cast
 from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.cluster.signal import Signal
 from moldau.client.config.producer import ProducerConfig
 from moldau.client.errors import KafkaError
 from moldau.client.producer.appender import Appender
@@ -41,6 +40,7 @@ from moldau.protocol.types import ZERO_UUID
 from moldau.runtime.clock import TimerHandle
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
 from moldau.runtime.fault_words import words_of
+from moldau.runtime.signal import Signal
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.cluster.signal import Signal
 from moldau.client.config.producer import ProducerConfig
 from moldau.client.errors import (
     ClientClosed,
@@ -51,6 +50,7 @@ from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.fault_words import words_of
+from moldau.runtime.signal import Signal
 
 logger: Final[logging.Logger] = logging.getLogger(__name__)
 

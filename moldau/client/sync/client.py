@@ -66,11 +66,7 @@ class BlockingClient(Generic[Inner]):
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def _call(
-        self,
-        work: Work[Result],
-        /,
-        *arguments: object,
-        callers: Callers | None = None,
+        self, work: Work[Result], /, *arguments: object, callers: Callers | None = None
     ) -> Result:
         if self._closed:
             raise ClientClosed("the client has been closed")

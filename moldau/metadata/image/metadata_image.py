@@ -11,7 +11,7 @@ of a completed one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import GeneratorType
 from typing import Any, ClassVar, Final
@@ -135,15 +135,16 @@ class MetadataDelta:
         """
         target = _TARGETS.get(type(record))
         if target is None:
+            if isinstance(record, _SAYING_NOTHING):
+                return
             raise InvalidMetadataRecord(f"no part of the image replays this record: {record}")
         part, method = target
+        self.touched.add(part)
         if type(record) is kinds.RemoveTopicRecord:
-            self.touched.add(part)
             # A deleted topic takes its configuration along; the log has no records for that.
             self.touched.add("configs_delta")
             self.configs_delta.remove_topic(self.topics_delta.replay_remove_topic(record))
-        elif part:
-            self.touched.add(part)
+        else:
             method(getattr(self, part), record)
 
     def finish_snapshot(self) -> None:
@@ -159,7 +160,8 @@ class MetadataDelta:
     def apply_in_steps(self, provenance: Provenance) -> Steps[MetadataImage]:
         """As `apply`; nothing is replayed in between."""
         parts: dict[str, Any] = {}
-        for part, image_name in _PARTS.items():
+        for part in _PARTS:
+            image_name = part.removesuffix("_delta")
             if part not in self.touched:
                 parts[image_name] = getattr(self.image, image_name)
                 continue
@@ -170,64 +172,26 @@ class MetadataDelta:
         return MetadataImage(provenance=provenance, **parts)
 
 
-_PARTS: Final = {
-    "features_delta": "features",
-    "cluster_delta": "cluster",
-    "topics_delta": "topics",
-    "configs_delta": "configs",
-    "client_quotas_delta": "client_quotas",
-    "producer_ids_delta": "producer_ids",
-    "acls_delta": "acls",
-    "scram_delta": "scram",
-    "delegation_tokens_delta": "delegation_tokens",
+_PARTS: Final[Mapping[str, type]] = {
+    "features_delta": FeaturesDelta,
+    "cluster_delta": ClusterDelta,
+    "topics_delta": TopicsDelta,
+    "configs_delta": ConfigsDelta,
+    "client_quotas_delta": ClientQuotasDelta,
+    "producer_ids_delta": ProducerIdsDelta,
+    "acls_delta": AclsDelta,
+    "scram_delta": ScramDelta,
+    "delegation_tokens_delta": DelegationTokensDelta,
 }
-
-
-def _nothing(_part: object, _record: object) -> None:
-    """Records that say nothing about the image."""
-
-
 _Replay = Callable[[Any, Any], None]
-_TARGETS: Final[dict[type[Message], tuple[str, _Replay]]] = {
-    kinds.FeatureLevelRecord: ("features_delta", FeaturesDelta.replay_feature_level),
-    kinds.RegisterBrokerRecord: ("cluster_delta", ClusterDelta.replay_register_broker),
-    kinds.UnregisterBrokerRecord: ("cluster_delta", ClusterDelta.replay_unregister_broker),
-    kinds.FenceBrokerRecord: ("cluster_delta", ClusterDelta.replay_fence_broker),
-    kinds.UnfenceBrokerRecord: ("cluster_delta", ClusterDelta.replay_unfence_broker),
-    kinds.BrokerRegistrationChangeRecord: (
-        "cluster_delta",
-        ClusterDelta.replay_broker_registration_change,
-    ),
-    kinds.RegisterControllerRecord: ("cluster_delta", ClusterDelta.replay_register_controller),
-    kinds.TopicRecord: ("topics_delta", TopicsDelta.replay_topic),
-    kinds.PartitionRecord: ("topics_delta", TopicsDelta.replay_partition),
-    kinds.PartitionChangeRecord: ("topics_delta", TopicsDelta.replay_partition_change),
-    kinds.RemoveTopicRecord: ("topics_delta", _nothing),
-    kinds.ClearElrRecord: ("topics_delta", TopicsDelta.replay_clear_elr),
-    kinds.ConfigRecord: ("configs_delta", ConfigsDelta.replay_config),
-    kinds.ClientQuotaRecord: ("client_quotas_delta", ClientQuotasDelta.replay_client_quota),
-    kinds.ProducerIdsRecord: ("producer_ids_delta", ProducerIdsDelta.replay_producer_ids),
-    kinds.AccessControlEntryRecord: ("acls_delta", AclsDelta.replay_access_control_entry),
-    kinds.RemoveAccessControlEntryRecord: (
-        "acls_delta",
-        AclsDelta.replay_remove_access_control_entry,
-    ),
-    kinds.UserScramCredentialRecord: ("scram_delta", ScramDelta.replay_user_scram_credential),
-    kinds.RemoveUserScramCredentialRecord: (
-        "scram_delta",
-        ScramDelta.replay_remove_user_scram_credential,
-    ),
-    kinds.DelegationTokenRecord: (
-        "delegation_tokens_delta",
-        DelegationTokensDelta.replay_delegation_token,
-    ),
-    kinds.RemoveDelegationTokenRecord: (
-        "delegation_tokens_delta",
-        DelegationTokensDelta.replay_remove_delegation_token,
-    ),
-    kinds.NoOpRecord: ("", _nothing),
-    kinds.ZkMigrationStateRecord: ("", _nothing),
+_TARGETS: Final[Mapping[type[Message], tuple[str, _Replay]]] = {
+    getattr(kinds, f"{name.removeprefix('replay_').title().replace('_', '')}Record"): (part, method)
+    for part, delta in _PARTS.items()
+    for name, method in vars(delta).items()
+    if name.startswith("replay_")
 }
+"""What replays a record: the method of a part that is named after it."""
+_SAYING_NOTHING: Final = (kinds.NoOpRecord, kinds.ZkMigrationStateRecord)
 
 
 MAX_TRANSACTION_RECORDS: Final = 1_000_000

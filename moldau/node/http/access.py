@@ -276,11 +276,7 @@ class HttpAccess:
             raise HttpRefused(403, f"{sender.principal} may not {name} {what}")
 
     async def may(
-        self,
-        sender: Sender,
-        operation: Operation,
-        resource_type: ResourceType,
-        resource_name: str,
+        self, sender: Sender, operation: Operation, resource_type: ResourceType, resource_name: str
     ) -> bool:
         """Whether the sender may do this; a denial is logged."""
         ask = partial(sender.authorized, operation, resource_type, resource_name)

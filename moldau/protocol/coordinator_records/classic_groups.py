@@ -1,18 +1,16 @@
 """The records of committed offsets and classic groups, in `__consumer_offsets`."""
 
-from moldau.protocol.schema import Message, Struct, coordinator_record, field, struct
+from moldau.protocol.schema import Message, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bytes, Int32, Int64, String, Uuid
 
 
-@coordinator_record(0, versions="0", flexible="none")
-class LegacyOffsetCommitKey(Message):
+class LegacyOffsetCommitKey(Message, number=0, versions="0", flexible="none"):
     group: String = ""
     topic: String = ""
     partition: Int32 = 0
 
 
-@coordinator_record(0, versions="0", flexible="none")
-class LegacyOffsetCommitValue(Message):
+class LegacyOffsetCommitValue(Message, number=0, versions="0", flexible="none"):
     """A stored offset in the form of old brokers; only read."""
 
     offset: Int64 = 0
@@ -20,15 +18,13 @@ class LegacyOffsetCommitValue(Message):
     commit_timestamp: Int64 = 0
 
 
-@coordinator_record(1, versions="0", flexible="none")
-class OffsetCommitKey(Message):
+class OffsetCommitKey(Message, number=1, versions="0", flexible="none"):
     group: String = ""
     topic: String = ""
     partition: Int32 = 0
 
 
-@coordinator_record(1, versions="0-4", flexible="4+")
-class OffsetCommitValue(Message):
+class OffsetCommitValue(Message, number=1, versions="0-4", flexible="4+"):
     offset: Int64 = 0
     leader_epoch: Int32 = field(-1, since=3, ignorable=True)
     metadata: String = ""
@@ -37,12 +33,10 @@ class OffsetCommitValue(Message):
     topic_id: Uuid = field(ZERO_UUID, since=4, tag=0, ignorable=True)
 
 
-@coordinator_record(2, versions="0", flexible="none")
-class GroupMetadataKey(Message):
+class GroupMetadataKey(Message, number=2, versions="0", flexible="none"):
     group: String = ""
 
 
-@struct
 class MemberMetadata(Struct):
     member_id: String = ""
     group_instance_id: String | None = field(None, since=3, nullable="3+", ignorable=True)
@@ -54,8 +48,7 @@ class MemberMetadata(Struct):
     assignment: Bytes = b""
 
 
-@coordinator_record(2, versions="0-4", flexible="4+")
-class GroupMetadataValue(Message):
+class GroupMetadataValue(Message, number=2, versions="0-4", flexible="4+"):
     """A classic group."""
 
     protocol_type: String = ""

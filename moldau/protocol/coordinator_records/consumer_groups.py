@@ -1,32 +1,27 @@
 """The records of consumer groups (KIP-848), in `__consumer_offsets`."""
 
-from moldau.protocol.schema import Message, Struct, coordinator_record, field, struct
+from moldau.protocol.schema import Message, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bytes, Int8, Int32, Int64, String, Uuid
 
 
-@coordinator_record(3, versions="0", flexible="none")
-class ConsumerGroupMetadataKey(Message):
+class ConsumerGroupMetadataKey(Message, number=3, versions="0", flexible="none"):
     group_id: String = ""
 
 
-@coordinator_record(3, versions="0", flexible="0+")
-class ConsumerGroupMetadataValue(Message):
+class ConsumerGroupMetadataValue(Message, number=3, versions="0", flexible="0+"):
     epoch: Int32 = 0
     metadata_hash: Int64 = field(0, tag=0)
 
 
-@coordinator_record(4, versions="0", flexible="none")
-class ConsumerGroupPartitionMetadataKey(Message):
+class ConsumerGroupPartitionMetadataKey(Message, number=4, versions="0", flexible="none"):
     group_id: String = ""
 
 
-@struct
 class PartitionMetadata(Struct):
     partition: Int32 = 0
     racks: list[String] = field()
 
 
-@struct
 class TopicMetadata(Struct):
     topic_id: Uuid = ZERO_UUID
     topic_name: String = ""
@@ -34,33 +29,28 @@ class TopicMetadata(Struct):
     partition_metadata: list[PartitionMetadata] = field()
 
 
-@coordinator_record(4, versions="0", flexible="0+")
-class ConsumerGroupPartitionMetadataValue(Message):
+class ConsumerGroupPartitionMetadataValue(Message, number=4, versions="0", flexible="0+"):
     """The topics that a consumer group saw; no longer written."""
 
     topics: list[TopicMetadata] = field()
 
 
-@coordinator_record(5, versions="0", flexible="none")
-class ConsumerGroupMemberMetadataKey(Message):
+class ConsumerGroupMemberMetadataKey(Message, number=5, versions="0", flexible="none"):
     group_id: String = ""
     member_id: String = ""
 
 
-@struct
 class ClassicProtocol(Struct):
     name: String = ""
     metadata: Bytes = b""
 
 
-@struct
 class ClassicMemberMetadata(Struct):
     session_timeout_ms: Int32 = 0
     supported_protocols: list[ClassicProtocol] = field()
 
 
-@coordinator_record(5, versions="0", flexible="0+")
-class ConsumerGroupMemberMetadataValue(Message):
+class ConsumerGroupMemberMetadataValue(Message, number=5, versions="0", flexible="0+"):
     """What a member of a consumer group reported about itself."""
 
     instance_id: String | None = field("", nullable="0+")
@@ -74,51 +64,43 @@ class ConsumerGroupMemberMetadataValue(Message):
     classic_member_metadata: ClassicMemberMetadata | None = field(nullable="0+", tag=0)
 
 
-@coordinator_record(6, versions="0", flexible="none")
-class ConsumerGroupTargetAssignmentMetadataKey(Message):
+class ConsumerGroupTargetAssignmentMetadataKey(Message, number=6, versions="0", flexible="none"):
     group_id: String = ""
 
 
-@coordinator_record(6, versions="0", flexible="0+")
-class ConsumerGroupTargetAssignmentMetadataValue(Message):
+class ConsumerGroupTargetAssignmentMetadataValue(Message, number=6, versions="0", flexible="0+"):
     assignment_epoch: Int32 = 0
     assignment_timestamp: Int64 = field(0, tag=0)
 
 
-@coordinator_record(7, versions="0", flexible="none")
-class ConsumerGroupTargetAssignmentMemberKey(Message):
+class ConsumerGroupTargetAssignmentMemberKey(Message, number=7, versions="0", flexible="none"):
     group_id: String = ""
     member_id: String = ""
 
 
-@struct
 class TopicPartition(Struct):
     topic_id: Uuid = ZERO_UUID
     partitions: list[Int32] = field()
 
 
-@coordinator_record(7, versions="0", flexible="0+")
-class ConsumerGroupTargetAssignmentMemberValue(Message):
+class ConsumerGroupTargetAssignmentMemberValue(Message, number=7, versions="0", flexible="0+"):
     """What a member of a consumer group shall own."""
 
     topic_partitions: list[TopicPartition] = field()
 
 
-@coordinator_record(8, versions="0", flexible="none")
-class ConsumerGroupCurrentMemberAssignmentKey(Message):
+class ConsumerGroupCurrentMemberAssignmentKey(Message, number=8, versions="0", flexible="none"):
     group_id: String = ""
     member_id: String = ""
 
 
-@struct
 class TopicPartitions(Struct):
     topic_id: Uuid = ZERO_UUID
     partitions: list[Int32] = field()
     assignment_epochs: list[Int32] | None = field(nullable="0+", tag=0)
 
 
-@coordinator_record(8, versions="0", flexible="0+")
-class ConsumerGroupCurrentMemberAssignmentValue(Message):
+class ConsumerGroupCurrentMemberAssignmentValue(Message, number=8, versions="0", flexible="0+"):
     """What a member of a consumer group owns now."""
 
     member_epoch: Int32 = 0
@@ -128,14 +110,12 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
     partitions_pending_revocation: list[TopicPartitions] = field()
 
 
-@coordinator_record(16, versions="0", flexible="none")
-class ConsumerGroupRegularExpressionKey(Message):
+class ConsumerGroupRegularExpressionKey(Message, number=16, versions="0", flexible="none"):
     group_id: String = ""
     regular_expression: String = ""
 
 
-@coordinator_record(16, versions="0", flexible="0+")
-class ConsumerGroupRegularExpressionValue(Message):
+class ConsumerGroupRegularExpressionValue(Message, number=16, versions="0", flexible="0+"):
     """The topics that a regular expression of a consumer group resolved to."""
 
     topics: list[String] = field()

@@ -1,18 +1,16 @@
 """The records of share groups (KIP-932), in `__consumer_offsets`."""
 
 from moldau.protocol.coordinator_records.consumer_groups import TopicPartition
-from moldau.protocol.schema import Message, Struct, coordinator_record, field, struct
+from moldau.protocol.schema import Message, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int8, Int32, Int64, String, Uuid
 
 
-@coordinator_record(10, versions="0", flexible="none")
-class ShareGroupMemberMetadataKey(Message):
+class ShareGroupMemberMetadataKey(Message, number=10, versions="0", flexible="none"):
     group_id: String = ""
     member_id: String = ""
 
 
-@coordinator_record(10, versions="0", flexible="0+")
-class ShareGroupMemberMetadataValue(Message):
+class ShareGroupMemberMetadataValue(Message, number=10, versions="0", flexible="0+"):
     """What a member of a share group reported about itself."""
 
     rack_id: String | None = field("", nullable="0+")
@@ -21,53 +19,45 @@ class ShareGroupMemberMetadataValue(Message):
     subscribed_topic_names: list[String] = field()
 
 
-@coordinator_record(11, versions="0", flexible="none")
-class ShareGroupMetadataKey(Message):
+class ShareGroupMetadataKey(Message, number=11, versions="0", flexible="none"):
     group_id: String = ""
 
 
-@coordinator_record(11, versions="0", flexible="0+")
-class ShareGroupMetadataValue(Message):
+class ShareGroupMetadataValue(Message, number=11, versions="0", flexible="0+"):
     """The epoch of a share group."""
 
     epoch: Int32 = 0
     metadata_hash: Int64 = 0
 
 
-@coordinator_record(12, versions="0", flexible="none")
-class ShareGroupTargetAssignmentMetadataKey(Message):
+class ShareGroupTargetAssignmentMetadataKey(Message, number=12, versions="0", flexible="none"):
     group_id: String = ""
 
 
-@coordinator_record(12, versions="0", flexible="0+")
-class ShareGroupTargetAssignmentMetadataValue(Message):
+class ShareGroupTargetAssignmentMetadataValue(Message, number=12, versions="0", flexible="0+"):
     """The epoch of a share group's target assignment."""
 
     assignment_epoch: Int32 = 0
     assignment_timestamp: Int64 = field(0, tag=0)
 
 
-@coordinator_record(13, versions="0", flexible="none")
-class ShareGroupTargetAssignmentMemberKey(Message):
+class ShareGroupTargetAssignmentMemberKey(Message, number=13, versions="0", flexible="none"):
     group_id: String = ""
     member_id: String = ""
 
 
-@coordinator_record(13, versions="0", flexible="0+")
-class ShareGroupTargetAssignmentMemberValue(Message):
+class ShareGroupTargetAssignmentMemberValue(Message, number=13, versions="0", flexible="0+"):
     """What a member of a share group shall read."""
 
     topic_partitions: list[TopicPartition] = field()
 
 
-@coordinator_record(14, versions="0", flexible="none")
-class ShareGroupCurrentMemberAssignmentKey(Message):
+class ShareGroupCurrentMemberAssignmentKey(Message, number=14, versions="0", flexible="none"):
     group_id: String = ""
     member_id: String = ""
 
 
-@coordinator_record(14, versions="0", flexible="0+")
-class ShareGroupCurrentMemberAssignmentValue(Message):
+class ShareGroupCurrentMemberAssignmentValue(Message, number=14, versions="0", flexible="0+"):
     """What a member of a share group reads now."""
 
     member_epoch: Int32 = 0
@@ -76,26 +66,22 @@ class ShareGroupCurrentMemberAssignmentValue(Message):
     assigned_partitions: list[TopicPartition] = field()
 
 
-@coordinator_record(15, versions="0", flexible="none")
-class ShareGroupStatePartitionMetadataKey(Message):
+class ShareGroupStatePartitionMetadataKey(Message, number=15, versions="0", flexible="none"):
     group_id: String = ""
 
 
-@struct
 class TopicPartitionsInfo(Struct):
     topic_id: Uuid = ZERO_UUID
     topic_name: String = ""
     partitions: list[Int32] = field()
 
 
-@struct
 class TopicInfo(Struct):
     topic_id: Uuid = ZERO_UUID
     topic_name: String = ""
 
 
-@coordinator_record(15, versions="0", flexible="0+")
-class ShareGroupStatePartitionMetadataValue(Message):
+class ShareGroupStatePartitionMetadataValue(Message, number=15, versions="0", flexible="0+"):
     """Which share partitions of a group have state."""
 
     initializing_topics: list[TopicPartitionsInfo] = field()

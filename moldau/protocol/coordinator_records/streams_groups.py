@@ -1,22 +1,19 @@
 """The records of streams groups (KIP-1071), in `__consumer_offsets`."""
 
-from moldau.protocol.schema import Message, Struct, coordinator_record, field, struct
+from moldau.protocol.schema import Message, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, Int64, String, Uint16
 
 
-@coordinator_record(17, versions="0", flexible="none")
-class StreamsGroupMetadataKey(Message):
+class StreamsGroupMetadataKey(Message, number=17, versions="0", flexible="none"):
     group_id: String = ""
 
 
-@struct
 class KeyValue(Struct):
     key: String = ""
     value: String = ""
 
 
-@coordinator_record(17, versions="0", flexible="0+")
-class StreamsGroupMetadataValue(Message):
+class StreamsGroupMetadataValue(Message, number=17, versions="0", flexible="0+"):
     """A streams group itself."""
 
     epoch: Int32 = 0
@@ -25,20 +22,17 @@ class StreamsGroupMetadataValue(Message):
     last_assignment_configs: list[KeyValue] | None = field(nullable="0+", tag=1)
 
 
-@coordinator_record(19, versions="0", flexible="none")
-class StreamsGroupMemberMetadataKey(Message):
+class StreamsGroupMemberMetadataKey(Message, number=19, versions="0", flexible="none"):
     group_id: String = ""
     member_id: String = ""
 
 
-@struct
 class Endpoint(Struct):
     host: String = ""
     port: Uint16 = 0
 
 
-@coordinator_record(19, versions="0", flexible="0+")
-class StreamsGroupMemberMetadataValue(Message):
+class StreamsGroupMemberMetadataValue(Message, number=19, versions="0", flexible="0+"):
     """What a member of a streams group reported about itself."""
 
     instance_id: String | None = field("", nullable="0+")
@@ -52,33 +46,28 @@ class StreamsGroupMemberMetadataValue(Message):
     client_tags: list[KeyValue] = field()
 
 
-@coordinator_record(20, versions="0", flexible="none")
-class StreamsGroupTargetAssignmentMetadataKey(Message):
+class StreamsGroupTargetAssignmentMetadataKey(Message, number=20, versions="0", flexible="none"):
     group_id: String = ""
 
 
-@coordinator_record(20, versions="0", flexible="0+")
-class StreamsGroupTargetAssignmentMetadataValue(Message):
+class StreamsGroupTargetAssignmentMetadataValue(Message, number=20, versions="0", flexible="0+"):
     """The epoch of a streams group's target assignment."""
 
     assignment_epoch: Int32 = 0
     assignment_timestamp: Int64 = field(0, tag=0)
 
 
-@coordinator_record(21, versions="0", flexible="none")
-class StreamsGroupTargetAssignmentMemberKey(Message):
+class StreamsGroupTargetAssignmentMemberKey(Message, number=21, versions="0", flexible="none"):
     group_id: String = ""
     member_id: String = ""
 
 
-@struct
 class TaskIds(Struct):
     subtopology_id: String = ""
     partitions: list[Int32] = field()
 
 
-@coordinator_record(21, versions="0", flexible="0+")
-class StreamsGroupTargetAssignmentMemberValue(Message):
+class StreamsGroupTargetAssignmentMemberValue(Message, number=21, versions="0", flexible="0+"):
     """The tasks that a streams group's member shall have."""
 
     active_tasks: list[TaskIds] = field()
@@ -86,21 +75,18 @@ class StreamsGroupTargetAssignmentMemberValue(Message):
     warmup_tasks: list[TaskIds] = field()
 
 
-@coordinator_record(22, versions="0", flexible="none")
-class StreamsGroupCurrentMemberAssignmentKey(Message):
+class StreamsGroupCurrentMemberAssignmentKey(Message, number=22, versions="0", flexible="none"):
     group_id: String = ""
     member_id: String = ""
 
 
-@struct
 class CurrentTaskIds(Struct):
     subtopology_id: String = ""
     partitions: list[Int32] = field()
     assignment_epochs: list[Int32] | None = field(nullable="0+", tag=0)
 
 
-@coordinator_record(22, versions="0", flexible="0+")
-class StreamsGroupCurrentMemberAssignmentValue(Message):
+class StreamsGroupCurrentMemberAssignmentValue(Message, number=22, versions="0", flexible="0+"):
     """The tasks of a streams group's member now."""
 
     member_epoch: Int32 = 0
@@ -114,12 +100,10 @@ class StreamsGroupCurrentMemberAssignmentValue(Message):
     warmup_tasks_pending_revocation: list[CurrentTaskIds] = field()
 
 
-@coordinator_record(23, versions="0", flexible="none")
-class StreamsGroupTopologyKey(Message):
+class StreamsGroupTopologyKey(Message, number=23, versions="0", flexible="none"):
     group_id: String = ""
 
 
-@struct
 class TopicInfo(Struct):
     name: String = ""
     partitions: Int32 = 0
@@ -127,14 +111,12 @@ class TopicInfo(Struct):
     topic_configs: list[KeyValue] = field()
 
 
-@struct
 class CopartitionGroup(Struct):
     source_topics: list[Int16] = field()
     source_topic_regex: list[Int16] = field()
     repartition_source_topics: list[Int16] = field()
 
 
-@struct
 class Subtopology(Struct):
     subtopology_id: String = ""
     source_topics: list[String] = field()
@@ -145,8 +127,7 @@ class Subtopology(Struct):
     copartition_groups: list[CopartitionGroup] = field()
 
 
-@coordinator_record(23, versions="0", flexible="0+")
-class StreamsGroupTopologyValue(Message):
+class StreamsGroupTopologyValue(Message, number=23, versions="0", flexible="0+"):
     """The topology of a streams group."""
 
     epoch: Int32 = 0

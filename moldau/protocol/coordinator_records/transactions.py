@@ -1,22 +1,19 @@
 """The record of a transactional id, in `__transaction_state`."""
 
-from moldau.protocol.schema import Message, Struct, coordinator_record, field, struct
+from moldau.protocol.schema import Message, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, Int64, String
 
 
-@coordinator_record(0, versions="0", flexible="none")
-class TransactionLogKey(Message):
+class TransactionLogKey(Message, number=0, versions="0", flexible="none"):
     transactional_id: String = ""
 
 
-@struct
 class PartitionsSchema(Struct):
     topic: String = ""
     partition_ids: list[Int32] = field()
 
 
-@coordinator_record(0, versions="0-1", flexible="1+")
-class TransactionLogValue(Message):
+class TransactionLogValue(Message, number=0, versions="0-1", flexible="1+"):
     producer_id: Int64 = 0
     previous_producer_id: Int64 = field(-1, since=1, tag=0)
     next_producer_id: Int64 = field(-1, since=1, tag=1)

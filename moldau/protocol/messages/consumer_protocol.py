@@ -4,7 +4,7 @@ from struct import Struct as PackedStruct
 from typing import Final, TypeVar
 
 from moldau.protocol.errors import RemoteProtocolError
-from moldau.protocol.schema import Message, Struct, data, field, struct
+from moldau.protocol.schema import Message, Struct, field
 from moldau.protocol.types import Buffer, Bytes, Int32, String
 
 NEWEST_VERSION: Final = 3
@@ -13,14 +13,12 @@ _VERSION: Final = PackedStruct(">h")
 Payload = TypeVar("Payload", bound=Message)
 
 
-@struct
 class OwnedTopic(Struct):
     topic: String = field("", since=1)
     partitions: list[Int32] = field(since=1)
 
 
-@data(versions="0-3", flexible="none")
-class ConsumerProtocolSubscription(Message):
+class ConsumerProtocolSubscription(Message, versions="0-3", flexible="none"):
     """What a member asks for."""
 
     topics: list[String] = field()
@@ -30,14 +28,12 @@ class ConsumerProtocolSubscription(Message):
     rack_id: String | None = field(None, since=3, nullable="3+", ignorable=True)
 
 
-@struct
 class TopicPartition(Struct):
     topic: String = ""
     partitions: list[Int32] = field()
 
 
-@data(versions="0-3", flexible="none")
-class ConsumerProtocolAssignment(Message):
+class ConsumerProtocolAssignment(Message, versions="0-3", flexible="none"):
     """What the leader assigns to one member."""
 
     assigned_partitions: list[TopicPartition] = field()

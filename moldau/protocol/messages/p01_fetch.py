@@ -8,18 +8,15 @@ moves the replica id into a tagged struct with its epoch. 17 carries the replica
 """
 
 from moldau.constants import MAX_INT32, MAX_INT64
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int8, Int16, Int32, Int64, Records, String, Uuid
 
 
-@struct
 class ReplicaState(Struct):
     replica_id: Int32 = field(-1, since=15)
     replica_epoch: Int64 = field(-1, since=15)
 
 
-@struct
 class FetchPartition(Struct):
     partition: Int32 = 0
     current_leader_epoch: Int32 = field(-1, since=9, ignorable=True)
@@ -31,22 +28,19 @@ class FetchPartition(Struct):
     high_watermark: Int64 = field(MAX_INT64, since=18, tag=1, ignorable=True)
 
 
-@struct
 class FetchTopic(Struct):
     topic: String = field("", until=12, ignorable=True)
     topic_id: Uuid = field(ZERO_UUID, since=13, ignorable=True)
     partitions: list[FetchPartition] = field()
 
 
-@struct
 class ForgottenTopic(Struct):
     topic: String = field("", since=7, until=12, ignorable=True)
     topic_id: Uuid = field(ZERO_UUID, since=13, ignorable=True)
     partitions: list[Int32] = field(since=7)
 
 
-@request(ApiKey.FETCH, versions="4-18", flexible="12+")
-class FetchRequest(Request["FetchResponse"]):
+class FetchRequest(Request["FetchResponse"], versions="4-18", flexible="12+"):
     cluster_id: String | None = field(None, since=12, nullable="12+", tag=0, ignorable=True)
     replica_id: Int32 = field(-1, until=14)
     replica_state: ReplicaState = field(since=15, tag=1)
@@ -61,31 +55,26 @@ class FetchRequest(Request["FetchResponse"]):
     rack_id: String = field("", since=11, ignorable=True)
 
 
-@struct
 class EpochEndOffset(Struct):
     epoch: Int32 = field(-1, since=12)
     end_offset: Int64 = field(-1, since=12)
 
 
-@struct
 class LeaderIdAndEpoch(Struct):
     leader_id: Int32 = field(-1, since=12)
     leader_epoch: Int32 = field(-1, since=12)
 
 
-@struct
 class SnapshotId(Struct):
     end_offset: Int64 = -1
     epoch: Int32 = -1
 
 
-@struct
 class AbortedTransaction(Struct):
     producer_id: Int64 = 0
     first_offset: Int64 = 0
 
 
-@struct
 class PartitionData(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -100,14 +89,12 @@ class PartitionData(Struct):
     records: Records | None = field(None, nullable="0+")
 
 
-@struct
 class FetchableTopicResponse(Struct):
     topic: String = field("", until=12, ignorable=True)
     topic_id: Uuid = field(ZERO_UUID, since=13, ignorable=True)
     partitions: list[PartitionData] = field()
 
 
-@struct
 class NodeEndpoint(Struct):
     node_id: Int32 = field(0, since=16)
     host: String = field("", since=16)
@@ -115,8 +102,7 @@ class NodeEndpoint(Struct):
     rack: String | None = field(None, since=16, nullable="16+")
 
 
-@response(ApiKey.FETCH, versions="4-18", flexible="12+")
-class FetchResponse(Message):
+class FetchResponse(Message, answers=FetchRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = field(0, since=7, ignorable=True)
     session_id: Int32 = field(0, since=7)

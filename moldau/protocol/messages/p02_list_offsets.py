@@ -6,33 +6,28 @@ for the earliest local one. 9 asks for the last tiered one, 11 for the earliest 
 adds the request's timeout.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, Int64, String
 
 
-@struct
 class ListOffsetsPartition(Struct):
     partition_index: Int32 = 0
     current_leader_epoch: Int32 = field(-1, since=4, ignorable=True)
     timestamp: Int64 = 0
 
 
-@struct
 class ListOffsetsTopic(Struct):
     name: String = ""
     partitions: list[ListOffsetsPartition] = field()
 
 
-@request(ApiKey.LIST_OFFSETS, versions="1-11", flexible="6+")
-class ListOffsetsRequest(Request["ListOffsetsResponse"]):
+class ListOffsetsRequest(Request["ListOffsetsResponse"], versions="1-11", flexible="6+"):
     replica_id: Int32 = 0
     isolation_level: Int8 = field(0, since=2)
     topics: list[ListOffsetsTopic] = field()
     timeout_ms: Int32 = field(0, since=10, ignorable=True)
 
 
-@struct
 class ListOffsetsPartitionResponse(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -41,13 +36,11 @@ class ListOffsetsPartitionResponse(Struct):
     leader_epoch: Int32 = field(-1, since=4)
 
 
-@struct
 class ListOffsetsTopicResponse(Struct):
     name: String = ""
     partitions: list[ListOffsetsPartitionResponse] = field()
 
 
-@response(ApiKey.LIST_OFFSETS, versions="1-11", flexible="6+")
-class ListOffsetsResponse(Message):
+class ListOffsetsResponse(Message, answers=ListOffsetsRequest):
     throttle_time_ms: Int32 = field(0, since=2, ignorable=True)
     topics: list[ListOffsetsTopicResponse] = field()

@@ -6,26 +6,22 @@ answer.
 """
 
 from moldau.constants import MIN_INT32
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
 
 
-@struct
 class MetadataRequestTopic(Struct):
     topic_id: Uuid = field(ZERO_UUID, since=10, ignorable=True)
     name: String | None = field("", nullable="10+")
 
 
-@request(ApiKey.METADATA, versions="0-13", flexible="9+")
-class MetadataRequest(Request["MetadataResponse"]):
+class MetadataRequest(Request["MetadataResponse"], versions="0-13", flexible="9+"):
     topics: list[MetadataRequestTopic] | None = field(nullable="1+")
     allow_auto_topic_creation: Bool = field(True, since=4)
     include_cluster_authorized_operations: Bool = field(False, since=8, until=10)
     include_topic_authorized_operations: Bool = field(False, since=8)
 
 
-@struct
 class MetadataResponseBroker(Struct):
     node_id: Int32 = 0
     host: String = ""
@@ -33,7 +29,6 @@ class MetadataResponseBroker(Struct):
     rack: String | None = field(None, since=1, nullable="1+", ignorable=True)
 
 
-@struct
 class MetadataResponsePartition(Struct):
     error_code: Int16 = 0
     partition_index: Int32 = 0
@@ -44,7 +39,6 @@ class MetadataResponsePartition(Struct):
     offline_replicas: list[Int32] = field(since=5, ignorable=True)
 
 
-@struct
 class MetadataResponseTopic(Struct):
     error_code: Int16 = 0
     name: String | None = field("", nullable="12+")
@@ -54,8 +48,7 @@ class MetadataResponseTopic(Struct):
     topic_authorized_operations: Int32 = field(MIN_INT32, since=8)
 
 
-@response(ApiKey.METADATA, versions="0-13", flexible="9+")
-class MetadataResponse(Message):
+class MetadataResponse(Message, answers=MetadataRequest):
     throttle_time_ms: Int32 = field(0, since=3, ignorable=True)
     brokers: list[MetadataResponseBroker] = field()
     cluster_id: String | None = field(None, since=2, nullable="2+", ignorable=True)

@@ -4,12 +4,10 @@ Versions: 2 to 4 may set a retention time. 6 adds leader epochs, 7 static member
 flexible. 9 serves the new group protocol's member epochs. 10 names topics by id.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, String, Uuid
 
 
-@struct
 class OffsetCommitRequestPartition(Struct):
     partition_index: Int32 = 0
     committed_offset: Int64 = 0
@@ -17,15 +15,13 @@ class OffsetCommitRequestPartition(Struct):
     committed_metadata: String | None = field("", nullable="0+")
 
 
-@struct
 class OffsetCommitRequestTopic(Struct):
     name: String = field("", until=9, ignorable=True)
     topic_id: Uuid = field(ZERO_UUID, since=10, ignorable=True)
     partitions: list[OffsetCommitRequestPartition] = field()
 
 
-@request(ApiKey.OFFSET_COMMIT, versions="2-10", flexible="8+")
-class OffsetCommitRequest(Request["OffsetCommitResponse"]):
+class OffsetCommitRequest(Request["OffsetCommitResponse"], versions="2-10", flexible="8+"):
     group_id: String = ""
     generation_id_or_member_epoch: Int32 = -1
     member_id: String = ""
@@ -34,20 +30,17 @@ class OffsetCommitRequest(Request["OffsetCommitResponse"]):
     topics: list[OffsetCommitRequestTopic] = field()
 
 
-@struct
 class OffsetCommitResponsePartition(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
 
 
-@struct
 class OffsetCommitResponseTopic(Struct):
     name: String = field("", until=9, ignorable=True)
     topic_id: Uuid = field(ZERO_UUID, since=10, ignorable=True)
     partitions: list[OffsetCommitResponsePartition] = field()
 
 
-@response(ApiKey.OFFSET_COMMIT, versions="2-10", flexible="8+")
-class OffsetCommitResponse(Message):
+class OffsetCommitResponse(Message, answers=OffsetCommitRequest):
     throttle_time_ms: Int32 = field(0, since=3, ignorable=True)
     topics: list[OffsetCommitResponseTopic] = field()

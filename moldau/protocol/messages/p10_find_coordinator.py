@@ -4,19 +4,16 @@ share partition.
 Versions: 1 adds the kind of key. 4 asks for many keys at once. 6 knows share partitions.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
-@request(ApiKey.FIND_COORDINATOR, versions="0-6", flexible="3+")
-class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
+class FindCoordinatorRequest(Request["FindCoordinatorResponse"], versions="0-6", flexible="3+"):
     key: String = field("", until=3)
     key_type: Int8 = field(0, since=1)
     coordinator_keys: list[String] = field(since=4)
 
 
-@struct
 class Coordinator(Struct):
     key: String = field("", since=4)
     node_id: Int32 = field(0, since=4)
@@ -26,8 +23,7 @@ class Coordinator(Struct):
     error_message: String | None = field("", since=4, nullable="4+", ignorable=True)
 
 
-@response(ApiKey.FIND_COORDINATOR, versions="0-6", flexible="3+")
-class FindCoordinatorResponse(Message):
+class FindCoordinatorResponse(Message, answers=FindCoordinatorRequest):
     throttle_time_ms: Int32 = field(0, since=1, ignorable=True)
     error_code: Int16 = field(0, until=3)
     error_message: String | None = field("", since=1, until=3, nullable="1-3", ignorable=True)

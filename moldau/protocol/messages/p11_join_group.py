@@ -4,19 +4,16 @@ Versions: 4 hands out the member id before the join, 5 adds static membership. 7
 protocol type, 8 carries the reason. 9 can tell the leader to skip the assignment.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Bytes, Int16, Int32, String
 
 
-@struct
 class JoinGroupRequestProtocol(Struct):
     name: String = ""
     metadata: Bytes = b""
 
 
-@request(ApiKey.JOIN_GROUP, versions="0-9", flexible="6+")
-class JoinGroupRequest(Request["JoinGroupResponse"]):
+class JoinGroupRequest(Request["JoinGroupResponse"], versions="0-9", flexible="6+"):
     group_id: String = ""
     session_timeout_ms: Int32 = 0
     rebalance_timeout_ms: Int32 = field(-1, since=1, ignorable=True)
@@ -27,15 +24,13 @@ class JoinGroupRequest(Request["JoinGroupResponse"]):
     reason: String | None = field(None, since=8, nullable="8+", ignorable=True)
 
 
-@struct
 class JoinGroupResponseMember(Struct):
     member_id: String = ""
     group_instance_id: String | None = field(None, since=5, nullable="5+", ignorable=True)
     metadata: Bytes = b""
 
 
-@response(ApiKey.JOIN_GROUP, versions="0-9", flexible="6+")
-class JoinGroupResponse(Message):
+class JoinGroupResponse(Message, answers=JoinGroupRequest):
     throttle_time_ms: Int32 = field(0, since=2, ignorable=True)
     error_code: Int16 = 0
     generation_id: Int32 = -1

@@ -3,34 +3,29 @@
 Versions: 3 removes many members at once. 5 carries the reason.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, String
 
 
-@struct
 class MemberIdentity(Struct):
     member_id: String = field("", since=3)
     group_instance_id: String | None = field(None, since=3, nullable="3+")
     reason: String | None = field(None, since=5, nullable="5+", ignorable=True)
 
 
-@request(ApiKey.LEAVE_GROUP, versions="0-5", flexible="4+")
-class LeaveGroupRequest(Request["LeaveGroupResponse"]):
+class LeaveGroupRequest(Request["LeaveGroupResponse"], versions="0-5", flexible="4+"):
     group_id: String = ""
     member_id: String = field("", until=2)
     members: list[MemberIdentity] = field(since=3)
 
 
-@struct
 class MemberResponse(Struct):
     member_id: String = field("", since=3)
     group_instance_id: String | None = field("", since=3, nullable="3+")
     error_code: Int16 = field(0, since=3)
 
 
-@response(ApiKey.LEAVE_GROUP, versions="0-5", flexible="4+")
-class LeaveGroupResponse(Message):
+class LeaveGroupResponse(Message, answers=LeaveGroupRequest):
     throttle_time_ms: Int32 = field(0, since=1, ignorable=True)
     error_code: Int16 = 0
     members: list[MemberResponse] = field(since=3)

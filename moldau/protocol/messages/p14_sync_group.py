@@ -3,19 +3,16 @@
 Versions: 3 adds static membership, 5 repeats the protocol's type and name.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bytes, Int16, Int32, String
 
 
-@struct
 class SyncGroupRequestAssignment(Struct):
     member_id: String = ""
     assignment: Bytes = b""
 
 
-@request(ApiKey.SYNC_GROUP, versions="0-5", flexible="4+")
-class SyncGroupRequest(Request["SyncGroupResponse"]):
+class SyncGroupRequest(Request["SyncGroupResponse"], versions="0-5", flexible="4+"):
     group_id: String = ""
     generation_id: Int32 = 0
     member_id: String = ""
@@ -25,8 +22,7 @@ class SyncGroupRequest(Request["SyncGroupResponse"]):
     assignments: list[SyncGroupRequestAssignment] = field()
 
 
-@response(ApiKey.SYNC_GROUP, versions="0-5", flexible="4+")
-class SyncGroupResponse(Message):
+class SyncGroupResponse(Message, answers=SyncGroupRequest):
     throttle_time_ms: Int32 = field(0, since=1, ignorable=True)
     error_code: Int16 = 0
     protocol_type: String | None = field(None, since=5, nullable="5+", ignorable=True)

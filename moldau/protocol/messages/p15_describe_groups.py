@@ -5,18 +5,15 @@ a missing group as an error.
 """
 
 from moldau.constants import MIN_INT32
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Bytes, Int16, Int32, String
 
 
-@request(ApiKey.DESCRIBE_GROUPS, versions="0-6", flexible="5+")
-class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
+class DescribeGroupsRequest(Request["DescribeGroupsResponse"], versions="0-6", flexible="5+"):
     groups: list[String] = field()
     include_authorized_operations: Bool = field(False, since=3)
 
 
-@struct
 class DescribedGroupMember(Struct):
     member_id: String = ""
     group_instance_id: String | None = field(None, since=4, nullable="4+", ignorable=True)
@@ -26,7 +23,6 @@ class DescribedGroupMember(Struct):
     member_assignment: Bytes = b""
 
 
-@struct
 class DescribedGroup(Struct):
     error_code: Int16 = 0
     error_message: String | None = field(None, since=6, nullable="6+")
@@ -38,7 +34,6 @@ class DescribedGroup(Struct):
     authorized_operations: Int32 = field(MIN_INT32, since=3)
 
 
-@response(ApiKey.DESCRIBE_GROUPS, versions="0-6", flexible="5+")
-class DescribeGroupsResponse(Message):
+class DescribeGroupsResponse(Message, answers=DescribeGroupsRequest):
     throttle_time_ms: Int32 = field(0, since=1, ignorable=True)
     groups: list[DescribedGroup] = field()

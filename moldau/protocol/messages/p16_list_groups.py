@@ -3,18 +3,15 @@
 Versions: 4 filters by state, 5 by type of group.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, String
 
 
-@request(ApiKey.LIST_GROUPS, versions="0-5", flexible="3+")
-class ListGroupsRequest(Request["ListGroupsResponse"]):
+class ListGroupsRequest(Request["ListGroupsResponse"], versions="0-5", flexible="3+"):
     states_filter: list[String] = field(since=4)
     types_filter: list[String] = field(since=5)
 
 
-@struct
 class ListedGroup(Struct):
     group_id: String = ""
     protocol_type: String = ""
@@ -22,8 +19,7 @@ class ListedGroup(Struct):
     group_type: String = field("", since=5, ignorable=True)
 
 
-@response(ApiKey.LIST_GROUPS, versions="0-5", flexible="3+")
-class ListGroupsResponse(Message):
+class ListGroupsResponse(Message, answers=ListGroupsRequest):
     throttle_time_ms: Int32 = field(0, since=1, ignorable=True)
     error_code: Int16 = 0
     groups: list[ListedGroup] = field()

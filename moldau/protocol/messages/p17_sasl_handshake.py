@@ -3,17 +3,14 @@
 Versions: 1 sends what follows in SaslAuthenticate requests.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import Int16, String
 
 
-@request(ApiKey.SASL_HANDSHAKE, versions="0-1", flexible="none")
-class SaslHandshakeRequest(Request["SaslHandshakeResponse"]):
+class SaslHandshakeRequest(Request["SaslHandshakeResponse"], versions="0-1", flexible="none"):
     mechanism: String = ""
 
 
-@response(ApiKey.SASL_HANDSHAKE, versions="0-1", flexible="none")
-class SaslHandshakeResponse(Message):
+class SaslHandshakeResponse(Message, answers=SaslHandshakeRequest):
     error_code: Int16 = 0
     mechanisms: list[String] = field()

@@ -4,40 +4,34 @@ Versions: 3 names the client's software; the response lists features. 4 may list
 lowest version is zero.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
-@request(ApiKey.API_VERSIONS, versions="0-4", flexible="3+")
-class ApiVersionsRequest(Request["ApiVersionsResponse"]):
+class ApiVersionsRequest(Request["ApiVersionsResponse"], versions="0-4", flexible="3+"):
     client_software_name: String = field("", since=3, ignorable=True)
     client_software_version: String = field("", since=3, ignorable=True)
 
 
-@struct
 class ApiVersion(Struct):
     api_key: Int16 = 0
     min_version: Int16 = 0
     max_version: Int16 = 0
 
 
-@struct
 class SupportedFeatureKey(Struct):
     name: String = field("", since=3)
     min_version: Int16 = field(0, since=3)
     max_version: Int16 = field(0, since=3)
 
 
-@struct
 class FinalizedFeatureKey(Struct):
     name: String = field("", since=3)
     max_version_level: Int16 = field(0, since=3)
     min_version_level: Int16 = field(0, since=3)
 
 
-@response(ApiKey.API_VERSIONS, versions="0-4", flexible="3+")
-class ApiVersionsResponse(Message):
+class ApiVersionsResponse(Message, answers=ApiVersionsRequest):
     error_code: Int16 = 0
     api_keys: list[ApiVersion] = field()
     throttle_time_ms: Int32 = field(0, since=1, ignorable=True)

@@ -4,24 +4,20 @@ Versions: 4 takes the broker's defaults for counts. 5 returns the topic's config
 id.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int16, Int32, String, Uuid
 
 
-@struct
 class CreatableReplicaAssignment(Struct):
     partition_index: Int32 = 0
     broker_ids: list[Int32] = field()
 
 
-@struct
 class CreatableTopicConfig(Struct):
     name: String = ""
     value: String | None = field("", nullable="0+")
 
 
-@struct
 class CreatableTopic(Struct):
     name: String = ""
     num_partitions: Int32 = 0
@@ -30,14 +26,12 @@ class CreatableTopic(Struct):
     configs: list[CreatableTopicConfig] = field()
 
 
-@request(ApiKey.CREATE_TOPICS, versions="2-7", flexible="5+")
-class CreateTopicsRequest(Request["CreateTopicsResponse"]):
+class CreateTopicsRequest(Request["CreateTopicsResponse"], versions="2-7", flexible="5+"):
     topics: list[CreatableTopic] = field()
     timeout_ms: Int32 = 60000
     validate_only: Bool = False
 
 
-@struct
 class CreatableTopicConfigs(Struct):
     name: String = field("", since=5)
     value: String | None = field("", since=5, nullable="5+")
@@ -46,7 +40,6 @@ class CreatableTopicConfigs(Struct):
     is_sensitive: Bool = field(False, since=5)
 
 
-@struct
 class CreatableTopicResult(Struct):
     name: String = ""
     topic_id: Uuid = field(ZERO_UUID, since=7, ignorable=True)
@@ -58,7 +51,6 @@ class CreatableTopicResult(Struct):
     configs: list[CreatableTopicConfigs] | None = field(since=5, nullable="5+", ignorable=True)
 
 
-@response(ApiKey.CREATE_TOPICS, versions="2-7", flexible="5+")
-class CreateTopicsResponse(Message):
+class CreateTopicsResponse(Message, answers=CreateTopicsRequest):
     throttle_time_ms: Int32 = 0
     topics: list[CreatableTopicResult] = field()

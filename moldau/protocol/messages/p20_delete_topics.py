@@ -3,25 +3,21 @@
 Versions: 5 explains errors in words, 6 also takes topic ids.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
-@struct
 class DeleteTopicState(Struct):
     name: String | None = field(None, since=6, nullable="6+")
     topic_id: Uuid = field(ZERO_UUID, since=6)
 
 
-@request(ApiKey.DELETE_TOPICS, versions="1-6", flexible="4+")
-class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
+class DeleteTopicsRequest(Request["DeleteTopicsResponse"], versions="1-6", flexible="4+"):
     topics: list[DeleteTopicState] = field(since=6)
     topic_names: list[String] = field(until=5, ignorable=True)
     timeout_ms: Int32 = 0
 
 
-@struct
 class DeletableTopicResult(Struct):
     name: String | None = field("", nullable="6+")
     topic_id: Uuid = field(ZERO_UUID, since=6, ignorable=True)
@@ -29,7 +25,6 @@ class DeletableTopicResult(Struct):
     error_message: String | None = field(None, since=5, nullable="5+", ignorable=True)
 
 
-@response(ApiKey.DELETE_TOPICS, versions="1-6", flexible="4+")
-class DeleteTopicsResponse(Message):
+class DeleteTopicsResponse(Message, answers=DeleteTopicsRequest):
     throttle_time_ms: Int32 = 0
     responses: list[DeletableTopicResult] = field()

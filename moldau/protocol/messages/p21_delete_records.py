@@ -1,42 +1,35 @@
 """DeleteRecords (21) v0-v2: move the log start offset of partitions forward."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
-@struct
 class DeleteRecordsPartition(Struct):
     partition_index: Int32 = 0
     offset: Int64 = 0
 
 
-@struct
 class DeleteRecordsTopic(Struct):
     name: String = ""
     partitions: list[DeleteRecordsPartition] = field()
 
 
-@request(ApiKey.DELETE_RECORDS, versions="0-2", flexible="2+")
-class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
+class DeleteRecordsRequest(Request["DeleteRecordsResponse"], versions="0-2", flexible="2+"):
     topics: list[DeleteRecordsTopic] = field()
     timeout_ms: Int32 = 0
 
 
-@struct
 class DeleteRecordsPartitionResult(Struct):
     partition_index: Int32 = 0
     low_watermark: Int64 = 0
     error_code: Int16 = 0
 
 
-@struct
 class DeleteRecordsTopicResult(Struct):
     name: String = ""
     partitions: list[DeleteRecordsPartitionResult] = field()
 
 
-@response(ApiKey.DELETE_RECORDS, versions="0-2", flexible="2+")
-class DeleteRecordsResponse(Message):
+class DeleteRecordsResponse(Message, answers=DeleteRecordsRequest):
     throttle_time_ms: Int32 = 0
     topics: list[DeleteRecordsTopicResult] = field()

@@ -4,13 +4,13 @@ Versions: 3 lets a producer bump its own epoch. 4 knows PRODUCER_FENCED. 6, two-
 (KIP-939), is not settled yet.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
-@request(ApiKey.INIT_PRODUCER_ID, versions="0-6", flexible="2+", latest_stable=5)
-class InitProducerIdRequest(Request["InitProducerIdResponse"]):
+class InitProducerIdRequest(
+    Request["InitProducerIdResponse"], versions="0-6", flexible="2+", latest_stable=5
+):
     transactional_id: String | None = field("", nullable="0+")
     transaction_timeout_ms: Int32 = 0
     producer_id: Int64 = field(-1, since=3)
@@ -19,8 +19,7 @@ class InitProducerIdRequest(Request["InitProducerIdResponse"]):
     keep_prepared_txn: Bool = field(False, since=6)
 
 
-@response(ApiKey.INIT_PRODUCER_ID, versions="0-6", flexible="2+", latest_stable=5)
-class InitProducerIdResponse(Message):
+class InitProducerIdResponse(Message, answers=InitProducerIdRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     producer_id: Int64 = -1

@@ -3,31 +3,28 @@
 Versions: 3 names the asking replica. 4 is flexible.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
-@struct
 class OffsetForLeaderPartition(Struct):
     partition: Int32 = 0
     current_leader_epoch: Int32 = -1
     leader_epoch: Int32 = 0
 
 
-@struct
 class OffsetForLeaderTopic(Struct):
     topic: String = ""
     partitions: list[OffsetForLeaderPartition] = field()
 
 
-@request(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible="4+")
-class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
+class OffsetForLeaderEpochRequest(
+    Request["OffsetForLeaderEpochResponse"], versions="2-4", flexible="4+"
+):
     replica_id: Int32 = field(-2, since=3, ignorable=True)
     topics: list[OffsetForLeaderTopic] = field()
 
 
-@struct
 class EpochEndOffset(Struct):
     error_code: Int16 = 0
     partition: Int32 = 0
@@ -35,13 +32,11 @@ class EpochEndOffset(Struct):
     end_offset: Int64 = -1
 
 
-@struct
 class OffsetForLeaderTopicResult(Struct):
     topic: String = ""
     partitions: list[EpochEndOffset] = field()
 
 
-@response(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible="4+")
-class OffsetForLeaderEpochResponse(Message):
+class OffsetForLeaderEpochResponse(Message, answers=OffsetForLeaderEpochRequest):
     throttle_time_ms: Int32 = 0
     topics: list[OffsetForLeaderTopicResult] = field()

@@ -3,18 +3,15 @@
 Versions: 4 is sent by brokers for many transactions at once and can verify only.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
-@struct
 class AddPartitionsToTxnTopic(Struct):
     name: String = ""
     partitions: list[Int32] = field()
 
 
-@struct
 class AddPartitionsToTxnTransaction(Struct):
     transactional_id: String = field("", since=4)
     producer_id: Int64 = field(0, since=4)
@@ -23,8 +20,9 @@ class AddPartitionsToTxnTransaction(Struct):
     topics: list[AddPartitionsToTxnTopic] = field(since=4)
 
 
-@request(ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+")
-class AddPartitionsToTxnRequest(Request["AddPartitionsToTxnResponse"]):
+class AddPartitionsToTxnRequest(
+    Request["AddPartitionsToTxnResponse"], versions="0-5", flexible="3+"
+):
     transactions: list[AddPartitionsToTxnTransaction] = field(since=4)
     v3_and_below_transactional_id: String = field("", until=3)
     v3_and_below_producer_id: Int64 = field(0, until=3)
@@ -32,26 +30,22 @@ class AddPartitionsToTxnRequest(Request["AddPartitionsToTxnResponse"]):
     v3_and_below_topics: list[AddPartitionsToTxnTopic] = field(until=3)
 
 
-@struct
 class AddPartitionsToTxnPartitionResult(Struct):
     partition_index: Int32 = 0
     partition_error_code: Int16 = 0
 
 
-@struct
 class AddPartitionsToTxnTopicResult(Struct):
     name: String = ""
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = field()
 
 
-@struct
 class AddPartitionsToTxnResult(Struct):
     transactional_id: String = field("", since=4)
     topic_results: list[AddPartitionsToTxnTopicResult] = field(since=4)
 
 
-@response(ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+")
-class AddPartitionsToTxnResponse(Message):
+class AddPartitionsToTxnResponse(Message, answers=AddPartitionsToTxnRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = field(0, since=4, ignorable=True)
     results_by_transaction: list[AddPartitionsToTxnResult] = field(since=4)

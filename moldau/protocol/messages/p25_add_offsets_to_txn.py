@@ -1,19 +1,16 @@
 """AddOffsetsToTxn (25) v0-v4: add a consumer group's offsets to a transaction."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, request, response
+from moldau.protocol.schema import Message, Request
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
-@request(ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+")
-class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"]):
+class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"], versions="0-4", flexible="3+"):
     transactional_id: String = ""
     producer_id: Int64 = 0
     producer_epoch: Int16 = 0
     group_id: String = ""
 
 
-@response(ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+")
-class AddOffsetsToTxnResponse(Message):
+class AddOffsetsToTxnResponse(Message, answers=AddOffsetsToTxnRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -3,21 +3,18 @@
 Versions: 5 returns the producer id and epoch to go on with.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
-@request(ApiKey.END_TXN, versions="0-5", flexible="3+")
-class EndTxnRequest(Request["EndTxnResponse"]):
+class EndTxnRequest(Request["EndTxnResponse"], versions="0-5", flexible="3+"):
     transactional_id: String = ""
     producer_id: Int64 = 0
     producer_epoch: Int16 = 0
     committed: Bool = False
 
 
-@response(ApiKey.END_TXN, versions="0-5", flexible="3+")
-class EndTxnResponse(Message):
+class EndTxnResponse(Message, answers=EndTxnRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     producer_id: Int64 = field(-1, since=5, ignorable=True)

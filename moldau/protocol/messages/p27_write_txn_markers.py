@@ -4,18 +4,15 @@ leaders.
 Versions: 2 tells the transaction's version.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int8, Int16, Int32, Int64, String
 
 
-@struct
 class WritableTxnMarkerTopic(Struct):
     name: String = ""
     partition_indexes: list[Int32] = field()
 
 
-@struct
 class WritableTxnMarker(Struct):
     producer_id: Int64 = 0
     producer_epoch: Int16 = 0
@@ -25,29 +22,24 @@ class WritableTxnMarker(Struct):
     transaction_version: Int8 = field(0, since=2, ignorable=True)
 
 
-@request(ApiKey.WRITE_TXN_MARKERS, versions="1-2", flexible="1+")
-class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
+class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"], versions="1-2", flexible="1+"):
     markers: list[WritableTxnMarker] = field()
 
 
-@struct
 class WritableTxnMarkerPartitionResult(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
 
 
-@struct
 class WritableTxnMarkerTopicResult(Struct):
     name: String = ""
     partitions: list[WritableTxnMarkerPartitionResult] = field()
 
 
-@struct
 class WritableTxnMarkerResult(Struct):
     producer_id: Int64 = 0
     topics: list[WritableTxnMarkerTopicResult] = field()
 
 
-@response(ApiKey.WRITE_TXN_MARKERS, versions="1-2", flexible="1+")
-class WriteTxnMarkersResponse(Message):
+class WriteTxnMarkersResponse(Message, answers=WriteTxnMarkersRequest):
     markers: list[WritableTxnMarkerResult] = field()

@@ -3,12 +3,10 @@
 Versions: 2 adds leader epochs, 3 the group member's identity.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
-@struct
 class TxnOffsetCommitRequestPartition(Struct):
     partition_index: Int32 = 0
     committed_offset: Int64 = 0
@@ -16,14 +14,12 @@ class TxnOffsetCommitRequestPartition(Struct):
     committed_metadata: String | None = field("", nullable="0+")
 
 
-@struct
 class TxnOffsetCommitRequestTopic(Struct):
     name: String = ""
     partitions: list[TxnOffsetCommitRequestPartition] = field()
 
 
-@request(ApiKey.TXN_OFFSET_COMMIT, versions="0-5", flexible="3+")
-class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
+class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"], versions="0-5", flexible="3+"):
     transactional_id: String = ""
     group_id: String = ""
     producer_id: Int64 = 0
@@ -34,19 +30,16 @@ class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
     topics: list[TxnOffsetCommitRequestTopic] = field()
 
 
-@struct
 class TxnOffsetCommitResponsePartition(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
 
 
-@struct
 class TxnOffsetCommitResponseTopic(Struct):
     name: String = ""
     partitions: list[TxnOffsetCommitResponsePartition] = field()
 
 
-@response(ApiKey.TXN_OFFSET_COMMIT, versions="0-5", flexible="3+")
-class TxnOffsetCommitResponse(Message):
+class TxnOffsetCommitResponse(Message, answers=TxnOffsetCommitRequest):
     throttle_time_ms: Int32 = 0
     topics: list[TxnOffsetCommitResponseTopic] = field()

@@ -3,13 +3,11 @@
 Versions: 2 is flexible, 3 adds user resources.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
-@request(ApiKey.DESCRIBE_ACLS, versions="1-3", flexible="2+")
-class DescribeAclsRequest(Request["DescribeAclsResponse"]):
+class DescribeAclsRequest(Request["DescribeAclsResponse"], versions="1-3", flexible="2+"):
     resource_type_filter: Int8 = 0
     resource_name_filter: String | None = field("", nullable="0+")
     pattern_type_filter: Int8 = 3
@@ -19,7 +17,6 @@ class DescribeAclsRequest(Request["DescribeAclsResponse"]):
     permission_type: Int8 = 0
 
 
-@struct
 class AclDescription(Struct):
     principal: String = ""
     host: String = ""
@@ -27,7 +24,6 @@ class AclDescription(Struct):
     permission_type: Int8 = 0
 
 
-@struct
 class DescribeAclsResource(Struct):
     resource_type: Int8 = 0
     resource_name: String = ""
@@ -35,8 +31,7 @@ class DescribeAclsResource(Struct):
     acls: list[AclDescription] = field()
 
 
-@response(ApiKey.DESCRIBE_ACLS, versions="1-3", flexible="2+")
-class DescribeAclsResponse(Message):
+class DescribeAclsResponse(Message, answers=DescribeAclsRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")

@@ -3,12 +3,10 @@
 Versions: 2 is flexible, 3 adds user resources.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
-@struct
 class AclCreation(Struct):
     resource_type: Int8 = 0
     resource_name: String = ""
@@ -19,18 +17,15 @@ class AclCreation(Struct):
     permission_type: Int8 = 0
 
 
-@request(ApiKey.CREATE_ACLS, versions="1-3", flexible="2+")
-class CreateAclsRequest(Request["CreateAclsResponse"]):
+class CreateAclsRequest(Request["CreateAclsResponse"], versions="1-3", flexible="2+"):
     creations: list[AclCreation] = field()
 
 
-@struct
 class AclCreationResult(Struct):
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
 
 
-@response(ApiKey.CREATE_ACLS, versions="1-3", flexible="2+")
-class CreateAclsResponse(Message):
+class CreateAclsResponse(Message, answers=CreateAclsRequest):
     throttle_time_ms: Int32 = 0
     results: list[AclCreationResult] = field()

@@ -3,12 +3,10 @@
 Versions: 2 is flexible, 3 adds user resources.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
-@struct
 class DeleteAclsFilter(Struct):
     resource_type_filter: Int8 = 0
     resource_name_filter: String | None = field("", nullable="0+")
@@ -19,12 +17,10 @@ class DeleteAclsFilter(Struct):
     permission_type: Int8 = 0
 
 
-@request(ApiKey.DELETE_ACLS, versions="1-3", flexible="2+")
-class DeleteAclsRequest(Request["DeleteAclsResponse"]):
+class DeleteAclsRequest(Request["DeleteAclsResponse"], versions="1-3", flexible="2+"):
     filters: list[DeleteAclsFilter] = field()
 
 
-@struct
 class DeleteAclsMatchingAcl(Struct):
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
@@ -37,14 +33,12 @@ class DeleteAclsMatchingAcl(Struct):
     permission_type: Int8 = 0
 
 
-@struct
 class DeleteAclsFilterResult(Struct):
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
     matching_acls: list[DeleteAclsMatchingAcl] = field()
 
 
-@response(ApiKey.DELETE_ACLS, versions="1-3", flexible="2+")
-class DeleteAclsResponse(Message):
+class DeleteAclsResponse(Message, answers=DeleteAclsRequest):
     throttle_time_ms: Int32 = 0
     filter_results: list[DeleteAclsFilterResult] = field()

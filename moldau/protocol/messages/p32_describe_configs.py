@@ -3,33 +3,28 @@
 Versions: 1 adds synonyms, 3 types and documentation.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
-@struct
 class DescribeConfigsResource(Struct):
     resource_type: Int8 = 0
     resource_name: String = ""
     configuration_keys: list[String] | None = field(nullable="0+")
 
 
-@request(ApiKey.DESCRIBE_CONFIGS, versions="1-4", flexible="4+")
-class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
+class DescribeConfigsRequest(Request["DescribeConfigsResponse"], versions="1-4", flexible="4+"):
     resources: list[DescribeConfigsResource] = field()
     include_synonyms: Bool = False
     include_documentation: Bool = field(False, since=3)
 
 
-@struct
 class DescribeConfigsSynonym(Struct):
     name: String = ""
     value: String | None = field("", nullable="0+")
     source: Int8 = 0
 
 
-@struct
 class DescribeConfigsResourceResult(Struct):
     name: String = ""
     value: String | None = field("", nullable="0+")
@@ -41,7 +36,6 @@ class DescribeConfigsResourceResult(Struct):
     documentation: String | None = field("", since=3, nullable="0+", ignorable=True)
 
 
-@struct
 class DescribeConfigsResult(Struct):
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
@@ -50,7 +44,6 @@ class DescribeConfigsResult(Struct):
     configs: list[DescribeConfigsResourceResult] = field()
 
 
-@response(ApiKey.DESCRIBE_CONFIGS, versions="1-4", flexible="4+")
-class DescribeConfigsResponse(Message):
+class DescribeConfigsResponse(Message, answers=DescribeConfigsRequest):
     throttle_time_ms: Int32 = 0
     results: list[DescribeConfigsResult] = field()

@@ -1,31 +1,26 @@
 """AlterConfigs (33) v0-v2: replace the whole configuration of resources."""
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p44_incremental_alter_configs import AlterConfigsResourceResponse
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int8, Int32, String
 
 
-@struct
 class AlterableConfig(Struct):
     name: String = ""
     value: String | None = field("", nullable="0+")
 
 
-@struct
 class AlterConfigsResource(Struct):
     resource_type: Int8 = 0
     resource_name: String = ""
     configs: list[AlterableConfig] = field()
 
 
-@request(ApiKey.ALTER_CONFIGS, versions="0-2", flexible="2+")
-class AlterConfigsRequest(Request["AlterConfigsResponse"]):
+class AlterConfigsRequest(Request["AlterConfigsResponse"], versions="0-2", flexible="2+"):
     resources: list[AlterConfigsResource] = field()
     validate_only: Bool = False
 
 
-@response(ApiKey.ALTER_CONFIGS, versions="0-2", flexible="2+")
-class AlterConfigsResponse(Message):
+class AlterConfigsResponse(Message, answers=AlterConfigsRequest):
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse] = field()

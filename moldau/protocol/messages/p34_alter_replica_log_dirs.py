@@ -1,40 +1,35 @@
 """AlterReplicaLogDirs (34) v1-v2: move replicas between log directories of one broker."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, String
 
 
-@struct
 class AlterReplicaLogDirTopic(Struct):
     name: String = ""
     partitions: list[Int32] = field()
 
 
-@struct
 class AlterReplicaLogDir(Struct):
     path: String = ""
     topics: list[AlterReplicaLogDirTopic] = field()
 
 
-@request(ApiKey.ALTER_REPLICA_LOG_DIRS, versions="1-2", flexible="2+")
-class AlterReplicaLogDirsRequest(Request["AlterReplicaLogDirsResponse"]):
+class AlterReplicaLogDirsRequest(
+    Request["AlterReplicaLogDirsResponse"], versions="1-2", flexible="2+"
+):
     dirs: list[AlterReplicaLogDir] = field()
 
 
-@struct
 class AlterReplicaLogDirPartitionResult(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
 
 
-@struct
 class AlterReplicaLogDirTopicResult(Struct):
     topic_name: String = ""
     partitions: list[AlterReplicaLogDirPartitionResult] = field()
 
 
-@response(ApiKey.ALTER_REPLICA_LOG_DIRS, versions="1-2", flexible="2+")
-class AlterReplicaLogDirsResponse(Message):
+class AlterReplicaLogDirsResponse(Message, answers=AlterReplicaLogDirsRequest):
     throttle_time_ms: Int32 = 0
     results: list[AlterReplicaLogDirTopicResult] = field()

@@ -3,18 +3,15 @@
 Versions: 1 adds the session's lifetime.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import Bytes, Int16, Int64, String
 
 
-@request(ApiKey.SASL_AUTHENTICATE, versions="0-2", flexible="2+")
-class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"]):
+class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"], versions="0-2", flexible="2+"):
     auth_bytes: Bytes = b""
 
 
-@response(ApiKey.SASL_AUTHENTICATE, versions="0-2", flexible="2+")
-class SaslAuthenticateResponse(Message):
+class SaslAuthenticateResponse(Message, answers=SaslAuthenticateRequest):
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
     auth_bytes: Bytes = b""

@@ -3,38 +3,32 @@
 Versions: 2 is flexible, 3 may be throttled.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int16, Int32, String
 
 
-@struct
 class CreatePartitionsAssignment(Struct):
     broker_ids: list[Int32] = field()
 
 
-@struct
 class CreatePartitionsTopic(Struct):
     name: String = ""
     count: Int32 = 0
     assignments: list[CreatePartitionsAssignment] | None = field(nullable="0+")
 
 
-@request(ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+")
-class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
+class CreatePartitionsRequest(Request["CreatePartitionsResponse"], versions="0-3", flexible="2+"):
     topics: list[CreatePartitionsTopic] = field()
     timeout_ms: Int32 = 0
     validate_only: Bool = False
 
 
-@struct
 class CreatePartitionsTopicResult(Struct):
     name: String = ""
     error_code: Int16 = 0
     error_message: String | None = field(None, nullable="0+")
 
 
-@response(ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+")
-class CreatePartitionsResponse(Message):
+class CreatePartitionsResponse(Message, answers=CreatePartitionsRequest):
     throttle_time_ms: Int32 = 0
     results: list[CreatePartitionsTopicResult] = field()

@@ -3,27 +3,25 @@
 Versions: 3 lets one principal create for another.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bytes, Int16, Int32, Int64, String
 
 
-@struct
 class TokenPrincipal(Struct):
     principal_type: String = ""
     principal_name: String = ""
 
 
-@request(ApiKey.CREATE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
-class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
+class CreateDelegationTokenRequest(
+    Request["CreateDelegationTokenResponse"], versions="1-3", flexible="2+"
+):
     owner_principal_type: String | None = field("", since=3, nullable="3+")
     owner_principal_name: String | None = field("", since=3, nullable="3+")
     renewers: list[TokenPrincipal] = field()
     max_lifetime_ms: Int64 = 0
 
 
-@response(ApiKey.CREATE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
-class CreateDelegationTokenResponse(Message):
+class CreateDelegationTokenResponse(Message, answers=CreateDelegationTokenRequest):
     error_code: Int16 = 0
     principal_type: String = ""
     principal_name: String = ""

@@ -1,18 +1,17 @@
 """RenewDelegationToken (39) v1-v2: renew a delegation token."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, request, response
+from moldau.protocol.schema import Message, Request
 from moldau.protocol.types import Bytes, Int16, Int32, Int64
 
 
-@request(ApiKey.RENEW_DELEGATION_TOKEN, versions="1-2", flexible="2+")
-class RenewDelegationTokenRequest(Request["RenewDelegationTokenResponse"]):
+class RenewDelegationTokenRequest(
+    Request["RenewDelegationTokenResponse"], versions="1-2", flexible="2+"
+):
     hmac: Bytes = b""
     renew_period_ms: Int64 = 0
 
 
-@response(ApiKey.RENEW_DELEGATION_TOKEN, versions="1-2", flexible="2+")
-class RenewDelegationTokenResponse(Message):
+class RenewDelegationTokenResponse(Message, answers=RenewDelegationTokenRequest):
     error_code: Int16 = 0
     expiry_timestamp_ms: Int64 = 0
     throttle_time_ms: Int32 = 0

@@ -1,18 +1,17 @@
 """ExpireDelegationToken (40) v1-v2: end a delegation token early."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, request, response
+from moldau.protocol.schema import Message, Request
 from moldau.protocol.types import Bytes, Int16, Int32, Int64
 
 
-@request(ApiKey.EXPIRE_DELEGATION_TOKEN, versions="1-2", flexible="2+")
-class ExpireDelegationTokenRequest(Request["ExpireDelegationTokenResponse"]):
+class ExpireDelegationTokenRequest(
+    Request["ExpireDelegationTokenResponse"], versions="1-2", flexible="2+"
+):
     hmac: Bytes = b""
     expiry_time_period_ms: Int64 = 0
 
 
-@response(ApiKey.EXPIRE_DELEGATION_TOKEN, versions="1-2", flexible="2+")
-class ExpireDelegationTokenResponse(Message):
+class ExpireDelegationTokenResponse(Message, answers=ExpireDelegationTokenRequest):
     error_code: Int16 = 0
     expiry_timestamp_ms: Int64 = 0
     throttle_time_ms: Int32 = 0

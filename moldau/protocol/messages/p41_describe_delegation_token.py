@@ -3,18 +3,17 @@
 Versions: 3 tells who asked for the token.
 """
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p38_create_delegation_token import TokenPrincipal
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bytes, Int16, Int32, Int64, String
 
 
-@request(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
-class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"]):
+class DescribeDelegationTokenRequest(
+    Request["DescribeDelegationTokenResponse"], versions="1-3", flexible="2+"
+):
     owners: list[TokenPrincipal] | None = field(nullable="0+")
 
 
-@struct
 class DescribedDelegationToken(Struct):
     principal_type: String = ""
     principal_name: String = ""
@@ -28,8 +27,7 @@ class DescribedDelegationToken(Struct):
     renewers: list[TokenPrincipal] = field()
 
 
-@response(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
-class DescribeDelegationTokenResponse(Message):
+class DescribeDelegationTokenResponse(Message, answers=DescribeDelegationTokenRequest):
     error_code: Int16 = 0
     tokens: list[DescribedDelegationToken] = field()
     throttle_time_ms: Int32 = 0

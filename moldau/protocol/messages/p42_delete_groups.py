@@ -1,22 +1,18 @@
 """DeleteGroups (42) v0-v2: delete groups."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, String
 
 
-@request(ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+")
-class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
+class DeleteGroupsRequest(Request["DeleteGroupsResponse"], versions="0-2", flexible="2+"):
     groups_names: list[String] = field()
 
 
-@struct
 class DeletableGroupResult(Struct):
     group_id: String = ""
     error_code: Int16 = 0
 
 
-@response(ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+")
-class DeleteGroupsResponse(Message):
+class DeleteGroupsResponse(Message, answers=DeleteGroupsRequest):
     throttle_time_ms: Int32 = 0
     results: list[DeletableGroupResult] = field()

@@ -5,8 +5,7 @@ Versions: 1 adds the type of election.
 
 from enum import IntEnum
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
@@ -17,34 +16,29 @@ class ElectionType(IntEnum):
     UNCLEAN = 1
 
 
-@struct
 class TopicPartitions(Struct):
     topic: String = ""
     partitions: list[Int32] = field()
 
 
-@request(ApiKey.ELECT_LEADERS, versions="0-2", flexible="2+")
-class ElectLeadersRequest(Request["ElectLeadersResponse"]):
+class ElectLeadersRequest(Request["ElectLeadersResponse"], versions="0-2", flexible="2+"):
     election_type: Int8 = field(0, since=1)
     topic_partitions: list[TopicPartitions] | None = field(nullable="0+")
     timeout_ms: Int32 = 60000
 
 
-@struct
 class PartitionResult(Struct):
     partition_id: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
 
 
-@struct
 class ReplicaElectionResult(Struct):
     topic: String = ""
     partition_result: list[PartitionResult] = field()
 
 
-@response(ApiKey.ELECT_LEADERS, versions="0-2", flexible="2+")
-class ElectLeadersResponse(Message):
+class ElectLeadersResponse(Message, answers=ElectLeadersRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = field(0, since=1)
     replica_election_results: list[ReplicaElectionResult] = field()

@@ -2,8 +2,7 @@
 
 from enum import IntEnum
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
@@ -16,27 +15,25 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
-@struct
 class AlterableConfig(Struct):
     name: String = ""
     config_operation: Int8 = 0
     value: String | None = field("", nullable="0+")
 
 
-@struct
 class AlterConfigsResource(Struct):
     resource_type: Int8 = 0
     resource_name: String = ""
     configs: list[AlterableConfig] = field()
 
 
-@request(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible="1+")
-class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"]):
+class IncrementalAlterConfigsRequest(
+    Request["IncrementalAlterConfigsResponse"], versions="0-1", flexible="1+"
+):
     resources: list[AlterConfigsResource] = field()
     validate_only: Bool = False
 
 
-@struct
 class AlterConfigsResourceResponse(Struct):
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
@@ -44,7 +41,6 @@ class AlterConfigsResourceResponse(Struct):
     resource_name: String = ""
 
 
-@response(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible="1+")
-class IncrementalAlterConfigsResponse(Message):
+class IncrementalAlterConfigsResponse(Message, answers=IncrementalAlterConfigsRequest):
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse] = field()

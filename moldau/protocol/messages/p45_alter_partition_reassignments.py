@@ -3,45 +3,40 @@
 Versions: 1 can refuse a change of the replication factor.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int16, Int32, String
 
 
-@struct
 class ReassignablePartition(Struct):
     partition_index: Int32 = 0
     replicas: list[Int32] | None = field(None, nullable="0+")
 
 
-@struct
 class ReassignableTopic(Struct):
     name: String = ""
     partitions: list[ReassignablePartition] = field()
 
 
-@request(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0-1", flexible="0+")
-class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsResponse"]):
+class AlterPartitionReassignmentsRequest(
+    Request["AlterPartitionReassignmentsResponse"], versions="0-1", flexible="0+"
+):
     timeout_ms: Int32 = 60000
     allow_replication_factor_change: Bool = field(True, since=1)
     topics: list[ReassignableTopic] = field()
 
 
-@struct
 class ReassignablePartitionResponse(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
 
 
-@struct
 class ReassignableTopicResponse(Struct):
     name: String = ""
     partitions: list[ReassignablePartitionResponse] = field()
 
 
-@response(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0-1", flexible="0+")
-class AlterPartitionReassignmentsResponse(Message):
+class AlterPartitionReassignmentsResponse(Message, answers=AlterPartitionReassignmentsRequest):
     throttle_time_ms: Int32 = 0
     allow_replication_factor_change: Bool = field(True, since=1, ignorable=True)
     error_code: Int16 = 0

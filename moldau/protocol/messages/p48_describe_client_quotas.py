@@ -1,43 +1,38 @@
 """DescribeClientQuotas (48) v0-v1: describe client quotas."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Float64, Int8, Int16, Int32, String
 
 
-@struct
 class ComponentData(Struct):
     entity_type: String = ""
     match_type: Int8 = 0
     match: String | None = field("", nullable="0+")
 
 
-@request(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1", flexible="1+")
-class DescribeClientQuotasRequest(Request["DescribeClientQuotasResponse"]):
+class DescribeClientQuotasRequest(
+    Request["DescribeClientQuotasResponse"], versions="0-1", flexible="1+"
+):
     components: list[ComponentData] = field()
     strict: Bool = False
 
 
-@struct
 class EntityData(Struct):
     entity_type: String = ""
     entity_name: String | None = field("", nullable="0+")
 
 
-@struct
 class ValueData(Struct):
     key: String = ""
     value: Float64 = 0.0
 
 
-@struct
 class EntryData(Struct):
     entity: list[EntityData] = field()
     values: list[ValueData] = field()
 
 
-@response(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1", flexible="1+")
-class DescribeClientQuotasResponse(Message):
+class DescribeClientQuotasResponse(Message, answers=DescribeClientQuotasRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")

@@ -1,38 +1,32 @@
 """AlterClientQuotas (49) v0-v1: change client quotas."""
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p48_describe_client_quotas import EntityData
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Float64, Int16, Int32, String
 
 
-@struct
 class OpData(Struct):
     key: String = ""
     value: Float64 = 0.0
     remove: Bool = False
 
 
-@struct
 class EntryData(Struct):
     entity: list[EntityData] = field()
     ops: list[OpData] = field()
 
 
-@request(ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1", flexible="1+")
-class AlterClientQuotasRequest(Request["AlterClientQuotasResponse"]):
+class AlterClientQuotasRequest(Request["AlterClientQuotasResponse"], versions="0-1", flexible="1+"):
     entries: list[EntryData] = field()
     validate_only: Bool = False
 
 
-@struct
 class EntryDataResponse(Struct):
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
     entity: list[EntityData] = field()
 
 
-@response(ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1", flexible="1+")
-class AlterClientQuotasResponse(Message):
+class AlterClientQuotasResponse(Message, answers=AlterClientQuotasRequest):
     throttle_time_ms: Int32 = 0
     entries: list[EntryDataResponse] = field()

@@ -1,27 +1,24 @@
 """DescribeUserScramCredentials (50) v0: describe SCRAM credentials."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
-@struct
 class UserName(Struct):
     name: String = ""
 
 
-@request(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+")
-class DescribeUserScramCredentialsRequest(Request["DescribeUserScramCredentialsResponse"]):
+class DescribeUserScramCredentialsRequest(
+    Request["DescribeUserScramCredentialsResponse"], versions="0", flexible="0+"
+):
     users: list[UserName] | None = field(nullable="0+")
 
 
-@struct
 class CredentialInfo(Struct):
     mechanism: Int8 = 0
     iterations: Int32 = 0
 
 
-@struct
 class DescribeUserScramCredentialsResult(Struct):
     user: String = ""
     error_code: Int16 = 0
@@ -29,8 +26,7 @@ class DescribeUserScramCredentialsResult(Struct):
     credential_infos: list[CredentialInfo] = field()
 
 
-@response(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+")
-class DescribeUserScramCredentialsResponse(Message):
+class DescribeUserScramCredentialsResponse(Message, answers=DescribeUserScramCredentialsRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")

@@ -1,17 +1,14 @@
 """AlterUserScramCredentials (51) v0: change SCRAM credentials."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bytes, Int8, Int16, Int32, String
 
 
-@struct
 class ScramCredentialDeletion(Struct):
     name: String = ""
     mechanism: Int8 = 0
 
 
-@struct
 class ScramCredentialUpsertion(Struct):
     name: String = ""
     mechanism: Int8 = 0
@@ -20,20 +17,19 @@ class ScramCredentialUpsertion(Struct):
     salted_password: Bytes = b""
 
 
-@request(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+")
-class AlterUserScramCredentialsRequest(Request["AlterUserScramCredentialsResponse"]):
+class AlterUserScramCredentialsRequest(
+    Request["AlterUserScramCredentialsResponse"], versions="0", flexible="0+"
+):
     deletions: list[ScramCredentialDeletion] = field()
     upsertions: list[ScramCredentialUpsertion] = field()
 
 
-@struct
 class AlterUserScramCredentialsResult(Struct):
     user: String = ""
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
 
 
-@response(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+")
-class AlterUserScramCredentialsResponse(Message):
+class AlterUserScramCredentialsResponse(Message, answers=AlterUserScramCredentialsRequest):
     throttle_time_ms: Int32 = 0
     results: list[AlterUserScramCredentialsResult] = field()

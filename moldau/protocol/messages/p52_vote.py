@@ -3,13 +3,11 @@
 Versions: 1 names voters by directory too, 2 adds the pre-vote.
 """
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import NodeEndpoint
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uuid
 
 
-@struct
 class PartitionData(Struct):
     partition_index: Int32 = 0
     replica_epoch: Int32 = 0
@@ -21,20 +19,17 @@ class PartitionData(Struct):
     pre_vote: Bool = field(False, since=2)
 
 
-@struct
 class TopicData(Struct):
     topic_name: String = ""
     partitions: list[PartitionData] = field()
 
 
-@request(ApiKey.VOTE, versions="0-2", flexible="0+")
-class VoteRequest(Request["VoteResponse"]):
+class VoteRequest(Request["VoteResponse"], versions="0-2", flexible="0+"):
     cluster_id: String | None = field(None, nullable="0+")
     voter_id: Int32 = field(-1, since=1, ignorable=True)
     topics: list[TopicData] = field()
 
 
-@struct
 class PartitionDataResponse(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -43,14 +38,12 @@ class PartitionDataResponse(Struct):
     vote_granted: Bool = False
 
 
-@struct
 class TopicDataResponse(Struct):
     topic_name: String = ""
     partitions: list[PartitionDataResponse] = field()
 
 
-@response(ApiKey.VOTE, versions="0-2", flexible="0+")
-class VoteResponse(Message):
+class VoteResponse(Message, answers=VoteRequest):
     error_code: Int16 = 0
     topics: list[TopicDataResponse] = field()
     node_endpoints: list[NodeEndpoint] = field(since=1, tag=0)

@@ -3,19 +3,16 @@
 Versions: 1 names candidates by directory and carries endpoints.
 """
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import Endpoint, NodeEndpoint
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
-@struct
 class ReplicaInfo(Struct):
     candidate_id: Int32 = field(0, since=1)
     candidate_directory_id: Uuid = field(ZERO_UUID, since=1)
 
 
-@struct
 class PartitionData(Struct):
     partition_index: Int32 = 0
     leader_id: Int32 = 0
@@ -24,20 +21,17 @@ class PartitionData(Struct):
     preferred_candidates: list[ReplicaInfo] = field(since=1, ignorable=True)
 
 
-@struct
 class TopicData(Struct):
     topic_name: String = ""
     partitions: list[PartitionData] = field()
 
 
-@request(ApiKey.END_QUORUM_EPOCH, versions="0-1", flexible="1+")
-class EndQuorumEpochRequest(Request["EndQuorumEpochResponse"]):
+class EndQuorumEpochRequest(Request["EndQuorumEpochResponse"], versions="0-1", flexible="1+"):
     cluster_id: String | None = field(None, nullable="0+")
     topics: list[TopicData] = field()
     leader_endpoints: list[Endpoint] = field(since=1, ignorable=True)
 
 
-@struct
 class PartitionDataResponse(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -45,14 +39,12 @@ class PartitionDataResponse(Struct):
     leader_epoch: Int32 = 0
 
 
-@struct
 class TopicDataResponse(Struct):
     topic_name: String = ""
     partitions: list[PartitionDataResponse] = field()
 
 
-@response(ApiKey.END_QUORUM_EPOCH, versions="0-1", flexible="1+")
-class EndQuorumEpochResponse(Message):
+class EndQuorumEpochResponse(Message, answers=EndQuorumEpochRequest):
     error_code: Int16 = 0
     topics: list[TopicDataResponse] = field()
     node_endpoints: list[NodeEndpoint] = field(since=1, tag=0)

@@ -3,29 +3,24 @@
 Versions: 1 adds fetch times, 2 directories, listeners and error texts.
 """
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import Endpoint
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, String, Uuid
 
 
-@struct
 class PartitionData(Struct):
     partition_index: Int32 = 0
 
 
-@struct
 class TopicData(Struct):
     topic_name: String = ""
     partitions: list[PartitionData] = field()
 
 
-@request(ApiKey.DESCRIBE_QUORUM, versions="0-2", flexible="0+")
-class DescribeQuorumRequest(Request["DescribeQuorumResponse"]):
+class DescribeQuorumRequest(Request["DescribeQuorumResponse"], versions="0-2", flexible="0+"):
     topics: list[TopicData] = field()
 
 
-@struct
 class ReplicaState(Struct):
     replica_id: Int32 = 0
     replica_directory_id: Uuid = field(ZERO_UUID, since=2)
@@ -34,7 +29,6 @@ class ReplicaState(Struct):
     last_caught_up_timestamp: Int64 = field(-1, since=1, ignorable=True)
 
 
-@struct
 class PartitionDataResponse(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -46,20 +40,17 @@ class PartitionDataResponse(Struct):
     observers: list[ReplicaState] = field()
 
 
-@struct
 class TopicDataResponse(Struct):
     topic_name: String = ""
     partitions: list[PartitionDataResponse] = field()
 
 
-@struct
 class Node(Struct):
     node_id: Int32 = field(0, since=2)
     listeners: list[Endpoint] = field(since=2)
 
 
-@response(ApiKey.DESCRIBE_QUORUM, versions="0-2", flexible="0+")
-class DescribeQuorumResponse(Message):
+class DescribeQuorumResponse(Message, answers=DescribeQuorumRequest):
     error_code: Int16 = 0
     error_message: String | None = field("", since=2, nullable="2+", ignorable=True)
     topics: list[TopicDataResponse] = field()

@@ -4,18 +4,15 @@ state.
 Versions: 3 names ISR members with their broker epochs.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid
 
 
-@struct
 class BrokerState(Struct):
     broker_id: Int32 = field(0, since=3)
     broker_epoch: Int64 = field(-1, since=3)
 
 
-@struct
 class PartitionData(Struct):
     partition_index: Int32 = 0
     leader_epoch: Int32 = 0
@@ -25,20 +22,17 @@ class PartitionData(Struct):
     partition_epoch: Int32 = 0
 
 
-@struct
 class TopicData(Struct):
     topic_id: Uuid = ZERO_UUID
     partitions: list[PartitionData] = field()
 
 
-@request(ApiKey.ALTER_PARTITION, versions="2-3", flexible="0+")
-class AlterPartitionRequest(Request["AlterPartitionResponse"]):
+class AlterPartitionRequest(Request["AlterPartitionResponse"], versions="2-3", flexible="0+"):
     broker_id: Int32 = 0
     broker_epoch: Int64 = -1
     topics: list[TopicData] = field()
 
 
-@struct
 class PartitionDataResponse(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -49,14 +43,12 @@ class PartitionDataResponse(Struct):
     partition_epoch: Int32 = 0
 
 
-@struct
 class TopicDataResponse(Struct):
     topic_id: Uuid = ZERO_UUID
     partitions: list[PartitionDataResponse] = field()
 
 
-@response(ApiKey.ALTER_PARTITION, versions="2-3", flexible="0+")
-class AlterPartitionResponse(Message):
+class AlterPartitionResponse(Message, answers=AlterPartitionRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     topics: list[TopicDataResponse] = field()

@@ -3,12 +3,10 @@
 Versions: 1 can downgrade and dry-run, 2 answers for the whole request only.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
-@struct
 class FeatureUpdateKey(Struct):
     feature: String = ""
     max_version_level: Int16 = 0
@@ -16,22 +14,19 @@ class FeatureUpdateKey(Struct):
     upgrade_type: Int8 = field(1, since=1)
 
 
-@request(ApiKey.UPDATE_FEATURES, versions="0-2", flexible="0+")
-class UpdateFeaturesRequest(Request["UpdateFeaturesResponse"]):
+class UpdateFeaturesRequest(Request["UpdateFeaturesResponse"], versions="0-2", flexible="0+"):
     timeout_ms: Int32 = 60000
     feature_updates: list[FeatureUpdateKey] = field()
     validate_only: Bool = field(False, since=1)
 
 
-@struct
 class UpdatableFeatureResult(Struct):
     feature: String = ""
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")
 
 
-@response(ApiKey.UPDATE_FEATURES, versions="0-2", flexible="0+")
-class UpdateFeaturesResponse(Message):
+class UpdateFeaturesResponse(Message, answers=UpdateFeaturesRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")

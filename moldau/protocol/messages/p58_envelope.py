@@ -7,8 +7,7 @@ above those that Kafka counts up from 0.
 
 from typing import Final
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, data, field, request, response
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import Bool, Bytes, Int16, Int64, String
 
 UNKNOWN_END_OFFSET: Final = -1
@@ -17,15 +16,13 @@ UNKNOWN_END_OFFSET: Final = -1
 COMMITTED_END_OFFSET_TAG: Final = 10_000
 
 
-@request(ApiKey.ENVELOPE, versions="0", flexible="0+")
-class EnvelopeRequest(Request["EnvelopeResponse"]):
+class EnvelopeRequest(Request["EnvelopeResponse"], versions="0", flexible="0+"):
     request_data: Bytes = b""
     request_principal: Bytes | None = field(b"", nullable="0+")
     client_host_address: Bytes = b""
 
 
-@response(ApiKey.ENVELOPE, versions="0", flexible="0+")
-class EnvelopeResponse(Message):
+class EnvelopeResponse(Message, answers=EnvelopeRequest):
     response_data: Bytes | None = field(None, nullable="0+")
     error_code: Int16 = 0
     committed_end_offset: Int64 = field(
@@ -33,8 +30,7 @@ class EnvelopeResponse(Message):
     )
 
 
-@data(versions="0", flexible="0+")
-class DefaultPrincipalData(Message):
+class DefaultPrincipalData(Message, versions="0", flexible="0+"):
     """An authenticated principal, as brokers forward it inside an Envelope."""
 
     type: String = ""

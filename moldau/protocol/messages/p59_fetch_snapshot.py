@@ -4,19 +4,16 @@ Versions: 1 carries the replica's directory id and endpoints.
 """
 
 from moldau.constants import MAX_INT32
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import NodeEndpoint
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Records, String, Uuid
 
 
-@struct
 class SnapshotId(Struct):
     end_offset: Int64 = 0
     epoch: Int32 = 0
 
 
-@struct
 class PartitionSnapshot(Struct):
     partition: Int32 = 0
     current_leader_epoch: Int32 = 0
@@ -25,27 +22,23 @@ class PartitionSnapshot(Struct):
     replica_directory_id: Uuid = field(ZERO_UUID, since=1, tag=0, ignorable=True)
 
 
-@struct
 class TopicSnapshot(Struct):
     name: String = ""
     partitions: list[PartitionSnapshot] = field()
 
 
-@request(ApiKey.FETCH_SNAPSHOT, versions="0-1", flexible="0+")
-class FetchSnapshotRequest(Request["FetchSnapshotResponse"]):
+class FetchSnapshotRequest(Request["FetchSnapshotResponse"], versions="0-1", flexible="0+"):
     cluster_id: String | None = field(None, nullable="0+", tag=0)
     replica_id: Int32 = -1
     max_bytes: Int32 = MAX_INT32
     topics: list[TopicSnapshot] = field()
 
 
-@struct
 class LeaderIdAndEpoch(Struct):
     leader_id: Int32 = 0
     leader_epoch: Int32 = 0
 
 
-@struct
 class PartitionSnapshotResponse(Struct):
     index: Int32 = 0
     error_code: Int16 = 0
@@ -56,14 +49,12 @@ class PartitionSnapshotResponse(Struct):
     unaligned_records: Records | None = None
 
 
-@struct
 class TopicSnapshotResponse(Struct):
     name: String = ""
     partitions: list[PartitionSnapshotResponse] = field()
 
 
-@response(ApiKey.FETCH_SNAPSHOT, versions="0-1", flexible="0+")
-class FetchSnapshotResponse(Message):
+class FetchSnapshotResponse(Message, answers=FetchSnapshotRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     topics: list[TopicSnapshotResponse] = field()

@@ -4,19 +4,16 @@ Versions: 1 adds the kind of endpoint, 2 fenced brokers.
 """
 
 from moldau.constants import MIN_INT32
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
-@request(ApiKey.DESCRIBE_CLUSTER, versions="0-2", flexible="0+")
-class DescribeClusterRequest(Request["DescribeClusterResponse"]):
+class DescribeClusterRequest(Request["DescribeClusterResponse"], versions="0-2", flexible="0+"):
     include_cluster_authorized_operations: Bool = False
     endpoint_type: Int8 = field(1, since=1)
     include_fenced_brokers: Bool = field(False, since=2)
 
 
-@struct
 class DescribeClusterBroker(Struct):
     broker_id: Int32 = 0
     host: String = ""
@@ -25,8 +22,7 @@ class DescribeClusterBroker(Struct):
     is_fenced: Bool = field(False, since=2)
 
 
-@response(ApiKey.DESCRIBE_CLUSTER, versions="0-2", flexible="0+")
-class DescribeClusterResponse(Message):
+class DescribeClusterResponse(Message, answers=DescribeClusterRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = field(None, nullable="0+")

@@ -1,22 +1,18 @@
 """DescribeProducers (61) v0: describe the producers that a partition remembers."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
-@struct
 class TopicRequest(Struct):
     name: String = ""
     partition_indexes: list[Int32] = field()
 
 
-@request(ApiKey.DESCRIBE_PRODUCERS, versions="0", flexible="0+")
-class DescribeProducersRequest(Request["DescribeProducersResponse"]):
+class DescribeProducersRequest(Request["DescribeProducersResponse"], versions="0", flexible="0+"):
     topics: list[TopicRequest] = field()
 
 
-@struct
 class ProducerState(Struct):
     producer_id: Int64 = 0
     producer_epoch: Int32 = 0
@@ -26,7 +22,6 @@ class ProducerState(Struct):
     current_txn_start_offset: Int64 = -1
 
 
-@struct
 class PartitionResponse(Struct):
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -34,13 +29,11 @@ class PartitionResponse(Struct):
     active_producers: list[ProducerState] = field()
 
 
-@struct
 class TopicResponse(Struct):
     name: String = ""
     partitions: list[PartitionResponse] = field()
 
 
-@response(ApiKey.DESCRIBE_PRODUCERS, versions="0", flexible="0+")
-class DescribeProducersResponse(Message):
+class DescribeProducersResponse(Message, answers=DescribeProducersRequest):
     throttle_time_ms: Int32 = 0
     topics: list[TopicResponse] = field()

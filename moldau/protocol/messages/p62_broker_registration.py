@@ -4,12 +4,10 @@ Versions: 1 adds ZooKeeper migration, 2 log directories. 3 adds the previous bro
 lets a feature's lowest level be zero.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uint16, Uuid
 
 
-@struct
 class Listener(Struct):
     name: String = ""
     host: String = ""
@@ -17,15 +15,15 @@ class Listener(Struct):
     security_protocol: Int16 = 0
 
 
-@struct
 class Feature(Struct):
     name: String = ""
     min_supported_version: Int16 = 0
     max_supported_version: Int16 = 0
 
 
-@request(ApiKey.BROKER_REGISTRATION, versions="0-4", flexible="0+")
-class BrokerRegistrationRequest(Request["BrokerRegistrationResponse"]):
+class BrokerRegistrationRequest(
+    Request["BrokerRegistrationResponse"], versions="0-4", flexible="0+"
+):
     broker_id: Int32 = 0
     cluster_id: String = ""
     incarnation_id: Uuid = ZERO_UUID
@@ -37,8 +35,7 @@ class BrokerRegistrationRequest(Request["BrokerRegistrationResponse"]):
     previous_broker_epoch: Int64 = field(-1, since=3, ignorable=True)
 
 
-@response(ApiKey.BROKER_REGISTRATION, versions="0-4", flexible="0+")
-class BrokerRegistrationResponse(Message):
+class BrokerRegistrationResponse(Message, answers=BrokerRegistrationRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     broker_epoch: Int64 = -1

@@ -4,13 +4,11 @@ wants.
 Versions: 1 lists failed directories, 2 cordoned ones.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import Bool, Int16, Int32, Int64, Uuid
 
 
-@request(ApiKey.BROKER_HEARTBEAT, versions="0-2", flexible="0+")
-class BrokerHeartbeatRequest(Request["BrokerHeartbeatResponse"]):
+class BrokerHeartbeatRequest(Request["BrokerHeartbeatResponse"], versions="0-2", flexible="0+"):
     broker_id: Int32 = 0
     broker_epoch: Int64 = -1
     current_metadata_offset: Int64 = 0
@@ -20,8 +18,7 @@ class BrokerHeartbeatRequest(Request["BrokerHeartbeatResponse"]):
     cordoned_log_dirs: list[Uuid] | None = field(None, since=2, nullable="2+", tag=1)
 
 
-@response(ApiKey.BROKER_HEARTBEAT, versions="0-2", flexible="0+")
-class BrokerHeartbeatResponse(Message):
+class BrokerHeartbeatResponse(Message, answers=BrokerHeartbeatRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     is_caught_up: Bool = False

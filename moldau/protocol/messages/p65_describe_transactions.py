@@ -1,22 +1,20 @@
 """DescribeTransactions (65) v0: describe transactions."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
-@request(ApiKey.DESCRIBE_TRANSACTIONS, versions="0", flexible="0+")
-class DescribeTransactionsRequest(Request["DescribeTransactionsResponse"]):
+class DescribeTransactionsRequest(
+    Request["DescribeTransactionsResponse"], versions="0", flexible="0+"
+):
     transactional_ids: list[String] = field()
 
 
-@struct
 class TopicData(Struct):
     topic: String = ""
     partitions: list[Int32] = field()
 
 
-@struct
 class TransactionState(Struct):
     error_code: Int16 = 0
     transactional_id: String = ""
@@ -28,7 +26,6 @@ class TransactionState(Struct):
     topics: list[TopicData] = field()
 
 
-@response(ApiKey.DESCRIBE_TRANSACTIONS, versions="0", flexible="0+")
-class DescribeTransactionsResponse(Message):
+class DescribeTransactionsResponse(Message, answers=DescribeTransactionsRequest):
     throttle_time_ms: Int32 = 0
     transaction_states: list[TransactionState] = field()

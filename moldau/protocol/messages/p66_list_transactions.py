@@ -3,28 +3,24 @@
 Versions: 1 filters by duration, 2 by pattern of the transactional id.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
-@request(ApiKey.LIST_TRANSACTIONS, versions="0-2", flexible="0+")
-class ListTransactionsRequest(Request["ListTransactionsResponse"]):
+class ListTransactionsRequest(Request["ListTransactionsResponse"], versions="0-2", flexible="0+"):
     state_filters: list[String] = field()
     producer_id_filters: list[Int64] = field()
     duration_filter: Int64 = field(-1, since=1)
     transactional_id_pattern: String | None = field(None, since=2, nullable="2+")
 
 
-@struct
 class TransactionState(Struct):
     transactional_id: String = ""
     producer_id: Int64 = 0
     transaction_state: String = ""
 
 
-@response(ApiKey.LIST_TRANSACTIONS, versions="0-2", flexible="0+")
-class ListTransactionsResponse(Message):
+class ListTransactionsResponse(Message, answers=ListTransactionsRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     unknown_state_filters: list[String] = field()

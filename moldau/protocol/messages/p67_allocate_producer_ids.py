@@ -1,18 +1,17 @@
 """AllocateProducerIds (67) v0: a broker asks the controller for a block of producer ids."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, request, response
+from moldau.protocol.schema import Message, Request
 from moldau.protocol.types import Int16, Int32, Int64
 
 
-@request(ApiKey.ALLOCATE_PRODUCER_IDS, versions="0", flexible="0+")
-class AllocateProducerIdsRequest(Request["AllocateProducerIdsResponse"]):
+class AllocateProducerIdsRequest(
+    Request["AllocateProducerIdsResponse"], versions="0", flexible="0+"
+):
     broker_id: Int32 = 0
     broker_epoch: Int64 = -1
 
 
-@response(ApiKey.ALLOCATE_PRODUCER_IDS, versions="0", flexible="0+")
-class AllocateProducerIdsResponse(Message):
+class AllocateProducerIdsResponse(Message, answers=AllocateProducerIdsRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     producer_id_start: Int64 = 0

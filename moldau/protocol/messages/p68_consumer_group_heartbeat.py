@@ -4,19 +4,18 @@
 Versions: 1 adds subscription by regular expression.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
-@struct
 class TopicPartitions(Struct):
     topic_id: Uuid = ZERO_UUID
     partitions: list[Int32] = field()
 
 
-@request(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions="0-1", flexible="0+")
-class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
+class ConsumerGroupHeartbeatRequest(
+    Request["ConsumerGroupHeartbeatResponse"], versions="0-1", flexible="0+"
+):
     group_id: String = ""
     member_id: String = ""
     member_epoch: Int32 = 0
@@ -29,13 +28,11 @@ class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
     topic_partitions: list[TopicPartitions] | None = field(None, nullable="0+")
 
 
-@struct
 class Assignment(Struct):
     topic_partitions: list[TopicPartitions] = field()
 
 
-@response(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions="0-1", flexible="0+")
-class ConsumerGroupHeartbeatResponse(Message):
+class ConsumerGroupHeartbeatResponse(Message, answers=ConsumerGroupHeartbeatRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = field(None, nullable="0+")

@@ -4,30 +4,27 @@ Versions: 1 adds the type of each member.
 """
 
 from moldau.constants import MIN_INT32
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int16, Int32, String, Uuid
 
 
-@request(ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", flexible="0+")
-class ConsumerGroupDescribeRequest(Request["ConsumerGroupDescribeResponse"]):
+class ConsumerGroupDescribeRequest(
+    Request["ConsumerGroupDescribeResponse"], versions="0-1", flexible="0+"
+):
     group_ids: list[String] = field()
     include_authorized_operations: Bool = False
 
 
-@struct
 class TopicPartitions(Struct):
     topic_id: Uuid = ZERO_UUID
     topic_name: String = ""
     partitions: list[Int32] = field()
 
 
-@struct
 class Assignment(Struct):
     topic_partitions: list[TopicPartitions] = field()
 
 
-@struct
 class Member(Struct):
     member_id: String = ""
     instance_id: String | None = field(None, nullable="0+")
@@ -42,7 +39,6 @@ class Member(Struct):
     member_type: Int8 = field(-1, since=1, ignorable=True)
 
 
-@struct
 class DescribedGroup(Struct):
     error_code: Int16 = 0
     error_message: String | None = field(None, nullable="0+")
@@ -55,7 +51,6 @@ class DescribedGroup(Struct):
     authorized_operations: Int32 = MIN_INT32
 
 
-@response(ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", flexible="0+")
-class ConsumerGroupDescribeResponse(Message):
+class ConsumerGroupDescribeResponse(Message, answers=ConsumerGroupDescribeRequest):
     throttle_time_ms: Int32 = 0
     groups: list[DescribedGroup] = field()

@@ -1,13 +1,13 @@
 """ControllerRegistration (70) v0: a controller registers with the active controller."""
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
-from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
 
 
-@request(ApiKey.CONTROLLER_REGISTRATION, versions="0", flexible="0+")
-class ControllerRegistrationRequest(Request["ControllerRegistrationResponse"]):
+class ControllerRegistrationRequest(
+    Request["ControllerRegistrationResponse"], versions="0", flexible="0+"
+):
     controller_id: Int32 = 0
     incarnation_id: Uuid = ZERO_UUID
     zk_migration_ready: Bool = False
@@ -15,8 +15,7 @@ class ControllerRegistrationRequest(Request["ControllerRegistrationResponse"]):
     features: list[Feature] = field()
 
 
-@response(ApiKey.CONTROLLER_REGISTRATION, versions="0", flexible="0+")
-class ControllerRegistrationResponse(Message):
+class ControllerRegistrationResponse(Message, answers=ControllerRegistrationRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")

@@ -3,24 +3,22 @@
 Versions: 0 lists client metrics subscriptions only, 1 all types.
 """
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
-@request(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+")
-class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
+class ListConfigResourcesRequest(
+    Request["ListConfigResourcesResponse"], versions="0-1", flexible="0+"
+):
     resource_types: list[Int8] = field(since=1)
 
 
-@struct
 class ConfigResource(Struct):
     resource_name: String = ""
     resource_type: Int8 = field(16, since=1, ignorable=True)
 
 
-@response(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+")
-class ListConfigResourcesResponse(Message):
+class ListConfigResourcesResponse(Message, answers=ListConfigResourcesRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     config_resources: list[ConfigResource] = field()

@@ -1,30 +1,27 @@
 """DescribeTopicPartitions (75) v0: describe topics page by page."""
 
 from moldau.constants import MIN_INT32
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
 
 
-@struct
 class TopicRequest(Struct):
     name: String = ""
 
 
-@struct
 class Cursor(Struct):
     topic_name: String = ""
     partition_index: Int32 = 0
 
 
-@request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", flexible="0+")
-class DescribeTopicPartitionsRequest(Request["DescribeTopicPartitionsResponse"]):
+class DescribeTopicPartitionsRequest(
+    Request["DescribeTopicPartitionsResponse"], versions="0", flexible="0+"
+):
     topics: list[TopicRequest] = field()
     response_partition_limit: Int32 = 2000
     cursor: Cursor | None = field(None, nullable="0+")
 
 
-@struct
 class DescribeTopicPartitionsResponsePartition(Struct):
     error_code: Int16 = 0
     partition_index: Int32 = 0
@@ -37,7 +34,6 @@ class DescribeTopicPartitionsResponsePartition(Struct):
     offline_replicas: list[Int32] = field()
 
 
-@struct
 class DescribeTopicPartitionsResponseTopic(Struct):
     error_code: Int16 = 0
     name: String | None = field("", nullable="0+")
@@ -47,8 +43,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
     topic_authorized_operations: Int32 = MIN_INT32
 
 
-@response(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", flexible="0+")
-class DescribeTopicPartitionsResponse(Message):
+class DescribeTopicPartitionsResponse(Message, answers=DescribeTopicPartitionsRequest):
     throttle_time_ms: Int32 = 0
     topics: list[DescribeTopicPartitionsResponseTopic] = field()
     next_cursor: Cursor | None = field(None, nullable="0+")

@@ -3,14 +3,12 @@
 Versions: 1 can answer before the change is committed.
 """
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import Endpoint
-from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
 
 
-@request(ApiKey.ADD_RAFT_VOTER, versions="0-1", flexible="0+")
-class AddRaftVoterRequest(Request["AddRaftVoterResponse"]):
+class AddRaftVoterRequest(Request["AddRaftVoterResponse"], versions="0-1", flexible="0+"):
     cluster_id: String | None = field("", nullable="0+")
     timeout_ms: Int32 = 0
     voter_id: Int32 = 0
@@ -19,8 +17,7 @@ class AddRaftVoterRequest(Request["AddRaftVoterResponse"]):
     ack_when_committed: Bool = field(True, since=1)
 
 
-@response(ApiKey.ADD_RAFT_VOTER, versions="0-1", flexible="0+")
-class AddRaftVoterResponse(Message):
+class AddRaftVoterResponse(Message, answers=AddRaftVoterRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")

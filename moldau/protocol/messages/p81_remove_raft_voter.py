@@ -1,19 +1,16 @@
 """RemoveRaftVoter (81) v0: remove a voter from the controller quorum."""
 
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.schema import Message, Request, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
-@request(ApiKey.REMOVE_RAFT_VOTER, versions="0", flexible="0+")
-class RemoveRaftVoterRequest(Request["RemoveRaftVoterResponse"]):
+class RemoveRaftVoterRequest(Request["RemoveRaftVoterResponse"], versions="0", flexible="0+"):
     cluster_id: String | None = field("", nullable="0+")
     voter_id: Int32 = 0
     voter_directory_id: Uuid = ZERO_UUID
 
 
-@response(ApiKey.REMOVE_RAFT_VOTER, versions="0", flexible="0+")
-class RemoveRaftVoterResponse(Message):
+class RemoveRaftVoterResponse(Message, answers=RemoveRaftVoterRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")

@@ -1,13 +1,11 @@
 """UpdateRaftVoter (82) v0: a voter tells the leader its endpoints and versions."""
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.quorum_records import Endpoint, KRaftVersionFeature
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
-@request(ApiKey.UPDATE_RAFT_VOTER, versions="0", flexible="0+")
-class UpdateRaftVoterRequest(Request["UpdateRaftVoterResponse"]):
+class UpdateRaftVoterRequest(Request["UpdateRaftVoterResponse"], versions="0", flexible="0+"):
     cluster_id: String | None = field("", nullable="0+")
     current_leader_epoch: Int32 = 0
     voter_id: Int32 = 0
@@ -16,7 +14,6 @@ class UpdateRaftVoterRequest(Request["UpdateRaftVoterResponse"]):
     kraft_version_feature: KRaftVersionFeature = field()
 
 
-@struct
 class CurrentLeader(Struct):
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
@@ -24,8 +21,7 @@ class CurrentLeader(Struct):
     port: Int32 = 0
 
 
-@response(ApiKey.UPDATE_RAFT_VOTER, versions="0", flexible="0+")
-class UpdateRaftVoterResponse(Message):
+class UpdateRaftVoterResponse(Message, answers=UpdateRaftVoterRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     current_leader: CurrentLeader = field(tag=0)

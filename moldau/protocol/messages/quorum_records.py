@@ -2,18 +2,16 @@
 requests have in common.
 """
 
-from moldau.protocol.schema import Message, Struct, data, field, struct
+from moldau.protocol.schema import Message, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, String, Uint16, Uuid
 
 
-@struct
 class LeaderChangeVoter(Struct):
     voter_id: Int32 = 0
     voter_directory_id: Uuid = field(ZERO_UUID, since=1)
 
 
-@data(versions="0-1", flexible="0+")
-class LeaderChangeMessage(Message):
+class LeaderChangeMessage(Message, versions="0-1", flexible="0+"):
     """With it a new leader of the quorum opens its epoch."""
 
     version: Int16 = 0
@@ -22,37 +20,31 @@ class LeaderChangeMessage(Message):
     granting_voters: list[LeaderChangeVoter] = field()
 
 
-@data(versions="0", flexible="0+")
-class SnapshotHeaderRecord(Message):
+class SnapshotHeaderRecord(Message, versions="0", flexible="0+"):
     version: Int16 = 0
     last_contained_log_timestamp: Int64 = 0
 
 
-@data(versions="0", flexible="0+")
-class SnapshotFooterRecord(Message):
+class SnapshotFooterRecord(Message, versions="0", flexible="0+"):
     version: Int16 = 0
 
 
-@data(versions="0", flexible="0+")
-class KRaftVersionRecord(Message):
+class KRaftVersionRecord(Message, versions="0", flexible="0+"):
     version: Int16 = 0
     kraft_version: Int16 = 0
 
 
-@struct
 class Endpoint(Struct):
     name: String = ""
     host: String = ""
     port: Uint16 = 0
 
 
-@struct
 class KRaftVersionFeature(Struct):
     min_supported_version: Int16 = 0
     max_supported_version: Int16 = 0
 
 
-@struct
 class Voter(Struct):
     voter_id: Int32 = 0
     voter_directory_id: Uuid = ZERO_UUID
@@ -60,13 +52,11 @@ class Voter(Struct):
     kraft_version_feature: KRaftVersionFeature = field()
 
 
-@data(versions="0", flexible="0+")
-class VotersRecord(Message):
+class VotersRecord(Message, versions="0", flexible="0+"):
     version: Int16 = 0
     voters: list[Voter] = field()
 
 
-@struct
 class NodeEndpoint(Struct):
     """Where a response's leader listens."""
 

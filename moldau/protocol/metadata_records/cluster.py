@@ -1,11 +1,10 @@
 """The records of configuration, quotas, features, producer ids and metadata transactions."""
 
-from moldau.protocol.schema import Message, Struct, field, metadata_record, struct
+from moldau.protocol.schema import Message, Struct, field
 from moldau.protocol.types import Bool, Float64, Int8, Int16, Int32, Int64, String
 
 
-@metadata_record(4, versions="0", flexible="0+")
-class ConfigRecord(Message):
+class ConfigRecord(Message, number=4, versions="0", flexible="0+"):
     """One configuration value of a resource, set or removed."""
 
     resource_type: Int8 = 0
@@ -14,14 +13,12 @@ class ConfigRecord(Message):
     value: String | None = field("", nullable="0+")
 
 
-@struct
 class EntityData(Struct):
     entity_type: String = ""
     entity_name: String | None = field("", nullable="0+")
 
 
-@metadata_record(14, versions="0", flexible="0+")
-class ClientQuotaRecord(Message):
+class ClientQuotaRecord(Message, number=14, versions="0", flexible="0+"):
     """A client quota, set or removed."""
 
     entity: list[EntityData] = field()
@@ -30,14 +27,12 @@ class ClientQuotaRecord(Message):
     remove: Bool = False
 
 
-@metadata_record(12, versions="0", flexible="0+")
-class FeatureLevelRecord(Message):
+class FeatureLevelRecord(Message, number=12, versions="0", flexible="0+"):
     name: String = ""
     feature_level: Int16 = 0
 
 
-@metadata_record(15, versions="0", flexible="0+")
-class ProducerIdsRecord(Message):
+class ProducerIdsRecord(Message, number=15, versions="0", flexible="0+"):
     """The end of the producer ids handed out so far."""
 
     broker_id: Int32 = 0
@@ -45,32 +40,27 @@ class ProducerIdsRecord(Message):
     next_producer_id: Int64 = 0
 
 
-@metadata_record(21, versions="0", flexible="0+")
-class ZkMigrationStateRecord(Message):
+class ZkMigrationStateRecord(Message, number=21, versions="0", flexible="0+"):
     """How far a migration from ZooKeeper got."""
 
     zk_migration_state: Int8 = 0
 
 
-@metadata_record(20, versions="0", flexible="0+")
-class NoOpRecord(Message):
+class NoOpRecord(Message, number=20, versions="0", flexible="0+"):
     """Says nothing; its offset shows that the controller is alive."""
 
 
-@metadata_record(23, versions="0", flexible="0+")
-class BeginTransactionRecord(Message):
+class BeginTransactionRecord(Message, number=23, versions="0", flexible="0+"):
     """Opens a group of records that count together."""
 
     name: String | None = field(None, nullable="0+", tag=0)
 
 
-@metadata_record(24, versions="0", flexible="0+")
-class EndTransactionRecord(Message):
+class EndTransactionRecord(Message, number=24, versions="0", flexible="0+"):
     """Ends a group of records that now count."""
 
 
-@metadata_record(25, versions="0", flexible="0+")
-class AbortTransactionRecord(Message):
+class AbortTransactionRecord(Message, number=25, versions="0", flexible="0+"):
     """Ends a group of records that then never happened."""
 
     reason: String | None = field(None, nullable="0+", tag=0)

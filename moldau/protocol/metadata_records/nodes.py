@@ -1,10 +1,9 @@
 """The records of brokers and controllers that register with the cluster."""
 
-from moldau.protocol.schema import Message, Struct, field, metadata_record, struct
+from moldau.protocol.schema import Message, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int16, Int32, Int64, String, Uint16, Uuid
 
 
-@struct
 class Endpoint(Struct):
     name: String = ""
     host: String = ""
@@ -12,15 +11,13 @@ class Endpoint(Struct):
     security_protocol: Int16 = 0
 
 
-@struct
 class Feature(Struct):
     name: String = ""
     min_supported_version: Int16 = 0
     max_supported_version: Int16 = 0
 
 
-@metadata_record(0, versions="0-4", flexible="0+")
-class RegisterBrokerRecord(Message):
+class RegisterBrokerRecord(Message, number=0, versions="0-4", flexible="0+"):
     broker_id: Int32 = 0
     is_migrating_zk_broker: Bool = field(False, since=2)
     incarnation_id: Uuid = ZERO_UUID
@@ -34,30 +31,26 @@ class RegisterBrokerRecord(Message):
     cordoned_log_dirs: list[Uuid] | None = field(None, since=4, nullable="4+", tag=1)
 
 
-@metadata_record(1, versions="0", flexible="0+")
-class UnregisterBrokerRecord(Message):
+class UnregisterBrokerRecord(Message, number=1, versions="0", flexible="0+"):
     broker_id: Int32 = 0
     broker_epoch: Int64 = 0
 
 
-@metadata_record(7, versions="0", flexible="0+")
-class FenceBrokerRecord(Message):
+class FenceBrokerRecord(Message, number=7, versions="0", flexible="0+"):
     """A broker is fenced; today BrokerRegistrationChangeRecord says it."""
 
     id: Int32 = 0
     epoch: Int64 = 0
 
 
-@metadata_record(8, versions="0", flexible="0+")
-class UnfenceBrokerRecord(Message):
+class UnfenceBrokerRecord(Message, number=8, versions="0", flexible="0+"):
     """A broker is unfenced; today BrokerRegistrationChangeRecord says it."""
 
     id: Int32 = 0
     epoch: Int64 = 0
 
 
-@metadata_record(17, versions="0-3", flexible="0+")
-class BrokerRegistrationChangeRecord(Message):
+class BrokerRegistrationChangeRecord(Message, number=17, versions="0-3", flexible="0+"):
     """A change in what is known of a registered broker: fencing, shutdown, directories."""
 
     broker_id: Int32 = 0
@@ -68,8 +61,7 @@ class BrokerRegistrationChangeRecord(Message):
     cordoned_log_dirs: list[Uuid] | None = field(None, since=3, nullable="3+", tag=3)
 
 
-@metadata_record(27, versions="0", flexible="0+")
-class RegisterControllerRecord(Message):
+class RegisterControllerRecord(Message, number=27, versions="0", flexible="0+"):
     controller_id: Int32 = 0
     incarnation_id: Uuid = ZERO_UUID
     zk_migration_ready: Bool = False

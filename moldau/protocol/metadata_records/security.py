@@ -1,11 +1,10 @@
 """The records of access control entries, delegation tokens and SCRAM credentials."""
 
-from moldau.protocol.schema import Message, field, metadata_record
+from moldau.protocol.schema import Message, field
 from moldau.protocol.types import ZERO_UUID, Bytes, Int8, Int32, Int64, String, Uuid
 
 
-@metadata_record(18, versions="0", flexible="0+")
-class AccessControlEntryRecord(Message):
+class AccessControlEntryRecord(Message, number=18, versions="0", flexible="0+"):
     id: Uuid = ZERO_UUID
     resource_type: Int8 = 0
     resource_name: String = ""
@@ -16,13 +15,11 @@ class AccessControlEntryRecord(Message):
     permission_type: Int8 = 0
 
 
-@metadata_record(19, versions="0", flexible="0+")
-class RemoveAccessControlEntryRecord(Message):
+class RemoveAccessControlEntryRecord(Message, number=19, versions="0", flexible="0+"):
     id: Uuid = ZERO_UUID
 
 
-@metadata_record(10, versions="0", flexible="0+")
-class DelegationTokenRecord(Message):
+class DelegationTokenRecord(Message, number=10, versions="0", flexible="0+"):
     owner: String = ""
     requester: String = ""
     renewers: list[String] = field()
@@ -32,13 +29,11 @@ class DelegationTokenRecord(Message):
     token_id: String = ""
 
 
-@metadata_record(26, versions="0", flexible="0+")
-class RemoveDelegationTokenRecord(Message):
+class RemoveDelegationTokenRecord(Message, number=26, versions="0", flexible="0+"):
     token_id: String = ""
 
 
-@metadata_record(11, versions="0", flexible="0+")
-class UserScramCredentialRecord(Message):
+class UserScramCredentialRecord(Message, number=11, versions="0", flexible="0+"):
     name: String = ""
     mechanism: Int8 = 0
     salt: Bytes = b""
@@ -47,7 +42,6 @@ class UserScramCredentialRecord(Message):
     iterations: Int32 = 0
 
 
-@metadata_record(22, versions="0", flexible="0+")
-class RemoveUserScramCredentialRecord(Message):
+class RemoveUserScramCredentialRecord(Message, number=22, versions="0", flexible="0+"):
     name: String = ""
     mechanism: Int8 = 0

@@ -1,22 +1,19 @@
 """The records of topics and their partitions."""
 
-from moldau.protocol.schema import Message, field, metadata_record
+from moldau.protocol.schema import Message, field
 from moldau.protocol.types import ZERO_UUID, Int8, Int32, String, Uuid
 
 
-@metadata_record(2, versions="0", flexible="0+")
-class TopicRecord(Message):
+class TopicRecord(Message, number=2, versions="0", flexible="0+"):
     name: String = ""
     topic_id: Uuid = ZERO_UUID
 
 
-@metadata_record(9, versions="0", flexible="0+")
-class RemoveTopicRecord(Message):
+class RemoveTopicRecord(Message, number=9, versions="0", flexible="0+"):
     topic_id: Uuid = ZERO_UUID
 
 
-@metadata_record(3, versions="0-2", flexible="0+")
-class PartitionRecord(Message):
+class PartitionRecord(Message, number=3, versions="0-2", flexible="0+"):
     partition_id: Int32 = -1
     topic_id: Uuid = ZERO_UUID
     replicas: list[Int32] = field()
@@ -32,8 +29,7 @@ class PartitionRecord(Message):
     last_known_elr: list[Int32] | None = field(None, since=2, nullable="2+", tag=2)
 
 
-@metadata_record(5, versions="0-2", flexible="0+")
-class PartitionChangeRecord(Message):
+class PartitionChangeRecord(Message, number=5, versions="0-2", flexible="0+"):
     """A change of a partition: what differs is tagged."""
 
     partition_id: Int32 = -1
@@ -49,8 +45,7 @@ class PartitionChangeRecord(Message):
     last_known_elr: list[Int32] | None = field(None, since=2, nullable="2+", tag=7)
 
 
-@metadata_record(28, versions="0", flexible="0+")
-class ClearElrRecord(Message):
+class ClearElrRecord(Message, number=28, versions="0", flexible="0+"):
     """Forgets the eligible leader replicas of one topic, or of all."""
 
     topic_name: String = ""

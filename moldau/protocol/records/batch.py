@@ -172,11 +172,7 @@ def compress_batch(
 
 
 def recompress(
-    buffer: Buffer,
-    position: int,
-    header: BatchHeader,
-    codec: Codec,
-    level: int | None = None,
+    buffer: Buffer, position: int, header: BatchHeader, codec: Codec, level: int | None = None
 ) -> tuple[bytearray, BatchHeader]:
     """The same batch with its records under another codec, and its header; all else is kept.
 

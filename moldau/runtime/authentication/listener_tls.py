@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.store_contexts import StoreContexts
 from moldau.runtime.authentication.tls import (
-    Store,
+    TlsSettings,
     contents,
     is_tls_1_3_suite,
     load_key,
@@ -32,21 +32,11 @@ PROTOCOLS: Final = ("TLS", "TLSv1.2", "TLSv1.3")
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerTlsSettings:
-    """What a listener shows its clients, and asks of them.
+class ListenerTlsSettings(TlsSettings):
+    """What a listener shows its clients, and asks of them; `client_auth` is `ssl.client.auth`."""
 
-    Attributes:
-        client_auth: `ssl.client.auth`.
-        key_password: of a PEM key.
-    """
-
-    own: Store = field(default_factory=lambda: Store("ssl.keystore"))
-    trust: Store = field(default_factory=lambda: Store("ssl.truststore"))
-    key_password: str | None = field(default=None, repr=False)
     client_auth: str = "none"
     protocol: str = "TLSv1.3"
-    enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
-    cipher_suites: tuple[str, ...] = ()
 
 
 class ListenerContext(NamedTuple):

@@ -12,7 +12,7 @@ import os
 import re
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -73,9 +73,30 @@ class Store:
         return not (self.location is None and self.certificates is None and self.key is None)
 
 
+def store_of(
+    prefix: str, value: Callable[[str], str | None], directories: StoreDirectories | None = None
+) -> Store:
+    """The store of the keys that begin with `prefix`, from their values."""
+    is_own = prefix.endswith(".keystore")
+    return Store(
+        prefix,
+        location=value(f"{prefix}.location"),
+        type=value(f"{prefix}.type"),
+        password=value(f"{prefix}.password"),
+        certificates=value(f"{prefix}.{'certificate.chain' if is_own else 'certificates'}"),
+        key=value(f"{prefix}.key") if is_own else None,
+        directories=directories,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Certificates, key and rules of a client's TLS connections."""
+    """Certificates, key and rules of TLS connections.
+
+    Attributes:
+        key_password: of a PEM key.
+        checks_hostname: of a client, whether the server's certificate has to name it.
+    """
 
     trust: Store = field(default_factory=lambda: Store("ssl.truststore"))
     own: Store = field(default_factory=lambda: Store("ssl.keystore"))

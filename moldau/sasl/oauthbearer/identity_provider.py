@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from moldau.config.definition import ConfigError
 from moldau.runtime.authentication import SecuritySettingError
-from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
+from moldau.runtime.authentication.tls import TlsSettings, client_context, store_of
 from moldau.sasl.mechanism import MechanismConfig
 
 PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer"
@@ -47,14 +47,7 @@ def endpoint_context(config: MechanismConfig, url: str) -> ssl.SSLContext | None
     """
     if urlsplit(url).scheme.lower() != "https":
         return None
-    options = config.options
-    trust = Store(
-        "ssl.truststore",
-        options.get("ssl.truststore.location"),
-        options.get("ssl.truststore.type"),
-        options.get("ssl.truststore.password"),
-        options.get("ssl.truststore.certificates"),
-    )
+    trust = store_of("ssl.truststore", config.options.get)
     try:
         return client_context(TlsSettings(trust=trust))
     except SecuritySettingError as error:

@@ -35,13 +35,7 @@ from moldau.sasl.oauthbearer.identity_provider import (
     endpoint_context,
     file_of,
 )
-from moldau.sasl.oauthbearer.jwks import (
-    URL_KEY,
-    EndpointSettings,
-    KeyEndpoint,
-    KeyFile,
-    KeySource,
-)
+from moldau.sasl.oauthbearer.jwks import URL_KEY, EndpointSettings, KeyEndpoint, KeyFile, KeySource
 
 _TIMES_KEYS: Final = (
     "sasl.oauthbearer.jwks.endpoint.refresh.ms",

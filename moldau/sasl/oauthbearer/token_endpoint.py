@@ -19,11 +19,7 @@ from urllib.parse import quote_plus, urlencode
 
 from moldau.config.backoff import Backoff
 from moldau.runtime.aside import Aside
-from moldau.runtime.authentication import (
-    AuthenticationError,
-    LoginRefused,
-    is_lasting_status,
-)
+from moldau.runtime.authentication import AuthenticationError, LoginRefused, is_lasting_status
 from moldau.sasl.oauthbearer.assertions import Assertion
 from moldau.sasl.oauthbearer.tokens import OAuthBearerToken, token_of
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from moldau.config import Endpoint, NodeConfig
@@ -11,7 +12,7 @@ from moldau.config.definition import Password
 from moldau.config.table import LISTENER_PREFIX
 from moldau.runtime.authentication.listener_tls import ListenerTlsSettings
 from moldau.runtime.authentication.store_directories import DIRECTORIES_KEY, StoreDirectories
-from moldau.runtime.authentication.tls import Store, TlsSettings
+from moldau.runtime.authentication.tls import Store, TlsSettings, store_of
 
 _LOCATIONS: Final = ("ssl.keystore.location", "ssl.truststore.location")
 IDENTIFICATION: Final = "ssl.endpoint.identification.algorithm"
@@ -44,15 +45,7 @@ def peer_tls_settings(
         dynamic: as in `tls_settings_of`.
     """
     own = _settings(config, listener_name, dynamic, "none")
-    algorithm: str = config.listener_value(listener_name, IDENTIFICATION) or ""
-    return TlsSettings(
-        trust=own.trust,
-        own=own.own,
-        key_password=own.key_password,
-        checks_hostname=bool(algorithm),
-        enabled_protocols=own.enabled_protocols,
-        cipher_suites=own.cipher_suites,
-    )
+    return replace(own, checks_hostname=bool(config.listener_value(listener_name, IDENTIFICATION)))
 
 
 def _settings(
@@ -85,21 +78,6 @@ def store_directories(config: NodeConfig) -> StoreDirectories:
     return StoreDirectories(allowed, (*config.log_directories, config.metadata_log_directory))
 
 
-_OWN_STORE: Final = (
-    "ssl.keystore.location",
-    "ssl.keystore.type",
-    "ssl.keystore.password",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-)
-_TRUST_STORE: Final = (
-    "ssl.truststore.location",
-    "ssl.truststore.type",
-    "ssl.truststore.password",
-    "ssl.truststore.certificates",
-)
-
-
 def listener_tls_settings(
     value: Callable[[str], Any],
     is_set: Callable[[str], bool],
@@ -117,32 +95,22 @@ def listener_tls_settings(
         directories: where the file of a location may be, by its key.
     """
 
-    def store(keys: tuple[str, ...]) -> Store:
-        """A store from its keys: where it is, its type and password, and inline text."""
-        location, type_key, *secrets = (prefix + key for key in keys)
-        # Kafka's default is JKS, of which there is none here: the file shows what it is.
-        store_type = value(type_key).upper() if is_set(type_key) else None
-        password, *inline = (_secret(value(key)) for key in secrets)
-        return Store(
-            location.removesuffix(".location"),
-            value(location),
-            store_type,
-            password,
-            inline[0],
-            inline[1] if len(inline) > 1 else None,
-            directories(location),
-        )
+    def text(key: str) -> str | None:
+        if key.endswith(".type"):
+            # Kafka's default is JKS, of which there is none here: the file shows what it is.
+            return value(key).upper() if is_set(key) else None
+        given: Password | str | None = value(key)
+        return given.value if isinstance(given, Password) else given
+
+    def store(name: str) -> Store:
+        return store_of(prefix + name, text, directories(f"{prefix}{name}.location"))
 
     return ListenerTlsSettings(
-        own=store(_OWN_STORE),
-        trust=store(_TRUST_STORE),
-        key_password=_secret(value(prefix + "ssl.key.password")),
+        own=store("ssl.keystore"),
+        trust=store("ssl.truststore"),
+        key_password=text(prefix + "ssl.key.password"),
         client_auth=client_auth,
         protocol=value(prefix + "ssl.protocol"),
         enabled_protocols=value(prefix + "ssl.enabled.protocols"),
         cipher_suites=value(prefix + "ssl.cipher.suites"),
     )
-
-
-def _secret(value: Password | None) -> str | None:
-    return None if value is None else value.value

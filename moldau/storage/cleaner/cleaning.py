@@ -320,9 +320,7 @@ def _gather(
         yield chunk
 
 
-def _columns_of(
-    batches: Sequence[Batch],
-) -> Iterator[tuple[RecordColumns, Sequence[BatchHeader]]]:
+def _columns_of(batches: Sequence[Batch]) -> Iterator[tuple[RecordColumns, Sequence[BatchHeader]]]:
     """All batches as columns: in one piece, or one by one when together they grow too large.
 
     Raises: InvalidBatch.

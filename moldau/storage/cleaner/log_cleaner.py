@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from moldau.constants import MAX_INT64
 from moldau.protocol.records import InvalidBatch
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
@@ -37,7 +38,7 @@ from moldau.storage.cleaner.job import (
 from moldau.storage.cleaner.workers import CleanerWorker, CleaningRun
 from moldau.storage.faults import lacks_room
 from moldau.storage.log import Log
-from moldau.storage.log_config import MAX_INT64, NEVER_MS, CleanerSettings, LogConfig
+from moldau.storage.log_config import NEVER_MS, CleanerSettings, LogConfig
 from moldau.storage.log_jobs import LogJobs
 from moldau.storage.log_table import LogTable
 from moldau.storage.periodic import PeriodicJob

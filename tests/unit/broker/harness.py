@@ -330,7 +330,7 @@ class DataPath:
             self.clock,
             self.log_directories,
             LogManagerSettings(),
-            topic_config=lambda topic: LogConfig.from_topic_config(
+            topic_config=lambda topic: LogConfig.from_config(
                 effective_topic_config(self.node_values, {})
             ),
             random=self.random,

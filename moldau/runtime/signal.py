@@ -1,4 +1,4 @@
-"""A flag to wait for, with a time limit by the client's own clock: a set that happens before the
+"""A flag to wait for, with a time limit by its owner's own clock: a set that happens before the
 wait is not lost, and cancelling a waiter leaves nothing behind.
 """
 
@@ -26,8 +26,7 @@ class Signal:
             return
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _wake(waiter)
 
     def clear(self) -> None:
         self._is_set = False
@@ -40,7 +39,7 @@ class Signal:
         waiter = asyncio.get_running_loop().create_future()
         timer = None
         if timeout_ms is not None:
-            timer = self._clock.call_later(max(timeout_ms, 0.0), _expire, waiter)
+            timer = self._clock.call_later(max(timeout_ms, 0.0), _wake, waiter)
         self.waiters.append(waiter)
         try:
             await waiter
@@ -51,6 +50,6 @@ class Signal:
                 self.waiters.remove(waiter)
 
 
-def _expire(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():  # it may have been cancelled in this turn of the loop
         waiter.set_result(None)
