@@ -22,16 +22,13 @@ from moldau.broker.coordinator.transaction.core.state import InitProducerIdAnswe
 from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p22_init_producer_id import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
+from moldau.protocol.messages import p22_init_producer_id as p22
 from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.server.request import RequestContext
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: InitProducerIdRequest
+    services: BrokerServices, context: RequestContext, request: p22.InitProducerIdRequest
 ) -> None:
     has_id = request.producer_id != NO_PRODUCER_ID
     refusal = _refusal(context, request)
@@ -47,7 +44,7 @@ def handle(
 
     def answered(answer: InitProducerIdAnswer) -> None:
         context.respond(
-            InitProducerIdResponse(
+            p22.InitProducerIdResponse(
                 error_code=producer_fenced_error(answer.error, context.api_version, known_since=4),
                 producer_id=answer.producer.producer_id,
                 producer_epoch=answer.producer.producer_epoch,
@@ -73,7 +70,7 @@ def handle(
     context.hold_if_waiting()
 
 
-def _refusal(context: RequestContext, request: InitProducerIdRequest) -> ErrorCode:
+def _refusal(context: RequestContext, request: p22.InitProducerIdRequest) -> ErrorCode:
     """What keeps the request from the coordinator; NONE for nothing."""
     transactional_id = request.transactional_id
     if transactional_id is not None:
@@ -97,8 +94,8 @@ def _give(services: BrokerServices, context: RequestContext) -> None:
     if producer_id == NO_PRODUCER_ID:
         context.respond(_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
     else:
-        context.respond(InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
+        context.respond(p22.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
 
 
-def _error(error: ErrorCode) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER_EPOCH)
+def _error(error: ErrorCode) -> p22.InitProducerIdResponse:
+    return p22.InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER_EPOCH)

@@ -18,20 +18,15 @@ from moldau.config import ConfigSource, ConfigType, DescribedConfig
 from moldau.metadata.descriptions import DescribedEntries, description
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.access_control import Operation
-from moldau.protocol.messages.p32_describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-)
+from moldau.protocol.messages import p32_describe_configs as p32
 from moldau.runtime.slices import LoopSlices
 from moldau.server.request import RequestContext
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
-    response = DescribeConfigsResponse()
+    services: BrokerServices, context: RequestContext, request: p32.DescribeConfigsRequest
+) -> p32.DescribeConfigsResponse:
+    response = p32.DescribeConfigsResponse()
     slices = LoopSlices(services.clock)
     entries = DescribedEntries(request)
     for resource in request.resources:
@@ -45,10 +40,10 @@ def _describe(
     services: BrokerServices,
     context: RequestContext,
     entries: DescribedEntries,
-    resource: DescribeConfigsResource,
-) -> DescribeConfigsResult:
+    resource: p32.DescribeConfigsResource,
+) -> p32.DescribeConfigsResult:
     resource_type, name = resource.resource_type, resource.resource_name
-    result = DescribeConfigsResult(
+    result = p32.DescribeConfigsResult(
         error_message="", resource_type=resource_type, resource_name=name
     )
     refused = refusal(services, context, Operation.DESCRIBE_CONFIGS, resource_type, name)

@@ -12,19 +12,15 @@ from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p33_alter_configs import (
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    AlterConfigsResponse,
-)
+from moldau.protocol.messages import p33_alter_configs as p33
 from moldau.protocol.messages.p44_incremental_alter_configs import AlterConfigsResourceResponse
 from moldau.server.request import RequestContext
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: AlterConfigsRequest
-) -> AlterConfigsResponse:
-    async def decide(resource: AlterConfigsResource) -> Problem | None:
+    services: BrokerServices, context: RequestContext, request: p33.AlterConfigsRequest
+) -> p33.AlterConfigsResponse:
+    async def decide(resource: p33.AlterConfigsResource) -> Problem | None:
         kind, name = resource.resource_type, resource.resource_name
         if kind == ConfigResourceType.BROKER_LOGGER:
             return (
@@ -37,7 +33,7 @@ async def answer(
             return await listener_problem(services, context, resource, wanted)
         return refused
 
-    return AlterConfigsResponse(
+    return p33.AlterConfigsResponse(
         responses=await alter(
             services,
             context,

@@ -16,14 +16,7 @@ from moldau.metadata.quota_entities import ENTITY_TYPES, IP, QuotaEntity
 from moldau.metadata.steps import Steps
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p48_describe_client_quotas import (
-    ComponentData,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-    EntityData,
-    EntryData,
-    ValueData,
-)
+from moldau.protocol.messages import p48_describe_client_quotas as p48
 from moldau.runtime.slices import completed
 from moldau.server.request import RequestContext
 from moldau.text import short_name
@@ -53,7 +46,7 @@ class QuotaFilter:
     types: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, request: DescribeClientQuotasRequest) -> QuotaFilter:
+    def of(cls, request: p48.DescribeClientQuotasRequest) -> QuotaFilter:
         """Raises: FilterRefused."""
         wanted = cls(request.strict)
         for component in request.components:
@@ -75,7 +68,7 @@ class QuotaFilter:
     def _has(self, kind: str) -> bool:
         return kind in self.names or kind in self.types
 
-    def _add(self, component: ComponentData) -> None:
+    def _add(self, component: p48.ComponentData) -> None:
         kind, match = component.entity_type, component.match
         shown = short_name(kind)
         if not kind:
@@ -102,10 +95,10 @@ class QuotaFilter:
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: DescribeClientQuotasRequest
-) -> DescribeClientQuotasResponse:
+    services: BrokerServices, context: RequestContext, request: p48.DescribeClientQuotasRequest
+) -> p48.DescribeClientQuotasResponse:
     if not context.authorized_cluster(Operation.DESCRIBE_CONFIGS):
-        return DescribeClientQuotasResponse(
+        return p48.DescribeClientQuotasResponse(
             error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
             error_message="describing client quotas is not allowed",
             entries=None,
@@ -115,25 +108,25 @@ async def answer(
 
 
 def described_quotas(
-    quotas: ClientQuotasImage, request: DescribeClientQuotasRequest
-) -> Steps[DescribeClientQuotasResponse]:
+    quotas: ClientQuotasImage, request: p48.DescribeClientQuotasRequest
+) -> Steps[p48.DescribeClientQuotasResponse]:
     """The entities that the request's filter matches, with their quotas; of an empty filter all, or
     none if it is strict.
     """
     try:
         wanted = QuotaFilter.of(request)
     except FilterRefused as refusal:
-        return DescribeClientQuotasResponse(
+        return p48.DescribeClientQuotasResponse(
             error_code=refusal.error, error_message=str(refusal), entries=None
         )
-    entries: list[EntryData] = []
+    entries: list[p48.EntryData] = []
     for entity, values in quotas.quotas_by_entity.items():
         yield
         if wanted.matches(entity):
             entries.append(
-                EntryData(
-                    entity=[EntityData(entity_type=k, entity_name=n) for k, n in entity],
-                    values=[ValueData(key=key, value=value) for key, value in values.items()],
+                p48.EntryData(
+                    entity=[p48.EntityData(entity_type=k, entity_name=n) for k, n in entity],
+                    values=[p48.ValueData(key=key, value=value) for key, value in values.items()],
                 )
             )
-    return DescribeClientQuotasResponse(entries=entries)
+    return p48.DescribeClientQuotasResponse(entries=entries)

@@ -13,11 +13,7 @@ from moldau.metadata.image import (
 )
 from moldau.protocol.coordinator_records import INTERNAL_TOPICS
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p03_metadata import (
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from moldau.protocol.messages import p03_metadata as p03
 from moldau.protocol.messages.p75_describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
 )
@@ -38,10 +34,10 @@ def alive_brokers(image: MetadataImage) -> dict[int, BrokerRegistration]:
     }
 
 
-def metadata_brokers(image: MetadataImage, listener_name: str) -> list[MetadataResponseBroker]:
+def metadata_brokers(image: MetadataImage, listener_name: str) -> list[p03.MetadataResponseBroker]:
     """Every live broker that can be reached through `listener_name`, as Metadata lists them."""
     return [
-        MetadataResponseBroker(
+        p03.MetadataResponseBroker(
             node_id=broker_id,
             host=registration.listeners[listener_name].host,
             port=registration.listeners[listener_name].port,
@@ -77,13 +73,13 @@ def metadata_topic(
     alive: Mapping[int, BrokerRegistration],
     listener_name: str,
     authorized_operations: int,
-) -> MetadataResponseTopic:
+) -> p03.MetadataResponseTopic:
     partitions = []
     for partition_index in sorted(topic.partitions):
         registration = topic.partitions[partition_index]
         error, leader_id, offline_replicas = partition_state(registration, alive, listener_name)
         partitions.append(
-            MetadataResponsePartition(
+            p03.MetadataResponsePartition(
                 error_code=error,
                 partition_index=partition_index,
                 leader_id=leader_id,
@@ -93,7 +89,7 @@ def metadata_topic(
                 offline_replicas=offline_replicas,
             )
         )
-    return MetadataResponseTopic(
+    return p03.MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,

@@ -17,14 +17,7 @@ from moldau.broker.replica.partition import ProduceWait
 from moldau.broker.replica.purgatory import DelayedOperation
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p27_write_txn_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+from moldau.protocol.messages import p27_write_txn_markers as p27
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator.group.core.state import GroupState
@@ -40,7 +33,7 @@ _NOT_HERE: Final = frozenset(
 )
 """Errors of a group coordinator; the sender of markers looks for a partition's leader instead."""
 
-OnWritten = Callable[[WriteTxnMarkersResponse], None]
+OnWritten = Callable[[p27.WriteTxnMarkersResponse], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +49,7 @@ class MarkerWriter:
     groups: CoordinatorRuntime[GroupState]
     timeout_ms: int
 
-    def write(self, request: WriteTxnMarkersRequest, done: OnWritten) -> Iterator[None]:
+    def write(self, request: p27.WriteTxnMarkersRequest, done: OnWritten) -> Iterator[None]:
         """Append every marker, and answer when all are committed, refused, or late; a step for each
         partition of each.
 
@@ -82,28 +75,30 @@ class _Writing(DelayedOperation):
         super().__init__()
         self._writer = writer
         self._done = done
-        self._results: dict[int, WritableTxnMarkerResult] = {}
+        self._results: dict[int, p27.WritableTxnMarkerResult] = {}
         self._commit_waits: dict[ProduceWait, None] = {}
-        self._undecided: dict[int, WritableTxnMarkerPartitionResult] = {}
+        self._undecided: dict[int, p27.WritableTxnMarkerPartitionResult] = {}
         """The slots without an error code, by identity."""
         self._is_started = False
 
-    def write(self, marker: WritableTxnMarker) -> Iterator[None]:
+    def write(self, marker: p27.WritableTxnMarker) -> Iterator[None]:
         result = self._results.setdefault(
-            marker.producer_id, WritableTxnMarkerResult(producer_id=marker.producer_id)
+            marker.producer_id, p27.WritableTxnMarkerResult(producer_id=marker.producer_id)
         )
         for topic in marker.topics:
-            slots: list[WritableTxnMarkerPartitionResult] = []
-            result.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=slots))
+            slots: list[p27.WritableTxnMarkerPartitionResult] = []
+            result.topics.append(
+                p27.WritableTxnMarkerTopicResult(name=topic.name, partitions=slots)
+            )
             for index in topic.partition_indexes:
-                slot = WritableTxnMarkerPartitionResult(partition_index=index)
+                slot = p27.WritableTxnMarkerPartitionResult(partition_index=index)
                 slots.append(slot)
                 self._undecided[id(slot)] = slot
                 self._write_one(marker, topic.name, slot)
                 yield
 
     def _write_one(
-        self, marker: WritableTxnMarker, topic: str, slot: WritableTxnMarkerPartitionResult
+        self, marker: p27.WritableTxnMarker, topic: str, slot: p27.WritableTxnMarkerPartitionResult
     ) -> None:
         partition = self._writer.manager.get(topic, slot.partition_index)
         if partition is None:
@@ -148,7 +143,7 @@ class _Writing(DelayedOperation):
         del self._commit_waits[wait]
         self._decide(wait.slot, error)
 
-    def _decide(self, slot: WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
+    def _decide(self, slot: p27.WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
         if self._undecided.pop(id(slot), None) is None:
             return  # too late: the request has been answered
         slot.error_code = error
@@ -179,4 +174,4 @@ class _Writing(DelayedOperation):
 
     def _answer(self) -> None:
         self._writer.manager.produce_purgatory.remove(self)
-        self._done(WriteTxnMarkersResponse(markers=list(self._results.values())))
+        self._done(p27.WriteTxnMarkersResponse(markers=list(self._results.values())))

@@ -69,12 +69,7 @@ from moldau.broker.coordinator.group.core.regular_expressions import (
 from moldau.metadata.image import MetadataDelta, MetadataImage
 from moldau.protocol.coordinator_records.consumer_groups import ConsumerGroupMetadataKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p68_consumer_group_heartbeat import (
-    Assignment,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    TopicPartitions,
-)
+from moldau.protocol.messages import p68_consumer_group_heartbeat as p68
 from moldau.protocol.messages.p69_consumer_group_describe import Assignment as DescribedAssignment
 from moldau.protocol.messages.p69_consumer_group_describe import DescribedGroup, Member
 from moldau.protocol.messages.p69_consumer_group_describe import (
@@ -86,7 +81,7 @@ _CLIENT_CHOOSES_ID_VERSION: Final = 1
 
 
 def check_request(
-    request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]
+    request: p68.ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]
 ) -> None:
     """Check what can be checked without knowing the group. Raises: Refusal."""
     epoch = request.member_epoch
@@ -117,7 +112,7 @@ def check_request(
         )
 
 
-def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
+def _check_join(request: p68.ConsumerGroupHeartbeatRequest) -> None:
     if request.rebalance_timeout_ms == -1:
         raise Refusal(ErrorCode.INVALID_REQUEST, "Who joins has to name its RebalanceTimeoutMs.")
     if request.topic_partitions is None or request.topic_partitions:
@@ -132,15 +127,15 @@ def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
         )
 
 
-def refused_heartbeat(refusal: Refusal) -> ConsumerGroupHeartbeatResponse:
+def refused_heartbeat(refusal: Refusal) -> p68.ConsumerGroupHeartbeatResponse:
     """The answer to a heartbeat that cannot be carried out."""
-    return ConsumerGroupHeartbeatResponse(
+    return p68.ConsumerGroupHeartbeatResponse(
         error_code=refusal.error_code, error_message=refusal.message
     )
 
 
 def owned_partitions(
-    topics: Iterable[TopicPartitions] | None,
+    topics: Iterable[p68.TopicPartitions] | None,
 ) -> Mapping[UUID, frozenset[int]] | None:
     if topics is None:
         return None
@@ -151,7 +146,7 @@ def owned_partitions(
 
 
 def told(
-    member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientInfo
+    member: ConsumerGroupMember, request: p68.ConsumerGroupHeartbeatRequest, client: ClientInfo
 ) -> ConsumerGroupMember:
     """The member with what its heartbeat says; the same object if nothing is new."""
     names = request.subscribed_topic_names
@@ -177,7 +172,7 @@ def _either(value: str | None, otherwise: str | None) -> str | None:
     return otherwise if value is None else value
 
 
-def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+def is_full(request: p68.ConsumerGroupHeartbeatRequest) -> bool:
     """Whether the request is complete, as after a lost answer; then the answer is complete too."""
     return request.member_epoch == JOIN_EPOCH or (
         request.rebalance_timeout_ms != -1
@@ -188,12 +183,12 @@ def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
     )
 
 
-def _not_written(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
+def _not_written(error: ErrorCode) -> p68.ConsumerGroupHeartbeatResponse:
+    return p68.ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
 
 
 def _refused(refusal: Refusal, reply_to: Answerable) -> CoordinatorResult:
-    def answer(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
+    def answer(error: ErrorCode) -> p68.ConsumerGroupHeartbeatResponse:
         is_refused_here = error is refusal.error_code
         return refused_heartbeat(refusal) if is_refused_here else _not_written(error)
 
@@ -235,7 +230,7 @@ class ConsumerGroups:
 
     def consumer_group_heartbeat(
         self,
-        request: ConsumerGroupHeartbeatRequest,
+        request: p68.ConsumerGroupHeartbeatRequest,
         client: ClientInfo,
         reply_to: Answerable,
         now_ms: float,
@@ -267,7 +262,7 @@ class ConsumerGroups:
 
     def _heartbeat(
         self,
-        request: ConsumerGroupHeartbeatRequest,
+        request: p68.ConsumerGroupHeartbeatRequest,
         client: ClientInfo,
         reply_to: Answerable,
         now_ms: float,
@@ -342,7 +337,7 @@ class ConsumerGroups:
         return [CancelTimer(key) for key in ended]
 
     def _group_for(
-        self, request: ConsumerGroupHeartbeatRequest
+        self, request: p68.ConsumerGroupHeartbeatRequest
     ) -> tuple[ConsumerGroup, Upgrade | None, list[CoordinatorRecord]]:
         """The group, how it is made out of a classic one, and what has to be written first."""
         group_id = request.group_id
@@ -361,7 +356,7 @@ class ConsumerGroups:
     def _member_for(
         self,
         group: ConsumerGroup,
-        request: ConsumerGroupHeartbeatRequest,
+        request: p68.ConsumerGroupHeartbeatRequest,
         member_id: str,
         owned: Mapping[UUID, frozenset[int]] | None,
     ) -> tuple[ConsumerGroupMember, str | None]:
@@ -399,17 +394,17 @@ class ConsumerGroups:
 
     def _answer(
         self, group: ConsumerGroup, member: ConsumerGroupMember, *, shows_assignment: bool
-    ) -> ConsumerGroupHeartbeatResponse:
+    ) -> p68.ConsumerGroupHeartbeatResponse:
         times = self._settings.of_group(self._context.metadata().configs, group.group_id)
         assignment = None
         if shows_assignment:
-            assignment = Assignment(
+            assignment = p68.Assignment(
                 topic_partitions=[
-                    TopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+                    p68.TopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
                     for topic_id, partitions in sorted(member.assigned.items())
                 ]
             )
-        return ConsumerGroupHeartbeatResponse(
+        return p68.ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
             heartbeat_interval_ms=times.heartbeat_interval_ms,
@@ -417,7 +412,7 @@ class ConsumerGroups:
         )
 
     def _leave(
-        self, request: ConsumerGroupHeartbeatRequest, reply_to: Answerable, now_ms: float
+        self, request: p68.ConsumerGroupHeartbeatRequest, reply_to: Answerable, now_ms: float
     ) -> CoordinatorResult:
         """Leave a group; a static member may leave for a while only. Raises: Refusal."""
         group = self._context.existing_consumer_group(request.group_id)
@@ -440,7 +435,7 @@ class ConsumerGroups:
             )
         else:
             result = self.fence(group, [member], now_ms)
-        answer = ConsumerGroupHeartbeatResponse(
+        answer = p68.ConsumerGroupHeartbeatResponse(
             member_id=request.member_id,
             member_epoch=request.member_epoch,
         )
