@@ -55,7 +55,7 @@ def update_features(
     for update in request.feature_updates:
         try:
             if update.feature in named_twice:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "the feature is named more than once")
+                raise Refusal.invalid("the feature is named more than once")
             records += _update(state, update, proposed)
         except Refusal as refusal:
             return ControllerResult(
