@@ -137,7 +137,7 @@ async def test_bytes_go_on_and_come_back_as_they_are(
     for version in range(kind.MIN_VERSION, kind.MAX_VERSION + 1):
         body = memoryview(kind().to_bytes(version))
         client = ForwardedClient("::1", "c", version, correlation_id=-5)
-        pass_on = partial(quorum.channel.pass_on, kind(), "User:alice", client, body=body)
+        pass_on = partial(quorum.channel.forward, kind(), "User:alice", client, body=body)
         response, _ = await pass_on()
         assert controller.forwarded[-1] == ("User:alice", "::1", "c", version)
         assert controller.asked[-1] == kind()
@@ -158,7 +158,7 @@ async def test_bytes_of_a_version_that_the_controller_does_not_know_are_not_sent
     controller = await start()
     controller.served[ApiKey.CREATE_TOPICS] = (2, 5)
     quorum.elect(controller.address)
-    response, _ = await quorum.channel.pass_on(
+    response, _ = await quorum.channel.forward(
         topics(),
         "User:alice",
         CLIENT._replace(api_version=7),
