@@ -17,9 +17,8 @@ any released Apache Kafka serves.
 from __future__ import annotations
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.transaction.core.rules import InitProducerId, producer_fenced_error
-from moldau.broker.coordinator.transaction.core.state import InitProducerIdAnswer
-from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch
+from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
+from moldau.broker.coordinator.transaction.core.state import ProducerAnswer
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p22_init_producer_id as p22
@@ -30,9 +29,9 @@ from moldau.server.request import RequestContext
 def handle(
     services: BrokerServices, context: RequestContext, request: p22.InitProducerIdRequest
 ) -> None:
-    has_id = request.producer_id != NO_PRODUCER_ID
     refusal = _refusal(context, request)
-    if refusal is ErrorCode.NONE and has_id == (request.producer_epoch == NO_PRODUCER_EPOCH):
+    has_epoch = request.producer_epoch != NO_PRODUCER_EPOCH
+    if refusal is ErrorCode.NONE and has_epoch != (request.producer_id != NO_PRODUCER_ID):
         refusal = ErrorCode.INVALID_REQUEST
     if refusal is not ErrorCode.NONE:
         context.respond(_error(refusal))
@@ -42,7 +41,7 @@ def handle(
         context.hold_if_waiting()
         return
 
-    def answered(answer: InitProducerIdAnswer) -> None:
+    def answered(answer: ProducerAnswer) -> None:
         context.respond(
             p22.InitProducerIdResponse(
                 error_code=producer_fenced_error(answer.error, context.api_version, known_since=4),
@@ -53,20 +52,7 @@ def handle(
             )
         )
 
-    services.coordinators.transactions.init_producer_id(
-        InitProducerId(
-            transactional_id=request.transactional_id,
-            timeout_ms=request.transaction_timeout_ms,
-            expected=(
-                ProducerIdAndEpoch(request.producer_id, request.producer_epoch) if has_id else None
-            ),
-            enable_two_phase=request.enable2_pc,
-            keep_prepared=request.keep_prepared_txn,
-            principal=context.principal,
-        ),
-        context,
-        answered,
-    )
+    services.coordinators.transactions.init_producer_id(request, context, answered)
     context.hold_if_waiting()
 
 
