@@ -13,7 +13,6 @@ from typing import Final
 from moldau.broker.api.config_resources import (
     LOG_LEVELS,
     TO_PYTHON_LEVEL,
-    Problem,
     alter,
     known_loggers,
     listener_problem,
@@ -26,6 +25,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p44_incremental_alter_configs as p44
 from moldau.runtime.telemetry.logs import AUDIT, audit_kept
 from moldau.server.change_log import configuration_change
+from moldau.server.config_permissions import Problem
 from moldau.server.request import RequestContext
 
 SET: Final = 0
@@ -37,7 +37,7 @@ async def answer(
 ) -> p44.IncrementalAlterConfigsResponse:
     async def decide(resource: p44.AlterConfigsResource) -> Problem | None:
         kind, name = resource.resource_type, resource.resource_name
-        refused = refusal(services, context, Operation.ALTER_CONFIGS, kind, name)
+        refused = refusal(services, context, Operation.ALTER_CONFIGS, resource)
         if refused is None and kind == ConfigResourceType.BROKER_LOGGER:
             refused = _alter_loggers(resource.configs, validate_only=request.validate_only)
             if refused is None and not request.validate_only:
