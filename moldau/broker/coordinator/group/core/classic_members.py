@@ -37,10 +37,10 @@ from moldau.broker.coordinator.group.core.consumer_member import (
 from moldau.broker.coordinator.group.core.consumer_protocol import by_topic_id, write_assignment
 from moldau.broker.coordinator.group.core.context import (
     CONSUMER_PROTOCOL_TYPE,
-    MEMBER_TIMERS,
     ClientInfo,
     ConsumerTimer,
     Refusal,
+    ended_timers,
     group_write_error,
     refused,
 )
@@ -177,9 +177,7 @@ class ClassicMembers:
                     SetTimer(_key("sync", group, member.member_id), member.rebalance_timeout_ms),
                 ]
                 if update.replaced_id is not None and update.replaced_id != member.member_id:
-                    result.timers += [
-                        CancelTimer(_key(kind, group, update.replaced_id)) for kind in MEMBER_TIMERS
-                    ]
+                    result.timers += ended_timers(group.group_id, [update.replaced_id])
                 result.timers.append(CancelTimer(_key("rebalance", group, member.member_id)))
             return result
 

@@ -47,10 +47,10 @@ from moldau.broker.coordinator.group.core.consumer_member import (
 )
 from moldau.broker.coordinator.group.core.context import (
     GROUP_BYTES,
-    MEMBER_TIMERS,
     ClientInfo,
     ConsumerTimer,
     Refusal,
+    ended_timers,
     group_write_error,
     refused,
 )
@@ -84,6 +84,18 @@ def check_request(
     request: p68.ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]
 ) -> None:
     """Check what can be checked without knowing the group. Raises: Refusal."""
+    problem = _problem(request, api_version)
+    if problem is not None:
+        raise Refusal(ErrorCode.INVALID_REQUEST, problem)
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise Refusal(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"There is no assignor {request.server_assignor}; choose one of "
+            f"{', '.join(assignors)}.",
+        )
+
+
+def _problem(request: p68.ConsumerGroupHeartbeatRequest, api_version: int) -> str | None:
     epoch = request.member_epoch
     needs_id = api_version >= _CLIENT_CHOOSES_ID_VERSION or epoch > 0 or epoch == LEAVE_EPOCH
     for name, value, is_checked in (
@@ -93,38 +105,22 @@ def check_request(
         ("RackId", request.rack_id, True),
     ):
         if is_checked and value is not None and not value.strip():
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"{name} is empty.")
-    if epoch == JOIN_EPOCH:
-        _check_join(request)
-    elif epoch == STATIC_LEAVE_EPOCH:
-        if request.instance_id is None:
-            raise Refusal(
-                ErrorCode.INVALID_REQUEST,
-                "Only a static member can leave for a while: InstanceId is missing.",
-            )
-    elif epoch < STATIC_LEAVE_EPOCH:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"There is no member epoch {epoch}.")
-    if request.server_assignor is not None and request.server_assignor not in assignors:
-        raise Refusal(
-            ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"There is no assignor {request.server_assignor}; choose one of "
-            f"{', '.join(assignors)}.",
-        )
-
-
-def _check_join(request: p68.ConsumerGroupHeartbeatRequest) -> None:
+            return f"{name} is empty."
+    if epoch < STATIC_LEAVE_EPOCH:
+        return f"There is no member epoch {epoch}."
+    if epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
+        return "Only a static member can leave for a while: InstanceId is missing."
+    if epoch != JOIN_EPOCH:
+        return None
     if request.rebalance_timeout_ms == -1:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "Who joins has to name its RebalanceTimeoutMs.")
+        return "Who joins has to name its RebalanceTimeoutMs."
     if request.topic_partitions is None or request.topic_partitions:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
-            "Who joins owns nothing: TopicPartitions has to be an empty list.",
-        )
+        return "Who joins owns nothing: TopicPartitions has to be an empty list."
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
-            "Who joins has to subscribe: SubscribedTopicNames or SubscribedTopicRegex is missing.",
+        return (
+            "Who joins subscribes: SubscribedTopicNames or SubscribedTopicRegex is missing."
         )
+    return None
 
 
 def refused_heartbeat(refusal: Refusal) -> p68.ConsumerGroupHeartbeatResponse:
@@ -328,13 +324,14 @@ class ConsumerGroups:
     def _ended_timers(self, update: MemberUpdate) -> list[CancelTimer]:
         """Timers of the member whose place is taken, or of the classic protocol left behind."""
         group_id, member_id = update.group.group_id, update.new.member_id
-        ended = []
+        ended: list[CancelTimer] = []
         if update.replaced_id is not None:
-            ended += [ConsumerTimer(kind, group_id, update.replaced_id) for kind in MEMBER_TIMERS]
+            ended += ended_timers(group_id, [update.replaced_id])
         if update.old.uses_classic_protocol:
             self.classic_members.forget(group_id, [member_id, update.replaced_id or member_id])
-            ended += [ConsumerTimer(kind, group_id, member_id) for kind in ("join", "sync")]
-        return [CancelTimer(key) for key in ended]
+            for kind in ("join", "sync"):
+                ended.append(CancelTimer(ConsumerTimer(kind, group_id, member_id)))
+        return ended
 
     def _group_for(
         self, request: p68.ConsumerGroupHeartbeatRequest
@@ -578,11 +575,7 @@ class ConsumerGroups:
                 group_epoch_record(group.group_id, group.group_epoch + 1, metadata_hash)
             )
             self._context.count("consumer-group-rebalance", 1)
-            result.timers += [
-                CancelTimer(ConsumerTimer(kind, group.group_id, member.member_id))
-                for member in members
-                for kind in MEMBER_TIMERS
-            ]
+            result.timers += ended_timers(group.group_id, (each.member_id for each in members))
         self.classic_members.forget(group.group_id, [member.member_id for member in members])
         return result
 
