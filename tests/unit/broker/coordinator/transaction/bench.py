@@ -48,7 +48,7 @@ def init_request(
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
+        producer_epoch=producer.producer_epoch,
         enable2_pc=enable_two_phase,
         keep_prepared_txn=keep_prepared,
     )
