@@ -19,9 +19,9 @@ from moldau.broker.coordinator.internal_topics import creatable_topic
 from moldau.broker.lifecycle.cluster_view import (
     NO_OPERATIONS_ASKED,
     alive_brokers,
+    described_partitions,
     is_internal_topic,
     metadata_brokers,
-    metadata_topic,
 )
 from moldau.metadata.image import BrokerRegistration, MetadataImage
 from moldau.metadata.steps import each_once
@@ -184,8 +184,19 @@ class _View(NamedTuple):
     def describe(self, topic_name: str) -> p03.MetadataResponseTopic:
         """The entry of a topic that is there."""
         topic = self.image.topics.topics_by_name[topic_name]
-        operations = self._operations_on(topic_name)
-        return metadata_topic(topic, self.alive, self.context.listener_name, operations)
+        return p03.MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=is_internal_topic(topic.name),
+            partitions=described_partitions(
+                p03.MetadataResponsePartition,
+                topic,
+                sorted(topic.partitions),
+                self.alive,
+                self.context.listener_name,
+            ),
+            topic_authorized_operations=self._operations_on(topic_name),
+        )
 
     def _operations_on(self, topic_name: str) -> int:
         if not self.request.include_topic_authorized_operations:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from moldau.metadata.image import (
     BrokerRegistration,
@@ -14,12 +14,14 @@ from moldau.metadata.image import (
 from moldau.protocol.coordinator_records import INTERNAL_TOPICS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p03_metadata as p03
-from moldau.protocol.messages.p75_describe_topic_partitions import (
-    DescribeTopicPartitionsResponsePartition,
-)
+from moldau.protocol.messages import p75_describe_topic_partitions as p75
 
 NO_LEADER: Final = -1
 NO_OPERATIONS_ASKED: Final = -(2**31)
+
+PartitionT = TypeVar(
+    "PartitionT", p03.MetadataResponsePartition, p75.DescribeTopicPartitionsResponsePartition
+)
 
 
 def is_internal_topic(topic_name: str) -> bool:
@@ -68,58 +70,26 @@ def partition_state(
     return ErrorCode.NONE, partition.leader, offline_replicas
 
 
-def metadata_topic(
-    topic: TopicImage,
-    alive: Mapping[int, BrokerRegistration],
-    listener_name: str,
-    authorized_operations: int,
-) -> p03.MetadataResponseTopic:
-    partitions = []
-    for partition_index in sorted(topic.partitions):
-        registration = topic.partitions[partition_index]
-        error, leader_id, offline_replicas = partition_state(registration, alive, listener_name)
-        partitions.append(
-            p03.MetadataResponsePartition(
-                error_code=error,
-                partition_index=partition_index,
-                leader_id=leader_id,
-                leader_epoch=registration.leader_epoch,
-                replica_nodes=list(registration.replicas),
-                isr_nodes=list(registration.isr),
-                offline_replicas=offline_replicas,
-            )
-        )
-    return p03.MetadataResponseTopic(
-        error_code=ErrorCode.NONE,
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=is_internal_topic(topic.name),
-        partitions=partitions,
-        topic_authorized_operations=authorized_operations,
-    )
-
-
 def described_partitions(
+    entry: type[PartitionT],
     topic: TopicImage,
     partition_indexes: Iterable[int],
     alive: Mapping[int, BrokerRegistration],
     listener_name: str,
-) -> list[DescribeTopicPartitionsResponsePartition]:
-    """Partition entries of DescribeTopicPartitions (KIP-966), which add the eligible leaders."""
+) -> list[PartitionT]:
+    """Partition entries of Metadata, or of DescribeTopicPartitions but for the eligible leaders."""
     described = []
     for partition_index in partition_indexes:
         registration = topic.partitions[partition_index]
         error, leader_id, offline_replicas = partition_state(registration, alive, listener_name)
         described.append(
-            DescribeTopicPartitionsResponsePartition(
+            entry(
                 error_code=error,
                 partition_index=partition_index,
                 leader_id=leader_id,
                 leader_epoch=registration.leader_epoch,
                 replica_nodes=list(registration.replicas),
                 isr_nodes=list(registration.isr),
-                eligible_leader_replicas=list(registration.elr),
-                last_known_elr=list(registration.last_known_elr),
                 offline_replicas=offline_replicas,
             )
         )
