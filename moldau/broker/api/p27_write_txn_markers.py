@@ -28,7 +28,7 @@ def handle(
         context.authorized_cluster(Operation.CLUSTER_ACTION)
     ):
         context.exempt_from_request_quota()
-        yield from services.coordinators.marker_writer.write(request, context.respond)
+        yield from services.coordinators.write_markers(request, context.respond)
         return
     response = p27.WriteTxnMarkersResponse()
     for marker in request.markers:
