@@ -186,25 +186,25 @@ class PeriodicTasks:
     def __init__(self, state: ControllerState) -> None:
         self._state = state
         config = state.settings.node_config
-        self._rebalance_interval_ms = 1_000 * config.get_int(
-            "leader.imbalance.check.interval.seconds"
-        )
-        self._unclean_interval_ms = config.get_int("unclean.leader.election.interval.ms")
+        imbalance_ms = 1_000 * config.get_int("leader.imbalance.check.interval.seconds")
+        unclean_ms = config.get_int("unclean.leader.election.interval.ms")
+        self._passes = ((preferred_leaders_pass, imbalance_ms), (unclean_leaders_pass, unclean_ms))
         self._sweep_brokers: deque[int] = deque()
         self._sweep_partitions: deque[PartitionKey] = deque()
         self.stop()
 
     def stop(self) -> None:
         """Lead no more: nothing is due."""
-        self._rebalance_due_ms = self._unclean_due_ms = self._sweep_due_ms = _NEVER
+        self._passes_due_ms = [_NEVER, _NEVER]
+        self._sweep_due_ms = _NEVER
         self._sweep_brokers.clear()
         self._sweep_partitions.clear()
 
     def start(self, now_ms: float) -> None:
         """Begin to lead: the intervals begin, and what an earlier leader left half done is due."""
-        if self._state.settings.node_config.get_boolean("auto.leader.rebalance.enable"):
-            self._rebalance_due_ms = now_ms + self._rebalance_interval_ms
-        self._unclean_due_ms = now_ms + self._unclean_interval_ms
+        self._passes_due_ms = [now_ms + interval_ms for _, interval_ms in self._passes]
+        if not self._state.settings.node_config.get_boolean("auto.leader.rebalance.enable"):
+            self._passes_due_ms[0] = _NEVER
         self.sweep_all()
 
     def sweep_all(self) -> None:
@@ -221,7 +221,7 @@ class PeriodicTasks:
 
     def next_due_ms(self) -> float | None:
         """When `run_due` may have something to do; None when never."""
-        due_ms = min(self._rebalance_due_ms, self._unclean_due_ms, self._sweep_due_ms)
+        due_ms = min(*self._passes_due_ms, self._sweep_due_ms)
         return None if due_ms == _NEVER else due_ms
 
     def run_due(self, now_ms: float) -> list[VersionedRecord]:
@@ -230,16 +230,12 @@ class PeriodicTasks:
             step = self._sweep_turn()
             self._sweep_due_ms = _NEVER if step.is_last else now_ms + NEXT_TURN_DELAY_MS
             return step.records
-        if now_ms >= self._rebalance_due_ms:
-            step = preferred_leaders_pass(self._state)
-            delay_ms = self._rebalance_interval_ms if step.is_last else NEXT_TURN_DELAY_MS
-            self._rebalance_due_ms = now_ms + delay_ms
-            return step.records
-        if now_ms >= self._unclean_due_ms:
-            step = unclean_leaders_pass(self._state)
-            delay_ms = self._unclean_interval_ms if step.is_last else NEXT_TURN_DELAY_MS
-            self._unclean_due_ms = now_ms + delay_ms
-            return step.records
+        for index, (elect, interval_ms) in enumerate(self._passes):
+            if now_ms >= self._passes_due_ms[index]:
+                step = elect(self._state)
+                delay_ms = interval_ms if step.is_last else NEXT_TURN_DELAY_MS
+                self._passes_due_ms[index] = now_ms + delay_ms
+                return step.records
         return []
 
     def _sweep_turn(self) -> Step:
