@@ -237,18 +237,22 @@ class ControllerApis:
         work = self._work
         decision = None
         restrict: permitted_parts.Filter = getattr(permitted_parts, api.restricted_by)
-        quota = self._mutations.of(api.strict_since, context)
+        quota, now_ms = self._mutations.of(api.strict_since, context), self._mutations.now_ms
         async with self._order_of(context):
             allowed, merge = await work.in_slices(
                 restrict(request, context, self._controller.committed_image)
             )
             if allowed is not None:
-                decision = self._begin(allowed, context, quota.takes_permits)
+                decision = self._begin(
+                    allowed,
+                    context,
+                    unlimited if quota is None else lambda count: quota.take(count, now_ms()),
+                )
         response = None
         if allowed is not None and decision is not None:
             response = await self._decision(allowed, context, decision)
         merged = await work.in_slices(merge(response))
-        throttle_ms = quota.throttle_ms()
+        throttle_ms = 0 if quota is None else quota.throttle_ms(now_ms())
         if throttle_ms:
             merged.throttle_time_ms = throttle_ms  # type: ignore[attr-defined]  # all of these APIs
         return merged

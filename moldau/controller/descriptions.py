@@ -11,14 +11,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from moldau.config import NodeConfig
-from moldau.metadata.descriptions import (
-    DescribedEntries,
-    described_acls,
-    described_scram,
-    description,
-)
+from moldau.metadata.descriptions import DescribedEntries, described_acls, described_scram
 from moldau.metadata.features import CONTROLLER_REGISTRATION_LEVEL
-from moldau.metadata.image import ConfigResourceType, MetadataImage
+from moldau.metadata.image import MetadataImage
 from moldau.metadata.steps import Steps
 from moldau.protocol.access_control import Operation
 from moldau.protocol.api_keys import ApiKey
@@ -28,10 +23,8 @@ from moldau.protocol.messages import p32_describe_configs as p32
 from moldau.protocol.messages import p50_describe_user_scram_credentials as p50
 from moldau.protocol.messages import p60_describe_cluster as p60
 from moldau.protocol.schema import Message
-from moldau.protocol.types import topic_name_problem
-from moldau.server.config_permissions import config_permission
+from moldau.server.config_permissions import config_problem
 from moldau.server.request import Sender
-from moldau.text import short_name
 
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2
@@ -75,10 +68,14 @@ class ClusterDescriptions:
         self, request: p32.DescribeConfigsRequest, context: Sender
     ) -> Steps[Message]:
         image = self.image()
-        entries = DescribedEntries(request)
+        entries = DescribedEntries(request, self._config, image.configs)
         response = p32.DescribeConfigsResponse()
+        operation, node_id = Operation.DESCRIBE_CONFIGS, self._config.node_id
         for resource in request.resources:
-            response.results.append(self._describe_resource(image, entries, resource, context))
+            problem = config_problem(
+                context, operation, resource, image, node_id, has_loggers=False
+            )
+            response.results.append(entries.result(resource, problem))
             yield
         return response
 
@@ -122,51 +119,3 @@ class ClusterDescriptions:
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = context.authorized_cluster_operations()
         return response
-
-    def _describe_resource(
-        self,
-        image: MetadataImage,
-        entries: DescribedEntries,
-        resource: p32.DescribeConfigsResource,
-        context: Sender,
-    ) -> p32.DescribeConfigsResult:
-        resource_type, name = resource.resource_type, resource.resource_name
-        result = p32.DescribeConfigsResult(resource_type=resource_type, resource_name=name)
-        error = config_permission(context, Operation.DESCRIBE_CONFIGS, resource_type, name)
-        if error is not ErrorCode.NONE:
-            result.error_code, result.error_message = error, "not allowed"
-            return result
-        # An empty list means all keys, as null does.
-        keys = frozenset(resource.configuration_keys or ()) or None
-        shown = short_name(name)
-        if resource_type == ConfigResourceType.TOPIC:
-            illegal = topic_name_problem(name)
-            if illegal is not None:
-                result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
-                result.error_message = illegal
-                return result
-            if name not in image.topics.topics_by_name:
-                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                result.error_message = f"there is no topic {shown}"
-                return result
-        elif resource_type == ConfigResourceType.BROKER:
-            if name not in ("", str(self._config.node_id)):
-                result.error_code = ErrorCode.INVALID_REQUEST
-                result.error_message = (
-                    f"this node answers for {self._config.node_id}, not for {shown!r}"
-                )
-                return result
-        elif resource_type == ConfigResourceType.GROUP:
-            if not name:
-                result.error_code = ErrorCode.INVALID_REQUEST
-                result.error_message = "a group's name is empty"
-                return result
-        else:
-            result.error_code = ErrorCode.INVALID_REQUEST
-            result.error_message = (
-                f"resource type {resource_type} is not served by controllers; 2 (topic), "
-                "4 (broker) and 32 (group) are"
-            )
-            return result
-        entries.fill(result, *description(self._config, image.configs, resource_type, name, keys))
-        return result

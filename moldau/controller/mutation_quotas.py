@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from moldau.controller.core.result import TakesPermits, unlimited
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.configs import ClientQuotasImage
 from moldau.runtime.clock import Clock
@@ -23,27 +22,6 @@ from moldau.server.quotas.core.mutation_quota import MutationQuota, MutationQuot
 from moldau.server.request import Sender
 
 METRICS: Final = "kafka.server:type=ControllerMutation,name="
-
-
-class RequestQuota:
-    """The quota of one request: `takes_permits` is for the decision, `throttle_ms` for after it."""
-
-    __slots__ = ("_clock", "_quota")
-
-    def __init__(self, quota: MutationQuota | None, clock: Clock) -> None:
-        self._quota = quota
-        self._clock = clock
-
-    @property
-    def takes_permits(self) -> TakesPermits:
-        return unlimited if self._quota is None else self._take
-
-    def throttle_ms(self) -> int:
-        return 0 if self._quota is None else self._quota.throttle_ms(self._clock.monotonic_ms())
-
-    def _take(self, count: int) -> bool:
-        assert self._quota is not None, "a limit holds"
-        return self._quota.take(count, self._clock.monotonic_ms())
 
 
 class ControllerMutationQuotas:
@@ -65,32 +43,34 @@ class ControllerMutationQuotas:
     ) -> None:
         self._image = image
         self._clock = clock
+        self.now_ms = clock.monotonic_ms
         self._registry = registry
         self._quotas = MutationQuotas(sample_count=sample_count, window_ms=window_ms)
         self._seen = ClientQuotasImage()
         self._told: set[Who] = set()
 
-    def of(self, strict_since: int | None, sender: Sender) -> RequestQuota:
-        """The quota of one request of that sender; unlimited for APIs that change no partitions.
+    def of(self, strict_since: int | None, sender: Sender) -> MutationQuota | None:
+        """The quota of one request of that sender; None for no limit, and for APIs that change no
+        partitions.
 
         Args:
             strict_since: of the API's row. In older versions everything is done, and the client
                 pauses.
         """
         if strict_since is None:
-            return RequestQuota(None, self._clock)
+            return None
         self._follow()
         if not self._quotas.limits:
-            return RequestQuota(None, self._clock)
+            return None
         version = sender.api_version
         quota = self._quotas.of(
             user_of(sender.principal),
             sender.client_id or "",
             is_strict=version is None or version >= strict_since,
-            now_ms=self._clock.monotonic_ms(),
+            now_ms=self.now_ms(),
         )
         self._tell_metrics()
-        return RequestQuota(quota, self._clock)
+        return quota
 
     def _follow(self) -> None:
         """Take over what has changed in the image since the last request."""

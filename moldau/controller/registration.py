@@ -24,11 +24,8 @@ from moldau.metadata.features import (
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
+from moldau.protocol.messages import p70_controller_registration as p70
 from moldau.protocol.messages.p62_broker_registration import Feature
-from moldau.protocol.messages.p70_controller_registration import (
-    ControllerRegistrationRequest,
-    ControllerRegistrationResponse,
-)
 from moldau.protocol.schema import Message
 from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
@@ -57,7 +54,7 @@ class ControllerRegistrationManager:
 
     def __init__(
         self,
-        request: ControllerRegistrationRequest,
+        request: p70.ControllerRegistrationRequest,
         *,
         image: Callable[[], MetadataImage],
         leader: Callable[[], LeaderAddress | None],
@@ -157,7 +154,7 @@ class ControllerRegistrationManager:
             self._problem = ""
         return True
 
-    async def _send(self, leader: LeaderAddress) -> ControllerRegistrationResponse:
+    async def _send(self, leader: LeaderAddress) -> p70.ControllerRegistrationResponse:
         response: Message
         finalized = self._image().features.finalized_levels
         self._request.features = range_entries(Feature, advertised_features(finalized).items())
@@ -168,7 +165,7 @@ class ControllerRegistrationManager:
             )
         else:
             response = await self._link.send(leader, self._request, timeout_ms=REQUEST_TIMEOUT_MS)
-        assert isinstance(response, ControllerRegistrationResponse)
+        assert isinstance(response, p70.ControllerRegistrationResponse)
         return response
 
     def _failed(self, problem: str) -> bool:

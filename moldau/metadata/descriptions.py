@@ -161,12 +161,36 @@ TOO_MANY_ENTRIES: Final = (
 class DescribedEntries:
     """Makes the entries of one answer, resource by resource."""
 
-    __slots__ = ("_entries", "_entry_count", "_request")
-
-    def __init__(self, request: p32.DescribeConfigsRequest) -> None:
+    def __init__(
+        self,
+        request: p32.DescribeConfigsRequest,
+        config: NodeConfig,
+        configs: ConfigsImage,
+        loggers: Callable[[Collection[str] | None], Iterable[DescribedConfig]] | None = None,
+    ) -> None:
         self._request = request
+        self._config = config
+        self._configs = configs
+        self._loggers = loggers
         self._entries: dict[Hashable, list[p32.DescribeConfigsResourceResult]] = {}
         self._entry_count = 0
+
+    def result(
+        self, resource: p32.DescribeConfigsResource, problem: tuple[ErrorCode, str] | None
+    ) -> p32.DescribeConfigsResult:
+        """The entries of a resource, or what is wrong with it."""
+        kind, name = resource.resource_type, resource.resource_name
+        result = p32.DescribeConfigsResult(resource_type=kind, resource_name=name)
+        if problem is not None:
+            result.error_code, result.error_message = problem
+            return result
+        # An empty list means all keys, as null does.
+        keys = frozenset(resource.configuration_keys or ()) or None
+        if kind == ConfigResourceType.BROKER_LOGGER and self._loggers is not None:
+            self.fill(result, (kind, keys), partial(self._loggers, keys))
+        else:
+            self.fill(result, *description(self._config, self._configs, kind, name, keys))
+        return result
 
     def fill(
         self,

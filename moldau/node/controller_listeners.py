@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 class Binds(Protocol):
-    """What opens sockets: `controller.listener.ControllerListener`."""
+    """What opens sockets: the server."""
 
     async def start(self, listeners: Collection[ListenerSpec]) -> None:
         """Bind every one of them. Raises: OSError."""
 
-    async def add(self, listener: ListenerSpec) -> None:
+    async def add_listener(self, spec: ListenerSpec) -> None:
         """Bind one more. Raises: OSError."""
 
     def port(self, listener_name: str) -> int:
@@ -130,7 +130,7 @@ class ControllerListeners:
             while self._late or done is not self._values:
                 late, self._late = self._late, []
                 for spec in late:
-                    await self._binds.add(spec)
+                    await self._binds.add_listener(spec)
                     logger.info("listener %s is open: the ACLs are loaded", spec.name)
                 done = self._values
                 await self._changes.take(dynamic_listener_values(done))

@@ -26,7 +26,6 @@ from moldau.controller.controller import Controller, SnapshotPolicy
 from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.state import ControllerSettings
 from moldau.controller.descriptions import ClusterDescriptions
-from moldau.controller.listener import ControllerListener
 from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
@@ -61,6 +60,8 @@ from moldau.server.authorizer import Authorizer
 from moldau.server.change_log import ChangeLog
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
+from moldau.server.request_router import RequestRouter
+from moldau.server.server import Server
 from moldau.server.standard_authorizer import StandardAuthorizer
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, obj
 LeaderWatcher: TypeAlias = Callable[[LeaderAddress | None], None]
 
 ACTIVATION_TIMEOUT_S: Final = 60.0
+
+CLOSE_GRACE_MS: Final = 500.0
+"""How long a stop waits for answers on their way; waiting fetches are ended before."""
 
 MAX_RELAYED_BATCHES: Final = 1_000
 MAX_RELAYED_BYTES: Final = 64 * 1024 * 1024
@@ -207,7 +211,7 @@ class QuorumNode:
         self._on_fatal = on_fatal
         self._filesystem = OsFilesystem(thread_count=2)
         self._network = AsyncioNetwork()
-        self._limits = limits
+        self._limits = limits or ServerLimits()
         self.authorizer = authorizer or StandardAuthorizer.of(config)
         self._registry = registry
         self._watchdog: LoopWatchdog | None = None
@@ -220,7 +224,8 @@ class QuorumNode:
         self._controller: Controller | None = None
         self.own_controller: OwnController | None = None
         """For the broker of this process, once started; None without the role controller."""
-        self._listener: ControllerListener | None = None
+        self._server: Server | None = None
+        self._router: RequestRouter | None = None
         self._listeners: ControllerListeners | None = None
         self._registration: ControllerRegistrationManager | None = None
         self.told = ToldProblems()
@@ -305,19 +310,16 @@ class QuorumNode:
         return [(record, 0) for record in records] or feature_records(initial_feature_levels())
 
     async def _bind(self, clock: Clock) -> None:
-        listener = ControllerListener(
+        server = self._server = Server(
             clock=clock,
-            on_fault=self._on_fault,
-            authorizer=self.authorizer,
             network=self._network,
             limits=self._limits,
             offload=self._filesystem.offload,
             watchdog=self._watchdog,
         )
-        self._listener = listener
         self._listeners = ControllerListeners(
             self._config,
-            listener,
+            server,
             lambda endpoint: partial(self._listener_security, endpoint),
             self._on_fatal,
         )
@@ -375,12 +377,20 @@ class QuorumNode:
         self.own_controller = OwnController(
             config.node_id, self._thread, apis.answer, apis.committed_end_offset, self.authorizer
         )
-        assert self._listener is not None, "bound"
+        assert self._server is not None, "bound"
         assert self._listeners is not None, "bound"
         self._listeners.follow(lambda: controller.committed_image, lambda: log.high_watermark)
         controller.start()
         log.add_listener(self._listeners)  # behind the controller, which replays before
-        self._listener.open(apis)
+        self._router = RequestRouter(
+            apis.routes(),
+            clock=clock,
+            authorizer=self.authorizer,
+            on_fault=self._on_fault,
+            watchdog=self._watchdog,
+            decoded_max_bytes=self._limits.decoded_max_bytes,
+        )
+        self._server.open(self._router)  # what came early, and everything from now on
         self._start_registration(controller, log, apis, connector)
         if not log.is_leader:
             return
@@ -505,7 +515,7 @@ class QuorumNode:
             await asyncio.wait([self._starting])
             if self._starting.exception() is not None:
                 logger.warning("the start had been called off: %s", self._starting.exception())
-        if self._log is not None or self._listener is not None:
+        if self._log is not None or self._server is not None:
             await self._thread.run(self._stop())
         await self._thread.stop()
         self._filesystem.close()
@@ -513,11 +523,11 @@ class QuorumNode:
     async def _stop(self) -> None:
         if self._watchdog is not None:
             self._watchdog.stop()
-        # The listener ends last: the others fetch from this log until another leads.
+        # The server ends last: the others fetch from this log until another leads.
         registration, self._registration = self._registration, None
         controller, self._controller = self._controller, None
         log, self._log = self._log, None
-        listener, self._listener = self._listener, None
+        server, self._server = self._server, None
         if self._listeners is not None:
             await self._listeners.close()
         if registration is not None:
@@ -528,8 +538,10 @@ class QuorumNode:
             self._changes.close()
         if log is not None:
             await log.close()
-        if listener is not None:
-            await listener.close()
+        if self._router is not None:
+            await self._router.close(cancels=True)  # fetches may wait long
+        if server is not None:
+            await server.close(CLOSE_GRACE_MS)
 
 
 def leader_address(leadership: Leadership, listener_names: Sequence[str]) -> LeaderAddress | None:

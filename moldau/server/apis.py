@@ -65,6 +65,9 @@ FORWARDED: Final = "forwarding"
 TOKENS: Final = "delegation_tokens"
 """Forwarded, too, once it is clear that the client may ask about delegation tokens."""
 
+RULES: Final = "descriptions"
+"""Who may do what, and who may log in: from the broker's image."""
+
 QUORUM: Final = "the quorum"
 DESCRIBED: Final = "a description"
 BY_LISTENER: Final = "the listener itself"
@@ -265,7 +268,7 @@ APIS: Final[dict[ApiKey, Api]] = {
         budget=needs(on_transactions(Operation.WRITE, "transactional_id")),
     ),
     ApiKey.DESCRIBE_ACLS: Api(
-        1, 3, "p29_describe_acls", DESCRIPTIONS, controller=DESCRIBED, operation=Operation.DESCRIBE
+        1, 3, RULES, DESCRIPTIONS, controller=DESCRIBED, operation=Operation.DESCRIBE
     ),
     ApiKey.CREATE_ACLS: _forwarded(
         1, 3, "access_control.create_acls", Operation.ALTER, changed=entries_created
@@ -349,7 +352,7 @@ APIS: Final[dict[ApiKey, Api]] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(
         0,
         0,
-        "p50_describe_user_scram_credentials",
+        RULES,
         DESCRIPTIONS,
         needs(on_cluster(Operation.DESCRIBE)),
         DESCRIBED,

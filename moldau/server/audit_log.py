@@ -183,17 +183,17 @@ class DecisionLog:
         self._allowed.close()
 
 
-class AuthenticationLog:
+class AuthenticationLog(Lines):
     """Authentications that failed, whatever the listener speaks."""
 
-    __slots__ = ("_lines",)
+    __slots__ = ()
 
     def __init__(self, clock: Clock, max_lines: int = DEFAULT_MAX_LINES) -> None:
-        self._lines = Lines(AUTHENTICATION, logging.WARNING, clock, max_lines)
+        super().__init__(AUTHENTICATION, logging.WARNING, clock, max_lines)
 
     def failed(self, listener_name: str, host: str, reason: str) -> None:
         """Log a failure; `reason` may name the user, and holds no secret."""
-        if not self._lines.is_enabled:
+        if not self.is_enabled:
             return
 
         def event() -> Event:
@@ -208,20 +208,16 @@ class AuthenticationLog:
             }
             return Event("authentication failed", text, fields, is_counted=True)
 
-        self._lines.tell((listener_name, host, reason), (network_of(host),), event)
-
-    def close(self) -> None:
-        """Write the counts that are due."""
-        self._lines.close()
+        self.tell((listener_name, host, reason), (network_of(host),), event)
 
 
-class SharesLog:
+class SharesLog(Lines):
     """Principals and addresses that hold so much memory that they or others have to wait."""
 
-    __slots__ = ("_lines",)
+    __slots__ = ()
 
     def __init__(self, clock: Clock, max_lines: int = DEFAULT_MAX_LINES) -> None:
-        self._lines = Lines(logger, logging.WARNING, clock, max_lines)
+        super().__init__(logger, logging.WARNING, clock, max_lines)
 
     def took_too_much(self, share: Share, what_follows: str) -> None:
         """Log what the principal and the address of an account hold."""
@@ -248,11 +244,7 @@ class SharesLog:
             )
             return Event("more memory than a fair share", text, fields, is_counted=True)
 
-        self._lines.tell((budget.kind, principal, host, what_follows), (principal, host), event)
-
-    def close(self) -> None:
-        """Write the counts that are due."""
-        self._lines.close()
+        self.tell((budget.kind, principal, host, what_follows), (principal, host), event)
 
 
 def _who(sender: Names) -> str:

@@ -48,21 +48,21 @@ class Change(NamedTuple):
     parts: tuple[str, ...] = ()
 
 
-class ChangeLog:
+class ChangeLog(Lines):
     """The lines of one node, limited as those about refusals are.
 
     Args:
         max_lines: different lines in ten seconds, `moldau.audit.log.max.lines`.
     """
 
-    __slots__ = ("_lines",)
+    __slots__ = ()
 
     def __init__(self, clock: Clock, max_lines: int = DEFAULT_MAX_LINES) -> None:
-        self._lines = Lines(CHANGES, logging.INFO, clock, max_lines)
+        super().__init__(CHANGES, logging.INFO, clock, max_lines)
 
     def answered(self, sender: Sender, request: Message, changes: Iterator[Change]) -> Steps[None]:
         """Log what an answered request has changed, unless it was only to be validated."""
-        if self._lines.is_enabled and not getattr(request, "validate_only", False):
+        if self.is_enabled and not getattr(request, "validate_only", False):
             for change in changes:
                 self.changed(sender, change)
                 yield
@@ -70,11 +70,7 @@ class ChangeLog:
     def changed(self, sender: Sender, change: Change) -> None:
         """Log one change."""
         who = sender.principal, sender.client_host
-        self._lines.tell((who, change), who, partial(_event, sender, change))
-
-    def close(self) -> None:
-        """Write the counts that are due."""
-        self._lines.close()
+        self.tell((who, change), who, partial(_event, sender, change))
 
 
 def configuration_change(resource: Any) -> Change:

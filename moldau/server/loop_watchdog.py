@@ -7,12 +7,14 @@ comparison.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Final, TypeVar
 
 from moldau.protocol.api_keys import api_name
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.telemetry.metrics import Registry
+from moldau.server.quotas.request_time import Stopwatch, TimedWork
 from moldau.server.request import Request
 
 T = TypeVar("T")
@@ -80,7 +82,7 @@ class LoopWatchdog:
         self, request: Request, coroutine: Coroutine[object, None, T]
     ) -> Coroutine[object, None, T]:
         """The same coroutine, which works on a request, for a task: its steps are timed."""
-        return _TimedCoroutine(coroutine, self._clock, lambda ms: self.held_by(request, ms))
+        return TimedWork(coroutine, _StallWatch(self._clock, partial(self.held_by, request)))
 
     def _probe(self) -> None:
         late_ms = max(self._clock.monotonic_ms() - self._due_ms, 0.0)
@@ -100,39 +102,16 @@ class LoopWatchdog:
         self._registry.counter(name, request=request_name).add(amount)
 
 
-class _TimedCoroutine(Coroutine[object, None, T]):
-    """Tells of the steps of a coroutine that take longer than STALL_MS."""
+class _StallWatch(Stopwatch):
+    """Reports every step that takes longer than STALL_MS."""
 
-    __slots__ = ("_clock", "_coroutine", "_told")
+    __slots__ = ("_report",)
 
-    def __init__(
-        self, coroutine: Coroutine[object, None, T], clock: Clock, told: Callable[[float], None]
-    ) -> None:
-        self._coroutine = coroutine
-        self._clock = clock
-        self._told = told
+    def __init__(self, clock: Clock, report: Callable[[float], None]) -> None:
+        super().__init__(clock)
+        self._report = report
 
-    def send(self, value: None) -> object:
-        begun_ms = self._clock.monotonic_ms()
-        try:
-            return self._coroutine.send(value)
-        finally:
-            self._ended(begun_ms)
-
-    def throw(self, *error: Any) -> object:
-        begun_ms = self._clock.monotonic_ms()
-        try:
-            return self._coroutine.throw(*error)
-        finally:
-            self._ended(begun_ms)
-
-    def close(self) -> None:
-        self._coroutine.close()
-
-    def __await__(self) -> Generator[object, None, T]:
-        return self._coroutine.__await__()
-
-    def _ended(self, begun_ms: float) -> None:
-        elapsed_ms = self._clock.monotonic_ms() - begun_ms
+    def stop(self) -> None:
+        elapsed_ms = self.elapsed_ms()
         if elapsed_ms > STALL_MS:
-            self._told(elapsed_ms)
+            self._report(elapsed_ms)

@@ -14,11 +14,11 @@ from moldau.config import ConfigError, changes_listener
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.types import topic_name_problem
 from moldau.runtime.slices import LoopSlices
 from moldau.server.config_permissions import (
     STORES_NEED_ALTER,
-    config_permission,
+    Problem,
+    config_problem,
     may_change_stores,
 )
 from moldau.server.request import RequestContext
@@ -36,51 +36,15 @@ FROM_PYTHON_LEVEL: Final = {
     number: name for name, number in TO_PYTHON_LEVEL.items() if name != "TRACE"
 }
 
-
-Problem = tuple[ErrorCode, str]
 EntryT = TypeVar("EntryT")
-
-_REFUSALS: Final = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "not allowed on this topic",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "not allowed on this group",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "not allowed on the cluster",
-}
 
 
 def refusal(
-    services: BrokerServices,
-    context: RequestContext,
-    operation: Operation,
-    resource_type: int,
-    resource_name: str,
+    services: BrokerServices, context: RequestContext, operation: Operation, resource: Any
 ) -> Problem | None:
     """What is wrong with the resource, or why the client may not do this; None for nothing."""
-    error = config_permission(context, operation, resource_type, resource_name)
-    if error is not ErrorCode.NONE:
-        return error, _REFUSALS[error]
-    if resource_type == ConfigResourceType.TOPIC:
-        illegal = topic_name_problem(resource_name)
-        if illegal is not None:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION, illegal
-        if resource_name not in services.metadata.image.topics.topics_by_name:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource_name}"
-    elif resource_type == ConfigResourceType.GROUP:
-        if not resource_name:
-            return ErrorCode.INVALID_REQUEST, "a group's name must not be empty"
-    elif resource_type not in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER):
-        return (
-            ErrorCode.INVALID_REQUEST,
-            f"resource type {resource_type} is not served; 2 (topic), 4 (broker), "
-            "8 (broker logger) and 32 (group) are",
-        )
-    elif resource_name != str(services.broker_id) and (
-        resource_name or resource_type == ConfigResourceType.BROKER_LOGGER
-    ):
-        return (
-            ErrorCode.INVALID_REQUEST,
-            f"this broker answers for resource {services.broker_id}, not for {resource_name!r}",
-        )
-    return None
+    image = services.metadata.image
+    return config_problem(context, operation, resource, image, services.broker_id, has_loggers=True)
 
 
 async def alter(

@@ -13,12 +13,9 @@ from moldau.config.listeners import SecurityProtocol
 from moldau.protocol.delegation_tokens import NO_TIME, without_token
 from moldau.protocol.error_responses import fit_version
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p40_expire_delegation_token as p40
 from moldau.protocol.messages.p38_create_delegation_token import CreateDelegationTokenRequest
 from moldau.protocol.messages.p39_renew_delegation_token import RenewDelegationTokenResponse
-from moldau.protocol.messages.p40_expire_delegation_token import (
-    ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
-)
 from moldau.protocol.schema import AnyRequest, Message
 from moldau.server.request import RequestContext
 from moldau.server.server_connection import ANONYMOUS
@@ -34,8 +31,8 @@ async def answer(
         response = without_token(request, context.principal, error)
         fit_version(response, context.api_version)
         return response
-    if isinstance(request, ExpireDelegationTokenRequest):
-        return ExpireDelegationTokenResponse(error_code=error, expiry_timestamp_ms=NO_TIME)
+    if isinstance(request, p40.ExpireDelegationTokenRequest):
+        return p40.ExpireDelegationTokenResponse(error_code=error, expiry_timestamp_ms=NO_TIME)
     return RenewDelegationTokenResponse(error_code=error, expiry_timestamp_ms=NO_TIME)
 
 

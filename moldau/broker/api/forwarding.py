@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.controller_channel import (
     DEFAULT_TIMEOUT_MS,
-    AnswerT,
-    ControllerAnswer,
     ControllerUnavailable,
     ForwardedClient,
 )
@@ -58,11 +55,13 @@ async def answer(
     version, sent = context.api_version, context.request
     # Where requests have a quota of time, the response is decoded: it says the longer pause.
     body = sent.body if context.stopwatch is None else None
-    pass_on = partial(services.controller.pass_on, body=body)
     timeout_ms = getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS)
     client = _client(context)._replace(api_version=version)
     try:
-        return await _send(services, context, pass_on, request, client, timeout_ms)
+        response: Message | bytes = await _send(
+            services, context, request, client, timeout_ms, body
+        )
+        return response
     except ControllerUnavailable as problem:
         logger.warning("no answer from the controller: %s", problem)
         failed: partial[Message] = partial(
@@ -88,12 +87,13 @@ async def forward(
     Args:
         timeout_ms: what the client gave; a little is added for the way.
     """
-    send: Callable[..., Awaitable[ControllerAnswer[Response]]] = services.controller.forward
+    response: Response
     try:
-        return await _send(services, context, send, request, _client(context), timeout_ms)
+        response = await _send(services, context, request, _client(context), timeout_ms)
     except ControllerUnavailable as problem:
         logger.warning("no answer from the controller: %s", problem)
         return None
+    return response
 
 
 def _client(context: RequestContext) -> ForwardedClient:
@@ -109,16 +109,18 @@ def _client(context: RequestContext) -> ForwardedClient:
 async def _send(
     services: BrokerServices,
     context: RequestContext,
-    send: Callable[..., Awaitable[ControllerAnswer[AnswerT]]],
     request: AnyRequest,
     client: ForwardedClient,
     timeout_ms: int,
-) -> AnswerT:
+    body: memoryview | None = None,
+) -> Any:
     """The controller's response, once it is visible here. Raises: ControllerUnavailable."""
     loop = asyncio.get_running_loop()
     limit_ms = min(max(0, timeout_ms) + FORWARD_SLACK_MS, MAX_FORWARD_MS)
     deadline_s = loop.time() + limit_ms / 1000
-    response, end_offset = await send(request, context.principal, client, timeout_ms=limit_ms)
+    response, end_offset = await services.controller.forward(
+        request, context.principal, client, body=body, timeout_ms=limit_ms
+    )
     if APIS[ApiKey(request.API_KEY)].changes_metadata:
         until_s = min(deadline_s, loop.time() + VISIBLE_WAIT_MS / 1000)
         await _wait_visible(services, end_offset, until_s)

@@ -29,13 +29,7 @@ from moldau.broker.replica.leader_hints import WRONG_LEADER_ERRORS
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p00_produce import (
-    LeaderIdAndEpoch,
-    PartitionProduceResponse,
-    ProduceRequest,
-    TopicProduceData,
-    TopicProduceResponse,
-)
+from moldau.protocol.messages import p00_produce as p00
 from moldau.protocol.records import BATCH_HEADER_SIZE, Codec, unpack_header
 from moldau.protocol.records.header import CODEC_MASK, CURRENT_MAGIC
 from moldau.server.request import RequestContext
@@ -60,7 +54,7 @@ NO_PROBLEM: Final[Problem] = (ErrorCode.NONE, None)
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: ProduceRequest
+    services: BrokerServices, context: RequestContext, request: p00.ProduceRequest
 ) -> Iterator[None]:
     """Append every partition's batch, then answer when the acknowledgements are there."""
     manager = services.replica_manager
@@ -84,7 +78,7 @@ def handle(
             )
     rest = iter(sent)
     for topic in request.topic_data:
-        response = TopicProduceResponse(
+        response = p00.TopicProduceResponse(
             name=topic.name, topic_id=topic.topic_id, partition_responses=[]
         )
         operation.topics.append(response)
@@ -97,7 +91,7 @@ def handle(
     manager.complete_soon()
 
 
-def _read_headers(request: ProduceRequest) -> Generator[None, None, list[Sent]]:
+def _read_headers(request: p00.ProduceRequest) -> Generator[None, None, list[Sent]]:
     """Read each batch's header, once for its whole way through this broker; check nothing yet."""
     sent: list[Sent] = []
     for topic in request.topic_data:
@@ -123,7 +117,7 @@ def _transactional_producers(sent: list[Sent]) -> set[tuple[int, int]]:
 
 
 def _transaction_problem(
-    context: RequestContext, request: ProduceRequest, producers: set[tuple[int, int]]
+    context: RequestContext, request: p00.ProduceRequest, producers: set[tuple[int, int]]
 ) -> Problem:
     transactional_id = request.transactional_id
     if transactional_id is None or not context.authorized(
@@ -142,9 +136,9 @@ def _append_topic(
     manager: ReplicaManager,
     context: RequestContext,
     operation: ProduceOperation,
-    topic: TopicProduceData,
+    topic: p00.TopicProduceData,
     sent: Iterator[Sent],
-    response: TopicProduceResponse,
+    response: p00.TopicProduceResponse,
     problem: Problem,
     transaction: TransactionalProduce | None,
 ) -> Iterator[None]:
@@ -171,7 +165,7 @@ def _append_topic(
         is_first = False
         index = data.index
         batches = next(sent)
-        slot = PartitionProduceResponse(index=index, base_offset=NO_OFFSET)
+        slot = p00.PartitionProduceResponse(index=index, base_offset=NO_OFFSET)
         response.partition_responses.append(slot)
         if error is not ErrorCode.NONE:
             operation.fail(slot, error, message)
@@ -200,7 +194,7 @@ def _append_topic(
             found = ErrorCode.of(slot.error_code)
         if found in WRONG_LEADER_ERRORS and context.api_version >= FIRST_WITH_LEADER:
             hint = operation.hints.leader(name, index)
-            slot.current_leader = LeaderIdAndEpoch(
+            slot.current_leader = p00.LeaderIdAndEpoch(
                 leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
             )
 

@@ -18,13 +18,7 @@ from moldau.broker.replica.replica_manager import LedPartition, find_led
 from moldau.metadata.steps import repeated
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p02_list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
+from moldau.protocol.messages import p02_list_offsets as p02
 from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.slices import LoopSlices, completed
 from moldau.server.request import RequestContext
@@ -65,9 +59,9 @@ class Found(NamedTuple):
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse:
-    response = ListOffsetsResponse()
+    services: BrokerServices, context: RequestContext, request: p02.ListOffsetsRequest
+) -> p02.ListOffsetsResponse:
+    response = p02.ListOffsetsResponse()
     slices = LoopSlices(services.clock)
     twice = await completed(
         services.clock,
@@ -78,7 +72,7 @@ async def answer(
         ),
     )
     for topic in request.topics:
-        results: list[ListOffsetsPartitionResponse] = []
+        results: list[p02.ListOffsetsPartitionResponse] = []
         for asked in topic.partitions:
             if (topic.name, asked.partition_index) in twice:
                 found = Found(ErrorCode.INVALID_REQUEST)
@@ -87,15 +81,17 @@ async def answer(
             results.append(_result(context.api_version, asked.partition_index, found))
             if slices.is_over:
                 await slices.next()
-        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
+        response.topics.append(p02.ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return response
 
 
-def _result(api_version: int, partition_index: int, found: Found) -> ListOffsetsPartitionResponse:
+def _result(
+    api_version: int, partition_index: int, found: Found
+) -> p02.ListOffsetsPartitionResponse:
     error = found.error
     if error is ErrorCode.OFFSET_NOT_AVAILABLE and api_version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
         error = ErrorCode.LEADER_NOT_AVAILABLE
-    return ListOffsetsPartitionResponse(
+    return p02.ListOffsetsPartitionResponse(
         partition_index=partition_index,
         error_code=error,
         timestamp=found.timestamp_ms,
@@ -107,9 +103,9 @@ def _result(api_version: int, partition_index: int, found: Found) -> ListOffsets
 async def _look_up(
     services: BrokerServices,
     context: RequestContext,
-    request: ListOffsetsRequest,
+    request: p02.ListOffsetsRequest,
     topic: str,
-    asked: ListOffsetsPartition,
+    asked: p02.ListOffsetsPartition,
 ) -> Found:
     timestamp = asked.timestamp
     first_version = 0 if timestamp >= 0 else FIRST_VERSION_OF.get(timestamp)
@@ -135,7 +131,7 @@ async def _look_up(
 
 
 async def _search(
-    filesystem: Filesystem, led: LedPartition, request: ListOffsetsRequest, timestamp: int
+    filesystem: Filesystem, led: LedPartition, request: p02.ListOffsetsRequest, timestamp: int
 ) -> Found:
     partition, log = led
     core = partition.core

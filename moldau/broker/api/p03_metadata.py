@@ -19,20 +19,15 @@ from moldau.broker.coordinator.internal_topics import creatable_topic
 from moldau.broker.lifecycle.cluster_view import (
     NO_OPERATIONS_ASKED,
     alive_brokers,
+    described_partitions,
     is_internal_topic,
     metadata_brokers,
-    metadata_topic,
 )
 from moldau.metadata.image import BrokerRegistration, MetadataImage
 from moldau.metadata.steps import each_once
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p03_metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponseTopic,
-)
+from moldau.protocol.messages import p03_metadata as p03
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.types import ZERO_UUID, is_legal_topic_name
 from moldau.server.apis import FORWARDING
@@ -45,8 +40,8 @@ PARTITIONS_PER_TURN = 1_000
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: MetadataRequest
-) -> MetadataResponse:
+    services: BrokerServices, context: RequestContext, request: p03.MetadataRequest
+) -> p03.MetadataResponse:
     wanted = request.topics
     if context.api_version == 0 and not wanted:
         wanted = None
@@ -64,7 +59,7 @@ async def answer(
         if missing and services.node_config["auto.create.topics.enable"]:
             creation_errors = await _create_missing(services, context, missing)
             image = services.metadata.image
-    response = MetadataResponse(
+    response = p03.MetadataResponse(
         brokers=metadata_brokers(image, context.listener_name),
         cluster_id=services.cluster_id,
         controller_id=services.metadata.controller_id_for_clients(),
@@ -72,7 +67,7 @@ async def answer(
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = context.authorized_cluster_operations()
     view = _View(context, request, image, alive_brokers(image))
-    described: Iterator[MetadataResponseTopic]
+    described: Iterator[p03.MetadataResponseTopic]
     if wanted is None:
         described = (
             view.describe(name)
@@ -136,7 +131,7 @@ async def _create_missing(
     return errors
 
 
-def _without_repeats(wanted: list[MetadataRequestTopic]) -> Iterator[MetadataRequestTopic]:
+def _without_repeats(wanted: list[p03.MetadataRequestTopic]) -> Iterator[p03.MetadataRequestTopic]:
     seen: set[object] = set()
     for topic in wanted:
         identity = (topic.topic_id, topic.name)
@@ -147,19 +142,19 @@ def _without_repeats(wanted: list[MetadataRequestTopic]) -> Iterator[MetadataReq
 
 class _View(NamedTuple):
     context: RequestContext
-    request: MetadataRequest
+    request: p03.MetadataRequest
     image: MetadataImage
     alive: Mapping[int, BrokerRegistration]
 
     def describe_wanted(
-        self, wanted: MetadataRequestTopic, creation_errors: dict[str, ErrorCode]
-    ) -> MetadataResponseTopic:
+        self, wanted: p03.MetadataRequestTopic, creation_errors: dict[str, ErrorCode]
+    ) -> p03.MetadataResponseTopic:
         """The entry of a topic that was asked for, be there one or not."""
         context, image = self.context, self.image
         if wanted.topic_id != ZERO_UUID:
             known = image.topics.topics_by_id.get(wanted.topic_id)
             if known is None or not context.authorized_topic(Operation.DESCRIBE, known.name):
-                return MetadataResponseTopic(
+                return p03.MetadataResponseTopic(
                     error_code=ErrorCode.UNKNOWN_TOPIC_ID
                     if known is None
                     else ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -179,18 +174,29 @@ class _View(NamedTuple):
         operations = NO_OPERATIONS_ASKED
         if error != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             operations = self._operations_on(name)
-        return MetadataResponseTopic(
+        return p03.MetadataResponseTopic(
             error_code=error,
             name=name,
             is_internal=is_internal_topic(name),
             topic_authorized_operations=operations,
         )
 
-    def describe(self, topic_name: str) -> MetadataResponseTopic:
+    def describe(self, topic_name: str) -> p03.MetadataResponseTopic:
         """The entry of a topic that is there."""
         topic = self.image.topics.topics_by_name[topic_name]
-        operations = self._operations_on(topic_name)
-        return metadata_topic(topic, self.alive, self.context.listener_name, operations)
+        return p03.MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=is_internal_topic(topic.name),
+            partitions=described_partitions(
+                p03.MetadataResponsePartition,
+                topic,
+                sorted(topic.partitions),
+                self.alive,
+                self.context.listener_name,
+            ),
+            topic_authorized_operations=self._operations_on(topic_name),
+        )
 
     def _operations_on(self, topic_name: str) -> int:
         if not self.request.include_topic_authorized_operations:

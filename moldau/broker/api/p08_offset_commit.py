@@ -19,27 +19,21 @@ from moldau.broker.coordinator.group.core.offset_requests import prepare_commit
 from moldau.metadata.image import TopicImage, TopicsImage
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p08_offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
+from moldau.protocol.messages import p08_offset_commit as p08
 from moldau.server.request import RequestContext
 
 FIRST_TOPIC_ID_VERSION: Final = 10
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: OffsetCommitRequest
+    services: BrokerServices, context: RequestContext, request: p08.OffsetCommitRequest
 ) -> Iterator[None]:
     refusal = ErrorCode.NONE
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         refusal = ErrorCode.GROUP_AUTHORIZATION_FAILED
     image = services.metadata.image.topics
     merged = _Merged(context)
-    valid: list[OffsetCommitRequestTopic] = []
+    valid: list[p08.OffsetCommitRequestTopic] = []
     for topic in request.topics:
         error, found = (refusal, None) if refusal else _find(context, image, topic)
         refused = merged.entry(topic.name, topic.topic_id)
@@ -53,17 +47,17 @@ def handle(
                 partitions.append(asked)
             else:
                 refused.append(
-                    OffsetCommitResponsePartition(partition_index=index, error_code=told)
+                    p08.OffsetCommitResponsePartition(partition_index=index, error_code=told)
                 )
             yield
         if found is not None and partitions:
             valid.append(
-                OffsetCommitRequestTopic(
+                p08.OffsetCommitRequestTopic(
                     name=found.name, topic_id=found.topic_id, partitions=partitions
                 )
             )
     if not valid:
-        merged.respond(OffsetCommitResponse())
+        merged.respond(p08.OffsetCommitResponse())
         return
     request.topics = valid
     limits = services.coordinators.groups.commit_limits(request.group_id)
@@ -82,7 +76,7 @@ def handle(
 
 
 def _find(
-    context: RequestContext, image: TopicsImage, topic: OffsetCommitRequestTopic
+    context: RequestContext, image: TopicsImage, topic: p08.OffsetCommitRequestTopic
 ) -> tuple[ErrorCode, TopicImage | None]:
     if context.api_version >= FIRST_TOPIC_ID_VERSION:
         found = image.topics_by_id.get(topic.topic_id)
@@ -105,17 +99,17 @@ class _Merged:
     def __init__(self, context: RequestContext) -> None:
         self._context = context
         self._has_ids = context.api_version >= FIRST_TOPIC_ID_VERSION
-        self._topics: dict[str | UUID, OffsetCommitResponseTopic] = {}
+        self._topics: dict[str | UUID, p08.OffsetCommitResponseTopic] = {}
 
-    def entry(self, name: str, topic_id: UUID) -> list[OffsetCommitResponsePartition]:
+    def entry(self, name: str, topic_id: UUID) -> list[p08.OffsetCommitResponsePartition]:
         key = topic_id if self._has_ids else name
         topic = self._topics.get(key)
         if topic is None:
-            topic = OffsetCommitResponseTopic(name=name, topic_id=topic_id)
+            topic = p08.OffsetCommitResponseTopic(name=name, topic_id=topic_id)
             self._topics[key] = topic
         return topic.partitions
 
-    def respond(self, message: OffsetCommitResponse) -> None:
+    def respond(self, message: p08.OffsetCommitResponse) -> None:
         for topic in message.topics:
             self.entry(topic.name, topic.topic_id).extend(topic.partitions)
-        self._context.respond(OffsetCommitResponse(topics=list(self._topics.values())))
+        self._context.respond(p08.OffsetCommitResponse(topics=list(self._topics.values())))

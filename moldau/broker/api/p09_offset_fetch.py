@@ -20,16 +20,7 @@ from moldau.broker.coordinator.group.core.offset_requests import no_offset, refu
 from moldau.metadata.steps import Steps
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p09_offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
-)
+from moldau.protocol.messages import p09_offset_fetch as p09
 from moldau.server.request import RequestContext
 
 FIRST_TOP_LEVEL_ERROR_VERSION: Final = 2
@@ -38,14 +29,14 @@ FIRST_TOPIC_ID_VERSION: Final = 10
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: OffsetFetchRequest
+    services: BrokerServices, context: RequestContext, request: p09.OffsetFetchRequest
 ) -> Iterator[None]:
     version = context.api_version
     groups = request.groups if version >= FIRST_BATCHED_VERSION else [_one_group(request)]
 
-    def done(found: list[OffsetFetchResponseGroup]) -> None:
+    def done(found: list[p09.OffsetFetchResponseGroup]) -> None:
         if version >= FIRST_BATCHED_VERSION:
-            context.respond(OffsetFetchResponse(groups=found))
+            context.respond(p09.OffsetFetchResponse(groups=found))
         else:
             services.background.go_on(_respond_single(context, groups[0], found[0]))
 
@@ -56,18 +47,18 @@ def handle(
     context.hold_if_waiting()
 
 
-def _one_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+def _one_group(request: p09.OffsetFetchRequest) -> p09.OffsetFetchRequestGroup:
     topics = None
     if request.topics is not None:
         topics = [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            p09.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
             for topic in request.topics
         ]
-    return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    return p09.OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
 def _respond_single(
-    context: RequestContext, asked: OffsetFetchRequestGroup, group: OffsetFetchResponseGroup
+    context: RequestContext, asked: p09.OffsetFetchRequestGroup, group: p09.OffsetFetchResponseGroup
 ) -> Iterator[None]:
     """In the form of the versions that ask for one group."""
     topics = group.topics
@@ -76,13 +67,13 @@ def _respond_single(
         topics = []
         for refused in asked.topics or []:
             topics.append((yield from _refused_topic(refused, error)))
-    response = OffsetFetchResponse(error_code=group.error_code)
+    response = p09.OffsetFetchResponse(error_code=group.error_code)
     for topic in topics:
-        told = OffsetFetchResponseTopic(name=topic.name)
+        told = p09.OffsetFetchResponseTopic(name=topic.name)
         response.topics.append(told)
         for found in topic.partitions:
             told.partitions.append(
-                OffsetFetchResponsePartition(
+                p09.OffsetFetchResponsePartition(
                     partition_index=found.partition_index,
                     committed_offset=found.committed_offset,
                     committed_leader_epoch=found.committed_leader_epoch,
@@ -97,8 +88,8 @@ def _respond_single(
 def _ask(
     services: BrokerServices,
     context: RequestContext,
-    group: OffsetFetchRequestGroup,
-    collector: Collector[OffsetFetchResponseGroup],
+    group: p09.OffsetFetchRequestGroup,
+    collector: Collector[p09.OffsetFetchResponseGroup],
     *,
     require_stable: bool,
 ) -> Iterator[None]:
@@ -110,8 +101,8 @@ def _ask(
     if group.topics is None:
         part = collector.part(partial(_visible, services, context))
     else:
-        valid: list[OffsetFetchRequestTopics] = []
-        refused: list[OffsetFetchResponseTopics] = []
+        valid: list[p09.OffsetFetchRequestTopics] = []
+        refused: list[p09.OffsetFetchResponseTopics] = []
         for topic in group.topics:
             error = _name(services, context, topic)
             if error is ErrorCode.NONE:
@@ -120,7 +111,7 @@ def _ask(
                 refused.append((yield from _refused_topic(topic, error)))
             yield
         # What is not asked for stays in the request: to free it at once would take long.
-        asked = OffsetFetchRequestGroup(
+        asked = p09.OffsetFetchRequestGroup(
             group_id=group.group_id,
             member_id=group.member_id,
             member_epoch=group.member_epoch,
@@ -128,8 +119,10 @@ def _ask(
         )
         part = collector.part(partial(_with_refused, refused))
 
-    def answered(answer: OffsetFetchResponseGroup | Steps[OffsetFetchResponseGroup]) -> None:
-        if isinstance(answer, OffsetFetchResponseGroup):
+    def answered(
+        answer: p09.OffsetFetchResponseGroup | Steps[p09.OffsetFetchResponseGroup],
+    ) -> None:
+        if isinstance(answer, p09.OffsetFetchResponseGroup):
             part.respond(answer)
         else:  # of very many partitions
             services.background.go_on(_respond_in_steps(part, answer))
@@ -148,13 +141,13 @@ def _ask(
 
 
 def _respond_in_steps(
-    part: CallbackReply, steps: Steps[OffsetFetchResponseGroup]
+    part: CallbackReply, steps: Steps[p09.OffsetFetchResponseGroup]
 ) -> Iterator[None]:
     part.respond((yield from steps))
 
 
 def _name(
-    services: BrokerServices, context: RequestContext, topic: OffsetFetchRequestTopics
+    services: BrokerServices, context: RequestContext, topic: p09.OffsetFetchRequestTopics
 ) -> ErrorCode:
     """Give the topic its name if it only has an id; say why it may not be asked for."""
     if context.api_version >= FIRST_TOPIC_ID_VERSION:
@@ -168,9 +161,9 @@ def _name(
 
 
 def _refused_topic(
-    topic: OffsetFetchRequestTopics, error: ErrorCode
-) -> Steps[OffsetFetchResponseTopics]:
-    refused = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
+    topic: p09.OffsetFetchRequestTopics, error: ErrorCode
+) -> Steps[p09.OffsetFetchResponseTopics]:
+    refused = p09.OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
     for partition in topic.partition_indexes:
         refused.partitions.append(no_offset(partition, error))
         yield
@@ -178,8 +171,8 @@ def _refused_topic(
 
 
 def _with_refused(
-    refused: list[OffsetFetchResponseTopics], group: OffsetFetchResponseGroup
-) -> OffsetFetchResponseGroup:
+    refused: list[p09.OffsetFetchResponseTopics], group: p09.OffsetFetchResponseGroup
+) -> p09.OffsetFetchResponseGroup:
     """Add the topics that were refused here, unless the whole group is refused."""
     if not group.error_code:
         group.topics = [*group.topics, *refused]
@@ -187,8 +180,8 @@ def _with_refused(
 
 
 def _visible(
-    services: BrokerServices, context: RequestContext, group: OffsetFetchResponseGroup
-) -> OffsetFetchResponseGroup:
+    services: BrokerServices, context: RequestContext, group: p09.OffsetFetchResponseGroup
+) -> p09.OffsetFetchResponseGroup:
     """Leave out topics that the client may not see, and give the others their ids."""
     topics = []
     by_name = services.metadata.image.topics.topics_by_name

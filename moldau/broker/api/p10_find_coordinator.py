@@ -17,11 +17,7 @@ from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p10_find_coordinator import (
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
+from moldau.protocol.messages import p10_find_coordinator as p10
 from moldau.server.request import RequestContext
 
 FIRST_BATCHED_VERSION: Final = 4
@@ -51,7 +47,7 @@ KINDS: Final = {
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: FindCoordinatorRequest
+    services: BrokerServices, context: RequestContext, request: p10.FindCoordinatorRequest
 ) -> Iterator[None]:
     keys = request.coordinator_keys
     if context.api_version < FIRST_BATCHED_VERSION:
@@ -61,10 +57,10 @@ def handle(
         found.append(_coordinator(services, context, request.key_type, key))
         yield
     if context.api_version >= FIRST_BATCHED_VERSION:
-        context.respond(FindCoordinatorResponse(coordinators=found))
+        context.respond(p10.FindCoordinatorResponse(coordinators=found))
         return
     context.respond(
-        FindCoordinatorResponse(
+        p10.FindCoordinatorResponse(
             error_code=found[0].error_code,
             # Apache Kafka's word for a success, too.
             error_message=found[0].error_message or ErrorCode.NONE.name,
@@ -77,7 +73,7 @@ def handle(
 
 def _coordinator(
     services: BrokerServices, context: RequestContext, key_type: int, key: str
-) -> Coordinator:
+) -> p10.Coordinator:
     kind = KINDS.get(key_type)
     if kind is None or (key_type == SHARE and context.api_version < FIRST_SHARE_VERSION):
         message = f"key type {key_type} is unknown: 0 group, 1 transaction"
@@ -102,10 +98,10 @@ def _coordinator(
     if endpoint is None:
         message = f"the key's partition of {kind.topic} has no leader that can be reached"
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
-    return Coordinator(key=key, node_id=leader_id, host=endpoint.host, port=endpoint.port)
+    return p10.Coordinator(key=key, node_id=leader_id, host=endpoint.host, port=endpoint.port)
 
 
-def _refusal(key: str, error: ErrorCode, message: str) -> Coordinator:
-    return Coordinator(
+def _refusal(key: str, error: ErrorCode, message: str) -> p10.Coordinator:
+    return p10.Coordinator(
         key=key, node_id=NO_NODE, port=NO_NODE, error_code=error, error_message=message
     )

@@ -14,38 +14,33 @@ from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.result import Answerable, CallbackReply
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p13_leave_group import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-    MemberResponse,
-)
+from moldau.protocol.messages import p13_leave_group as p13
 from moldau.server.request import RequestContext
 
 FIRST_BATCHED_VERSION: Final = 3
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: LeaveGroupRequest
+    services: BrokerServices, context: RequestContext, request: p13.LeaveGroupRequest
 ) -> Iterator[None]:
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
-        context.respond(LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        context.respond(p13.LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return
     reply_to: Answerable = context
 
-    def respond_single(message: LeaveGroupResponse) -> None:
+    def respond_single(message: p13.LeaveGroupResponse) -> None:
         error = message.error_code
         if not error and message.members:
             error = message.members[0].error_code
-        context.respond(LeaveGroupResponse(error_code=error))
+        context.respond(p13.LeaveGroupResponse(error_code=error))
 
     if context.api_version < FIRST_BATCHED_VERSION:
-        request.members = [MemberIdentity(member_id=request.member_id, group_instance_id=None)]
+        request.members = [p13.MemberIdentity(member_id=request.member_id, group_instance_id=None)]
         reply_to = CallbackReply(respond_single)
-    answers: list[MemberResponse] = []
+    answers: list[p13.MemberResponse] = []
     for member in request.members:
         answers.append(
-            MemberResponse(
+            p13.MemberResponse(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
                 error_code=ErrorCode.UNKNOWN_MEMBER_ID,
@@ -58,7 +53,7 @@ def handle(
         lambda state, now_ms: state.protocol_of(request.group_id).leave_group(
             request, reply_to, now_ms, answers
         ),
-        lambda error: LeaveGroupResponse(error_code=error),
+        lambda error: p13.LeaveGroupResponse(error_code=error),
         passes_limit=True,
     )
     context.hold_if_waiting()

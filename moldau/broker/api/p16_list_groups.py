@@ -13,18 +13,14 @@ from moldau.broker.api.services import BrokerServices
 from moldau.metadata.steps import Steps
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p16_list_groups import (
-    ListedGroup,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
+from moldau.protocol.messages import p16_list_groups as p16
 from moldau.server.request import RequestContext
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: ListGroupsRequest
+    services: BrokerServices, context: RequestContext, request: p16.ListGroupsRequest
 ) -> Iterator[None]:
-    def done(error: ErrorCode, groups: list[ListedGroup]) -> None:
+    def done(error: ErrorCode, groups: list[p16.ListedGroup]) -> None:
         if not context.authorized_cluster(Operation.DESCRIBE, logs_denied=False):
             groups = [
                 group
@@ -33,7 +29,7 @@ def handle(
                     Operation.DESCRIBE, ResourceType.GROUP, group.group_id, logs_denied=False
                 )
             ]
-        context.respond(ListGroupsResponse(error_code=error, groups=groups))
+        context.respond(p16.ListGroupsResponse(error_code=error, groups=groups))
 
     states = yield from _lowered(request.states_filter)
     types = yield from _lowered(request.types_filter)

@@ -18,28 +18,23 @@ from moldau.broker.replica.delayed_delete_records import NO_LOW_WATERMARK, Delay
 from moldau.broker.replica.replica_manager import ReplicaManager, find_led
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p21_delete_records import (
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopicResult,
-)
+from moldau.protocol.messages import p21_delete_records as p21
 from moldau.server.request import RequestContext
 
 HIGH_WATERMARK = -1
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: DeleteRecordsRequest
+    services: BrokerServices, context: RequestContext, request: p21.DeleteRecordsRequest
 ) -> Iterator[None]:
     manager = services.replica_manager
-    response = DeleteRecordsResponse()
+    response = p21.DeleteRecordsResponse()
     operation = DelayedDeleteRecords(manager, context, response)
     for topic in request.topics:
-        result = DeleteRecordsTopicResult(name=topic.name)
+        result = p21.DeleteRecordsTopicResult(name=topic.name)
         response.topics.append(result)
         for asked in topic.partitions:
-            slot = DeleteRecordsPartitionResult(
+            slot = p21.DeleteRecordsPartitionResult(
                 partition_index=asked.partition_index, low_watermark=NO_LOW_WATERMARK
             )
             result.partitions.append(slot)
@@ -55,7 +50,7 @@ def _delete(
     operation: DelayedDeleteRecords,
     topic: str,
     before_offset: int,
-    slot: DeleteRecordsPartitionResult,
+    slot: p21.DeleteRecordsPartitionResult,
 ) -> ErrorCode:
     led = find_led(manager, context, Operation.DELETE, topic, slot.partition_index)
     if isinstance(led, ErrorCode):

@@ -17,25 +17,21 @@ any released Apache Kafka serves.
 from __future__ import annotations
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.transaction.core.rules import InitProducerId, producer_fenced_error
-from moldau.broker.coordinator.transaction.core.state import InitProducerIdAnswer
-from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch
+from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
+from moldau.broker.coordinator.transaction.core.state import ProducerAnswer
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p22_init_producer_id import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
+from moldau.protocol.messages import p22_init_producer_id as p22
 from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.server.request import RequestContext
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: InitProducerIdRequest
+    services: BrokerServices, context: RequestContext, request: p22.InitProducerIdRequest
 ) -> None:
-    has_id = request.producer_id != NO_PRODUCER_ID
     refusal = _refusal(context, request)
-    if refusal is ErrorCode.NONE and has_id == (request.producer_epoch == NO_PRODUCER_EPOCH):
+    has_epoch = request.producer_epoch != NO_PRODUCER_EPOCH
+    if refusal is ErrorCode.NONE and has_epoch != (request.producer_id != NO_PRODUCER_ID):
         refusal = ErrorCode.INVALID_REQUEST
     if refusal is not ErrorCode.NONE:
         context.respond(_error(refusal))
@@ -45,9 +41,9 @@ def handle(
         context.hold_if_waiting()
         return
 
-    def answered(answer: InitProducerIdAnswer) -> None:
+    def answered(answer: ProducerAnswer) -> None:
         context.respond(
-            InitProducerIdResponse(
+            p22.InitProducerIdResponse(
                 error_code=producer_fenced_error(answer.error, context.api_version, known_since=4),
                 producer_id=answer.producer.producer_id,
                 producer_epoch=answer.producer.producer_epoch,
@@ -56,24 +52,11 @@ def handle(
             )
         )
 
-    services.coordinators.transactions.init_producer_id(
-        InitProducerId(
-            transactional_id=request.transactional_id,
-            timeout_ms=request.transaction_timeout_ms,
-            expected=(
-                ProducerIdAndEpoch(request.producer_id, request.producer_epoch) if has_id else None
-            ),
-            enable_two_phase=request.enable2_pc,
-            keep_prepared=request.keep_prepared_txn,
-            principal=context.principal,
-        ),
-        context,
-        answered,
-    )
+    services.coordinators.transactions.init_producer_id(request, context, answered)
     context.hold_if_waiting()
 
 
-def _refusal(context: RequestContext, request: InitProducerIdRequest) -> ErrorCode:
+def _refusal(context: RequestContext, request: p22.InitProducerIdRequest) -> ErrorCode:
     """What keeps the request from the coordinator; NONE for nothing."""
     transactional_id = request.transactional_id
     if transactional_id is not None:
@@ -97,8 +80,8 @@ def _give(services: BrokerServices, context: RequestContext) -> None:
     if producer_id == NO_PRODUCER_ID:
         context.respond(_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
     else:
-        context.respond(InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
+        context.respond(p22.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
 
 
-def _error(error: ErrorCode) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER_EPOCH)
+def _error(error: ErrorCode) -> p22.InitProducerIdResponse:
+    return p22.InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER_EPOCH)

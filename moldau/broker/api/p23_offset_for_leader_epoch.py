@@ -13,27 +13,22 @@ from moldau.broker.api.services import BrokerServices
 from moldau.broker.replica.replica_manager import find_led
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p23_offset_for_leader_epoch import (
-    EpochEndOffset,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderTopicResult,
-)
+from moldau.protocol.messages import p23_offset_for_leader_epoch as p23
 from moldau.server.request import RequestContext
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: OffsetForLeaderEpochRequest
+    services: BrokerServices, context: RequestContext, request: p23.OffsetForLeaderEpochRequest
 ) -> Iterator[None]:
     operation: Operation | None = Operation.DESCRIBE
     if context.authorized_cluster(Operation.CLUSTER_ACTION, logs_denied=False):
         operation = None
-    response = OffsetForLeaderEpochResponse()
+    response = p23.OffsetForLeaderEpochResponse()
     for topic in request.topics:
-        result = OffsetForLeaderTopicResult(topic=topic.topic)
+        result = p23.OffsetForLeaderTopicResult(topic=topic.topic)
         response.topics.append(result)
         for asked in topic.partitions:
-            told = EpochEndOffset(partition=asked.partition)
+            told = p23.EpochEndOffset(partition=asked.partition)
             result.partitions.append(told)
             led = find_led(
                 services.replica_manager,

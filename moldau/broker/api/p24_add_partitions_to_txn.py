@@ -21,14 +21,7 @@ from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p24_add_partitions_to_txn import (
-    AddPartitionsToTxnPartitionResult,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTopicResult,
-)
+from moldau.protocol.messages import p24_add_partitions_to_txn as p24
 from moldau.protocol.types import TopicPartition
 from moldau.server.request import RequestContext
 
@@ -38,20 +31,20 @@ Errors = Mapping[TopicPartition, ErrorCode]
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: AddPartitionsToTxnRequest
+    services: BrokerServices, context: RequestContext, request: p24.AddPartitionsToTxnRequest
 ) -> Iterator[None]:
     if context.api_version < FIRST_BROKER_VERSION:
         yield from _handle_client(services, context, request)
         return
     if not context.authorized_cluster(Operation.CLUSTER_ACTION):
         context.respond(
-            AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            p24.AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         )
         return
     context.request.release_body()
 
-    def done(results: list[AddPartitionsToTxnResult]) -> None:
-        context.respond(AddPartitionsToTxnResponse(results_by_transaction=results))
+    def done(results: list[p24.AddPartitionsToTxnResult]) -> None:
+        context.respond(p24.AddPartitionsToTxnResponse(results_by_transaction=results))
 
     collector = Collector(done)
     for transaction in request.transactions:
@@ -77,13 +70,13 @@ def handle(
 
 
 def _handle_client(
-    services: BrokerServices, context: RequestContext, request: AddPartitionsToTxnRequest
+    services: BrokerServices, context: RequestContext, request: p24.AddPartitionsToTxnRequest
 ) -> Iterator[None]:
     transactional_id = request.v3_and_below_transactional_id
     partitions = yield from _partitions(request.v3_and_below_topics)
 
-    def respond(results: list[AddPartitionsToTxnTopicResult]) -> None:
-        context.respond(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
+    def respond(results: list[p24.AddPartitionsToTxnTopicResult]) -> None:
+        context.respond(p24.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
     def answered(errors: Errors) -> None:
         told = {
@@ -112,7 +105,7 @@ def _handle_client(
     context.hold_if_waiting()
 
 
-def _partitions(topics: list[AddPartitionsToTxnTopic]) -> Steps[list[TopicPartition]]:
+def _partitions(topics: list[p24.AddPartitionsToTxnTopic]) -> Steps[list[TopicPartition]]:
     """Each once, in the order of the request."""
     found: dict[TopicPartition, None] = {}
     for topic in topics:
@@ -153,20 +146,20 @@ def _refused(
 
 
 def _result(
-    transactional_id: str, results: list[AddPartitionsToTxnTopicResult]
-) -> AddPartitionsToTxnResult:
-    return AddPartitionsToTxnResult(transactional_id=transactional_id, topic_results=results)
+    transactional_id: str, results: list[p24.AddPartitionsToTxnTopicResult]
+) -> p24.AddPartitionsToTxnResult:
+    return p24.AddPartitionsToTxnResult(transactional_id=transactional_id, topic_results=results)
 
 
-def _results(errors: Errors) -> Steps[list[AddPartitionsToTxnTopicResult]]:
-    by_topic: dict[str, AddPartitionsToTxnTopicResult] = {}
+def _results(errors: Errors) -> Steps[list[p24.AddPartitionsToTxnTopicResult]]:
+    by_topic: dict[str, p24.AddPartitionsToTxnTopicResult] = {}
     for partition, error in errors.items():
         topic = by_topic.get(partition.topic)
         if topic is None:
-            topic = AddPartitionsToTxnTopicResult(name=partition.topic)
+            topic = p24.AddPartitionsToTxnTopicResult(name=partition.topic)
             by_topic[partition.topic] = topic
         topic.results_by_partition.append(
-            AddPartitionsToTxnPartitionResult(
+            p24.AddPartitionsToTxnPartitionResult(
                 partition_index=partition.partition, partition_error_code=error
             )
         )

@@ -13,16 +13,13 @@ from moldau.broker.coordinator.transaction.core.rules import producer_fenced_err
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p25_add_offsets_to_txn import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-)
+from moldau.protocol.messages import p25_add_offsets_to_txn as p25
 from moldau.protocol.types import TopicPartition
 from moldau.server.request import RequestContext
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: AddOffsetsToTxnRequest
+    services: BrokerServices, context: RequestContext, request: p25.AddOffsetsToTxnRequest
 ) -> None:
     error = ErrorCode.NONE
     if not context.authorized(
@@ -32,14 +29,14 @@ def handle(
     elif not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         error = ErrorCode.GROUP_AUTHORIZATION_FAILED
     if error is not ErrorCode.NONE:
-        context.respond(AddOffsetsToTxnResponse(error_code=error))
+        context.respond(p25.AddOffsetsToTxnResponse(error_code=error))
         return
     index = services.coordinators.groups.partition_to_be(request.group_id)
     partition = TopicPartition(CONSUMER_OFFSETS.topic, index)
 
     def answered(errors: dict[TopicPartition, ErrorCode]) -> None:
         told = producer_fenced_error(errors[partition], context.api_version, known_since=2)
-        context.respond(AddOffsetsToTxnResponse(error_code=told))
+        context.respond(p25.AddOffsetsToTxnResponse(error_code=told))
 
     services.coordinators.transactions.add_partitions(
         request.transactional_id,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.result import CallbackReply
 from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
-from moldau.broker.coordinator.transaction.core.state import EndTransactionAnswer
+from moldau.broker.coordinator.transaction.core.state import ProducerAnswer
 from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
     ProducerIdAndEpoch,
@@ -34,7 +34,7 @@ def handle(services: BrokerServices, context: RequestContext, request: EndTxnReq
         context.respond(EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
         return
 
-    def answered(answer: EndTransactionAnswer) -> None:
+    def answered(answer: ProducerAnswer) -> None:
         context.respond(
             EndTxnResponse(
                 error_code=producer_fenced_error(answer.error, version, known_since=2),
@@ -55,6 +55,6 @@ def handle(services: BrokerServices, context: RequestContext, request: EndTxnReq
             is_commit=request.committed,
             client_version=EPOCH_BUMP_VERSION if version >= FIRST_VERSION_WITH_EPOCH_BUMP else 0,
         ),
-        EndTransactionAnswer,
+        ProducerAnswer,
     )
     context.hold_if_waiting()

@@ -17,37 +17,31 @@ from collections.abc import Iterator
 from moldau.broker.api.services import BrokerServices
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p27_write_txn_markers import (
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+from moldau.protocol.messages import p27_write_txn_markers as p27
 from moldau.server.request import RequestContext
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: WriteTxnMarkersRequest
+    services: BrokerServices, context: RequestContext, request: p27.WriteTxnMarkersRequest
 ) -> Iterator[None]:
     if context.authorized_cluster(Operation.ALTER, logs_denied=False) or (
         context.authorized_cluster(Operation.CLUSTER_ACTION)
     ):
         context.exempt_from_request_quota()
-        yield from services.coordinators.marker_writer.write(request, context.respond)
+        yield from services.coordinators.write_markers(request, context.respond)
         return
-    response = WriteTxnMarkersResponse()
+    response = p27.WriteTxnMarkersResponse()
     for marker in request.markers:
-        refused = WritableTxnMarkerResult(producer_id=marker.producer_id)
+        refused = p27.WritableTxnMarkerResult(producer_id=marker.producer_id)
         response.markers.append(refused)
         for topic in marker.topics:
-            partitions: list[WritableTxnMarkerPartitionResult] = []
+            partitions: list[p27.WritableTxnMarkerPartitionResult] = []
             refused.topics.append(
-                WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions)
+                p27.WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions)
             )
             for index in topic.partition_indexes:
                 partitions.append(
-                    WritableTxnMarkerPartitionResult(
+                    p27.WritableTxnMarkerPartitionResult(
                         partition_index=index, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
                     )
                 )

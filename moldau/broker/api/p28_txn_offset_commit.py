@@ -30,13 +30,7 @@ from moldau.broker.replica.verification_guards import NO_SEQUENCE, VerificationG
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p28_txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
+from moldau.protocol.messages import p28_txn_offset_commit as p28
 from moldau.protocol.types import TopicPartition
 from moldau.server.request import RequestContext
 
@@ -52,7 +46,7 @@ _AS_COORDINATOR: Final = {
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: TxnOffsetCommitRequest
+    services: BrokerServices, context: RequestContext, request: p28.TxnOffsetCommitRequest
 ) -> Iterator[None]:
     support = Support.of(context.api_version, abortable_since=4, adds_since=5)
     commit = _Commit(services, context, request, support)
@@ -80,10 +74,10 @@ class _Commit:
 
     _services: BrokerServices
     _context: RequestContext
-    _request: TxnOffsetCommitRequest
+    _request: p28.TxnOffsetCommitRequest
     _support: Support
-    _unknown: dict[str, TxnOffsetCommitResponseTopic] = field(default_factory=dict)
-    _prepared: PreparedCommit[TxnOffsetCommitResponse] = field(init=False)
+    _unknown: dict[str, p28.TxnOffsetCommitResponseTopic] = field(default_factory=dict)
+    _prepared: PreparedCommit[p28.TxnOffsetCommitResponse] = field(init=False)
 
     def set_aside_unknown(self) -> Iterator[None]:
         """Set aside what does not exist or may not be read; a step for each partition."""
@@ -102,14 +96,16 @@ class _Commit:
                         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     unknown = self._unknown.get(topic.name)
                     if unknown is None:
-                        unknown = TxnOffsetCommitResponseTopic(name=topic.name)
+                        unknown = p28.TxnOffsetCommitResponseTopic(name=topic.name)
                         self._unknown[topic.name] = unknown
                     unknown.partitions.append(
-                        TxnOffsetCommitResponsePartition(partition_index=index, error_code=error)
+                        p28.TxnOffsetCommitResponsePartition(
+                            partition_index=index, error_code=error
+                        )
                     )
                 yield
             if found:
-                topics.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=found))
+                topics.append(p28.TxnOffsetCommitRequestTopic(name=topic.name, partitions=found))
         self._request.topics = topics
 
     def prepare(self) -> Iterator[None]:
@@ -123,7 +119,7 @@ class _Commit:
     def begin(self) -> None:
         request = self._request
         if not request.topics:
-            self._answer(TxnOffsetCommitResponse())
+            self._answer(p28.TxnOffsetCommitResponse())
             return
         if not request.group_id:
             self.refuse(ErrorCode.INVALID_GROUP_ID)
@@ -197,7 +193,7 @@ class _Commit:
         error = _AS_COORDINATOR.get(error, error)
         self._answer(self._prepared.refused(error))
 
-    def _answer(self, response: TxnOffsetCommitResponse) -> None:
+    def _answer(self, response: p28.TxnOffsetCommitResponse) -> None:
         topics = {topic.name: topic for topic in response.topics}
         for name, unknown in self._unknown.items():
             topic = topics.get(name)

@@ -7,37 +7,34 @@ IncrementalAlterConfigs.
 
 from __future__ import annotations
 
-from moldau.broker.api.config_resources import Problem, alter, listener_problem, refusal
+from moldau.broker.api.config_resources import alter, listener_problem, refusal
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p33_alter_configs import (
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    AlterConfigsResponse,
-)
+from moldau.protocol.messages import p33_alter_configs as p33
 from moldau.protocol.messages.p44_incremental_alter_configs import AlterConfigsResourceResponse
+from moldau.server.config_permissions import Problem
 from moldau.server.request import RequestContext
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: AlterConfigsRequest
-) -> AlterConfigsResponse:
-    async def decide(resource: AlterConfigsResource) -> Problem | None:
-        kind, name = resource.resource_type, resource.resource_name
+    services: BrokerServices, context: RequestContext, request: p33.AlterConfigsRequest
+) -> p33.AlterConfigsResponse:
+    async def decide(resource: p33.AlterConfigsResource) -> Problem | None:
+        kind = resource.resource_type
         if kind == ConfigResourceType.BROKER_LOGGER:
             return (
                 ErrorCode.INVALID_REQUEST,
                 "levels of loggers are changed with IncrementalAlterConfigs",
             )
-        refused = refusal(services, context, Operation.ALTER_CONFIGS, kind, name)
+        refused = refusal(services, context, Operation.ALTER_CONFIGS, resource)
         if refused is None and kind == ConfigResourceType.BROKER:
             wanted = {each.name: each.value or "" for each in resource.configs}
             return await listener_problem(services, context, resource, wanted)
         return refused
 
-    return AlterConfigsResponse(
+    return p33.AlterConfigsResponse(
         responses=await alter(
             services,
             context,

@@ -18,26 +18,22 @@ from moldau.metadata.token_secrets import TokenSecrets
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.error_responses import fit_version
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p41_describe_delegation_token as p41
 from moldau.protocol.messages.p38_create_delegation_token import TokenPrincipal
-from moldau.protocol.messages.p41_describe_delegation_token import (
-    DescribedDelegationToken,
-    DescribeDelegationTokenRequest,
-    DescribeDelegationTokenResponse,
-)
 from moldau.runtime.slices import completed
 from moldau.server.request import RequestContext, Sender
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: DescribeDelegationTokenRequest
-) -> DescribeDelegationTokenResponse:
+    services: BrokerServices, context: RequestContext, request: p41.DescribeDelegationTokenRequest
+) -> p41.DescribeDelegationTokenResponse:
     error = ErrorCode.NONE
     if not may_ask(services, context):
         error = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     elif not services.token_secrets.is_enabled:
         error = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     if error is not ErrorCode.NONE:
-        return DescribeDelegationTokenResponse(error_code=error)
+        return p41.DescribeDelegationTokenResponse(error_code=error)
     tokens = services.metadata.image.delegation_tokens.tokens_by_id
     steps = described_tokens(tokens, services.token_secrets, context, request)
     response = await completed(services.clock, steps)
@@ -49,10 +45,10 @@ def described_tokens(
     tokens: Mapping[str, DelegationToken],
     secrets: TokenSecrets,
     sender: Sender,
-    request: DescribeDelegationTokenRequest,
-) -> Steps[DescribeDelegationTokenResponse]:
+    request: p41.DescribeDelegationTokenRequest,
+) -> Steps[p41.DescribeDelegationTokenResponse]:
     """Of all tokens, or of those that the named principals own, have asked for or may renew."""
-    response = DescribeDelegationTokenResponse()
+    response = p41.DescribeDelegationTokenResponse()
     named = None
     if request.owners is not None:
         named = {f"{each.principal_type}:{each.principal_name}" for each in request.owners}
@@ -75,10 +71,10 @@ def _may_see(sender: Sender, token_id: str, token: DelegationToken) -> bool:
     ) or sender.authorized(Operation.DESCRIBE_TOKENS, ResourceType.USER, token.owner)
 
 
-def _described(token_id: str, token: DelegationToken, hmac: bytes) -> DescribedDelegationToken:
+def _described(token_id: str, token: DelegationToken, hmac: bytes) -> p41.DescribedDelegationToken:
     kind, _, name = token.owner.partition(":")
     requester_kind, _, requester_name = token.requester.partition(":")
-    return DescribedDelegationToken(
+    return p41.DescribedDelegationToken(
         principal_type=kind,
         principal_name=name,
         token_requester_principal_type=requester_kind,

@@ -14,19 +14,15 @@ from moldau.broker.coordinator.core.result import Collector
 from moldau.metadata.steps import each_once
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p42_delete_groups import (
-    DeletableGroupResult,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-)
+from moldau.protocol.messages import p42_delete_groups as p42
 from moldau.server.request import RequestContext
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: DeleteGroupsRequest
+    services: BrokerServices, context: RequestContext, request: p42.DeleteGroupsRequest
 ) -> Iterator[None]:
-    def done(results: list[DeletableGroupResult]) -> None:
-        context.respond(DeleteGroupsResponse(results=results))
+    def done(results: list[p42.DeletableGroupResult]) -> None:
+        context.respond(p42.DeleteGroupsResponse(results=results))
 
     collector = Collector(done)
     for group_id in each_once(request.groups_names):
@@ -40,5 +36,5 @@ def handle(
     context.hold_if_waiting()
 
 
-def _result(group_id: str, error: ErrorCode) -> DeletableGroupResult:
-    return DeletableGroupResult(group_id=group_id, error_code=error)
+def _result(group_id: str, error: ErrorCode) -> p42.DeletableGroupResult:
+    return p42.DeletableGroupResult(group_id=group_id, error_code=error)

@@ -13,7 +13,6 @@ from typing import Final
 from moldau.broker.api.config_resources import (
     LOG_LEVELS,
     TO_PYTHON_LEVEL,
-    Problem,
     alter,
     known_loggers,
     listener_problem,
@@ -23,15 +22,10 @@ from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p44_incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    AlterConfigsResourceResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from moldau.protocol.messages import p44_incremental_alter_configs as p44
 from moldau.runtime.telemetry.logs import AUDIT, audit_kept
 from moldau.server.change_log import configuration_change
+from moldau.server.config_permissions import Problem
 from moldau.server.request import RequestContext
 
 SET: Final = 0
@@ -39,11 +33,11 @@ DELETE: Final = 1
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: IncrementalAlterConfigsRequest
-) -> IncrementalAlterConfigsResponse:
-    async def decide(resource: AlterConfigsResource) -> Problem | None:
+    services: BrokerServices, context: RequestContext, request: p44.IncrementalAlterConfigsRequest
+) -> p44.IncrementalAlterConfigsResponse:
+    async def decide(resource: p44.AlterConfigsResource) -> Problem | None:
         kind, name = resource.resource_type, resource.resource_name
-        refused = refusal(services, context, Operation.ALTER_CONFIGS, kind, name)
+        refused = refusal(services, context, Operation.ALTER_CONFIGS, resource)
         if refused is None and kind == ConfigResourceType.BROKER_LOGGER:
             refused = _alter_loggers(resource.configs, validate_only=request.validate_only)
             if refused is None and not request.validate_only:
@@ -59,19 +53,19 @@ async def answer(
             return await listener_problem(services, context, resource, wanted)
         return refused
 
-    return IncrementalAlterConfigsResponse(
+    return p44.IncrementalAlterConfigsResponse(
         responses=await alter(
             services,
             context,
             request,
-            AlterConfigsResourceResponse,
+            p44.AlterConfigsResourceResponse,
             decide,
             tells_repeated_once=False,
         )
     )
 
 
-def _alter_loggers(configs: list[AlterableConfig], *, validate_only: bool) -> Problem | None:
+def _alter_loggers(configs: list[p44.AlterableConfig], *, validate_only: bool) -> Problem | None:
     loggers = set(known_loggers())
     for config in configs:
         if config.name not in loggers:
@@ -94,7 +88,7 @@ def _alter_loggers(configs: list[AlterableConfig], *, validate_only: bool) -> Pr
     return None
 
 
-def _set_levels(configs: list[AlterableConfig]) -> None:
+def _set_levels(configs: list[p44.AlterableConfig]) -> None:
     for config in configs:
         logger = logging.getLogger(None if config.name == "root" else config.name)
         if config.config_operation == DELETE:

@@ -14,29 +14,22 @@ from dataclasses import dataclass, field
 from moldau.broker.api.services import BrokerServices
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p47_offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-)
+from moldau.protocol.messages import p47_offset_delete as p47
 from moldau.server.request import RequestContext
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: OffsetDeleteRequest
+    services: BrokerServices, context: RequestContext, request: p47.OffsetDeleteRequest
 ) -> Iterator[None]:
     if not context.authorized(Operation.DELETE, ResourceType.GROUP, request.group_id):
-        context.respond(OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        context.respond(p47.OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return
     if not request.group_id:
-        context.respond(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        context.respond(p47.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         return
     merged = _Merged(context)
     image = services.metadata.image.topics
-    valid: dict[str, dict[int, OffsetDeleteRequestPartition]] = {}
+    valid: dict[str, dict[int, p47.OffsetDeleteRequestPartition]] = {}
     for topic in request.topics:
         found = image.topics_by_name.get(topic.name)
         asked_for = valid.setdefault(topic.name, {})
@@ -52,7 +45,7 @@ def handle(
             told = error
             if found is not None and index not in found.partitions:
                 told = error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            slot = OffsetDeleteResponsePartition(partition_index=index, error_code=told)
+            slot = p47.OffsetDeleteResponsePartition(partition_index=index, error_code=told)
             if told is ErrorCode.NONE:
                 asked_for[index] = asked
                 merged.accept(topic.name, slot)
@@ -61,7 +54,7 @@ def handle(
             yield
     # Asked even if nothing is left: whether there is such a group has to be told.
     request.topics = [
-        OffsetDeleteRequestTopic(name=name, partitions=list(partitions.values()))
+        p47.OffsetDeleteRequestTopic(name=name, partitions=list(partitions.values()))
         for name, partitions in valid.items()
         if partitions
     ]
@@ -69,7 +62,7 @@ def handle(
         request.group_id,
         merged,
         lambda state, _now_ms: state.offset_requests.delete(request, merged),
-        lambda error: OffsetDeleteResponse(error_code=error),
+        lambda error: p47.OffsetDeleteResponse(error_code=error),
     )
     context.hold_if_waiting()
 
@@ -79,20 +72,20 @@ class _Merged:
     """Puts what was refused here into the coordinator's answer."""
 
     _context: RequestContext
-    _topics: dict[str, OffsetDeleteResponseTopic] = field(default_factory=dict)
-    _accepted: dict[str, list[OffsetDeleteResponsePartition]] = field(default_factory=dict)
+    _topics: dict[str, p47.OffsetDeleteResponseTopic] = field(default_factory=dict)
+    _accepted: dict[str, list[p47.OffsetDeleteResponsePartition]] = field(default_factory=dict)
 
-    def accept(self, name: str, slot: OffsetDeleteResponsePartition) -> None:
+    def accept(self, name: str, slot: p47.OffsetDeleteResponsePartition) -> None:
         """The coordinator is asked about this partition, and says what becomes of it."""
         self._accepted.setdefault(name, []).append(slot)
 
-    def entry(self, name: str) -> list[OffsetDeleteResponsePartition]:
+    def entry(self, name: str) -> list[p47.OffsetDeleteResponsePartition]:
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = OffsetDeleteResponseTopic(name=name)
+            topic = self._topics[name] = p47.OffsetDeleteResponseTopic(name=name)
         return topic.partitions
 
-    def respond(self, message: OffsetDeleteResponse) -> None:
+    def respond(self, message: p47.OffsetDeleteResponse) -> None:
         if message.error_code:
             self._context.respond(message)
             return
@@ -102,4 +95,4 @@ class _Merged:
             for slot in slots:
                 slot.error_code = told[slot.partition_index]
             self.entry(topic.name).extend(slots)
-        self._context.respond(OffsetDeleteResponse(topics=list(self._topics.values())))
+        self._context.respond(p47.OffsetDeleteResponse(topics=list(self._topics.values())))

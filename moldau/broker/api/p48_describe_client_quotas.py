@@ -7,7 +7,7 @@ Known gaps: none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
@@ -16,14 +16,7 @@ from moldau.metadata.quota_entities import ENTITY_TYPES, IP, QuotaEntity
 from moldau.metadata.steps import Steps
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p48_describe_client_quotas import (
-    ComponentData,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-    EntityData,
-    EntryData,
-    ValueData,
-)
+from moldau.protocol.messages import p48_describe_client_quotas as p48
 from moldau.runtime.slices import completed
 from moldau.server.request import RequestContext
 from moldau.text import short_name
@@ -41,71 +34,57 @@ class FilterRefused(Exception):
         self.error = error
 
 
-@dataclass(slots=True)
-class QuotaFilter:
-    """What an entity must have: these names (None is the default), and any name of these types.
-
-    A strict one matches no entity that has further types.
+def _matcher(request: p48.DescribeClientQuotasRequest) -> Callable[[QuotaEntity], bool]:
+    """Whether an entity has what the filter wants: these names (None is the default), and any name
+    of these types. A strict filter matches no entity that has further types. Raises: FilterRefused.
     """
+    names: dict[str, str | None] = {}
+    types: set[str] = set()
+    for component in request.components:
+        kind, match = component.entity_type, component.match
+        _check(component, is_repeated=kind in names or kind in types)
+        if component.match_type == SPECIFIED:
+            types.add(kind)
+        else:
+            names[kind] = match
+    if (IP in names or IP in types) and len(names) + len(types) > 1:
+        raise FilterRefused(ErrorCode.INVALID_REQUEST, "ip is not combined with user or client-id")
 
-    strict: bool = False
-    names: dict[str, str | None] = field(default_factory=dict)
-    types: set[str] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, request: DescribeClientQuotasRequest) -> QuotaFilter:
-        """Raises: FilterRefused."""
-        wanted = cls(request.strict)
-        for component in request.components:
-            wanted._add(component)
-        if wanted._has(IP) and len(wanted.names) + len(wanted.types) > 1:
-            raise FilterRefused(
-                ErrorCode.INVALID_REQUEST, "ip is not combined with user or client-id"
-            )
-        return wanted
-
-    def matches(self, entity: QuotaEntity) -> bool:
+    def matches(entity: QuotaEntity) -> bool:
         parts = dict(entity)
-        if self.strict and len(parts) != len(self.names) + len(self.types):
+        if request.strict and len(parts) != len(names) + len(types):
             return False
-        return self.types <= parts.keys() and all(
-            kind in parts and parts[kind] == name for kind, name in self.names.items()
+        return types <= parts.keys() and all(
+            kind in parts and parts[kind] == name for kind, name in names.items()
         )
 
-    def _has(self, kind: str) -> bool:
-        return kind in self.names or kind in self.types
+    return matches
 
-    def _add(self, component: ComponentData) -> None:
-        kind, match = component.entity_type, component.match
-        shown = short_name(kind)
-        if not kind:
-            raise FilterRefused(ErrorCode.INVALID_REQUEST, "an entity type is empty")
-        if self._has(kind):
-            raise FilterRefused(ErrorCode.INVALID_REQUEST, f"{shown} is in the filter twice")
-        if kind not in ENTITY_TYPES:
-            raise FilterRefused(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"entity type {shown!r} is none of {', '.join(ENTITY_TYPES)}",
-            )
-        if component.match_type not in (EXACT, DEFAULT, SPECIFIED):
-            raise FilterRefused(
-                ErrorCode.INVALID_REQUEST, f"match type {component.match_type} is unknown"
-            )
-        if (component.match_type == EXACT) != (match is not None):
-            raise FilterRefused(
-                ErrorCode.INVALID_REQUEST, f"{shown}: a name goes with match type 0, and only there"
-            )
-        if component.match_type == SPECIFIED:
-            self.types.add(kind)
-        else:
-            self.names[kind] = match
+
+def _check(component: p48.ComponentData, *, is_repeated: bool) -> None:
+    kind, match_type = component.entity_type, component.match_type
+    shown = short_name(kind)
+    error, problem = ErrorCode.INVALID_REQUEST, ""
+    if not kind:
+        problem = "an entity type is empty"
+    elif is_repeated:
+        problem = f"{shown} is in the filter twice"
+    elif kind not in ENTITY_TYPES:
+        error = ErrorCode.UNSUPPORTED_VERSION
+        problem = f"entity type {shown!r} is none of {', '.join(ENTITY_TYPES)}"
+    elif match_type not in (EXACT, DEFAULT, SPECIFIED):
+        problem = f"match type {match_type} is unknown"
+    elif (match_type == EXACT) != (component.match is not None):
+        problem = f"{shown}: a name goes with match type 0, and only there"
+    if problem:
+        raise FilterRefused(error, problem)
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: DescribeClientQuotasRequest
-) -> DescribeClientQuotasResponse:
+    services: BrokerServices, context: RequestContext, request: p48.DescribeClientQuotasRequest
+) -> p48.DescribeClientQuotasResponse:
     if not context.authorized_cluster(Operation.DESCRIBE_CONFIGS):
-        return DescribeClientQuotasResponse(
+        return p48.DescribeClientQuotasResponse(
             error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
             error_message="describing client quotas is not allowed",
             entries=None,
@@ -115,25 +94,25 @@ async def answer(
 
 
 def described_quotas(
-    quotas: ClientQuotasImage, request: DescribeClientQuotasRequest
-) -> Steps[DescribeClientQuotasResponse]:
+    quotas: ClientQuotasImage, request: p48.DescribeClientQuotasRequest
+) -> Steps[p48.DescribeClientQuotasResponse]:
     """The entities that the request's filter matches, with their quotas; of an empty filter all, or
     none if it is strict.
     """
     try:
-        wanted = QuotaFilter.of(request)
+        matches = _matcher(request)
     except FilterRefused as refusal:
-        return DescribeClientQuotasResponse(
+        return p48.DescribeClientQuotasResponse(
             error_code=refusal.error, error_message=str(refusal), entries=None
         )
-    entries: list[EntryData] = []
+    entries: list[p48.EntryData] = []
     for entity, values in quotas.quotas_by_entity.items():
         yield
-        if wanted.matches(entity):
+        if matches(entity):
             entries.append(
-                EntryData(
-                    entity=[EntityData(entity_type=k, entity_name=n) for k, n in entity],
-                    values=[ValueData(key=key, value=value) for key, value in values.items()],
+                p48.EntryData(
+                    entity=[p48.EntityData(entity_type=k, entity_name=n) for k, n in entity],
+                    values=[p48.ValueData(key=key, value=value) for key, value in values.items()],
                 )
             )
-    return DescribeClientQuotasResponse(entries=entries)
+    return p48.DescribeClientQuotasResponse(entries=entries)

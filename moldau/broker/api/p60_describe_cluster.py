@@ -12,11 +12,7 @@ from typing import Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p60_describe_cluster import (
-    DescribeClusterBroker,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-)
+from moldau.protocol.messages import p60_describe_cluster as p60
 from moldau.server.request import RequestContext
 
 BROKER_ENDPOINTS: Final = 1
@@ -24,15 +20,15 @@ CONTROLLER_ENDPOINTS: Final = 2
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: DescribeClusterRequest
-) -> DescribeClusterResponse:
+    services: BrokerServices, context: RequestContext, request: p60.DescribeClusterRequest
+) -> p60.DescribeClusterResponse:
     if request.endpoint_type == CONTROLLER_ENDPOINTS:
-        return DescribeClusterResponse(
+        return p60.DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
             error_message="this is a broker's listener; it does not describe controllers",
         )
     if request.endpoint_type != BROKER_ENDPOINTS:
-        return DescribeClusterResponse(
+        return p60.DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"endpoint type {request.endpoint_type} is unknown; 1 means brokers",
         )
@@ -44,7 +40,7 @@ async def answer(
         if endpoint is None or (registration.fenced and not request.include_fenced_brokers):
             continue
         brokers.append(
-            DescribeClusterBroker(
+            p60.DescribeClusterBroker(
                 broker_id=broker_id,
                 host=endpoint.host,
                 port=endpoint.port,
@@ -52,7 +48,7 @@ async def answer(
                 is_fenced=registration.fenced,
             )
         )
-    response = DescribeClusterResponse(
+    response = p60.DescribeClusterResponse(
         endpoint_type=BROKER_ENDPOINTS,
         cluster_id=services.cluster_id,
         controller_id=services.metadata.controller_id_for_clients(),

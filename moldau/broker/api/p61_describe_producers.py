@@ -12,23 +12,17 @@ from moldau.broker.api.services import BrokerServices
 from moldau.broker.replica.replica_manager import LedPartition, find_led
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p61_describe_producers import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    PartitionResponse,
-    ProducerState,
-    TopicResponse,
-)
+from moldau.protocol.messages import p61_describe_producers as p61
 from moldau.protocol.types import is_legal_topic_name
 from moldau.server.request import RequestContext
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: DescribeProducersRequest
+    services: BrokerServices, context: RequestContext, request: p61.DescribeProducersRequest
 ) -> Iterator[None]:
-    response = DescribeProducersResponse()
+    response = p61.DescribeProducersResponse()
     for topic in request.topics:
-        described = TopicResponse(name=topic.name)
+        described = p61.TopicResponse(name=topic.name)
         response.topics.append(described)
         for partition_index in topic.partition_indexes:
             described.partitions.append(_describe(services, context, topic.name, partition_index))
@@ -38,7 +32,7 @@ def handle(
 
 def _describe(
     services: BrokerServices, context: RequestContext, topic: str, partition_index: int
-) -> PartitionResponse:
+) -> p61.PartitionResponse:
     led: LedPartition | ErrorCode = ErrorCode.INVALID_TOPIC_EXCEPTION
     if is_legal_topic_name(topic):
         led = find_led(
@@ -50,13 +44,13 @@ def _describe(
             leader_only=False,
         )
     if isinstance(led, ErrorCode):
-        return PartitionResponse(
+        return p61.PartitionResponse(
             partition_index=partition_index, error_code=led, error_message=led.message
         )
-    return PartitionResponse(
+    return p61.PartitionResponse(
         partition_index=partition_index,
         active_producers=[
-            ProducerState(
+            p61.ProducerState(
                 producer_id=entry.producer_id,
                 producer_epoch=entry.producer_epoch,
                 last_sequence=entry.last_sequence,

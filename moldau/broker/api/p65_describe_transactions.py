@@ -15,23 +15,18 @@ from moldau.broker.coordinator.core.result import Collector
 from moldau.broker.coordinator.transaction.core.state import DescribeAnswer
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p65_describe_transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    TopicData,
-    TransactionState,
-)
+from moldau.protocol.messages import p65_describe_transactions as p65
 from moldau.protocol.types import by_topic
 from moldau.server.request import RequestContext
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: DescribeTransactionsRequest
+    services: BrokerServices, context: RequestContext, request: p65.DescribeTransactionsRequest
 ) -> Iterator[None]:
     context.request.release_body()
 
-    def done(states: list[TransactionState]) -> None:
-        context.respond(DescribeTransactionsResponse(transaction_states=states))
+    def done(states: list[p65.TransactionState]) -> None:
+        context.respond(p65.DescribeTransactionsResponse(transaction_states=states))
 
     collector = Collector(done)
     for transactional_id in request.transactional_ids:
@@ -50,8 +45,8 @@ def handle(
 
 def _described(
     context: RequestContext, transactional_id: str, answer: DescribeAnswer
-) -> TransactionState:
-    state = TransactionState(transactional_id=transactional_id, error_code=answer.error)
+) -> p65.TransactionState:
+    state = p65.TransactionState(transactional_id=transactional_id, error_code=answer.error)
     transaction = answer.transaction
     if transaction is None:
         return state
@@ -61,7 +56,7 @@ def _described(
     state.producer_id = transaction.producer_id
     state.producer_epoch = transaction.producer_epoch
     state.topics = [
-        TopicData(topic=topic, partitions=indexes)
+        p65.TopicData(topic=topic, partitions=indexes)
         for topic, indexes in by_topic(sorted(transaction.partitions)).items()
         if context.authorized_topic(Operation.DESCRIBE, topic)
     ]

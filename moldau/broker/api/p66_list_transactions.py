@@ -22,26 +22,22 @@ from moldau.broker.coordinator.transaction.core.state import ListAnswer
 from moldau.broker.coordinator.transaction.core.transaction import STATUS_BY_WORDS, Transaction
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p66_list_transactions import (
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    TransactionState,
-)
+from moldau.protocol.messages import p66_list_transactions as p66
 from moldau.runtime.slices import LoopSlices
 from moldau.server.request import RequestContext
 from moldau.server.request_router import party_of
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: ListTransactionsRequest
-) -> ListTransactionsResponse:
+    services: BrokerServices, context: RequestContext, request: p66.ListTransactionsRequest
+) -> p66.ListTransactionsResponse:
     expression = request.transactional_id_pattern
     if expression:
         context.throttle_at_once(services.coordinators.matcher.rest_after(expression))
     try:
         pattern = compile_expression(expression) if expression else None
     except InvalidExpression:
-        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+        return p66.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     context.request.release_body()
     unknown = [name for name in request.state_filters if name not in STATUS_BY_WORDS]
     statuses = {STATUS_BY_WORDS[name] for name in request.state_filters if name in STATUS_BY_WORDS}
@@ -64,7 +60,7 @@ async def answer(
     for transaction in transactions:
         transactional_id = transaction.transactional_id
         if context.authorized(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
-            allowed[transactional_id] = TransactionState(
+            allowed[transactional_id] = p66.TransactionState(
                 transactional_id=transactional_id,
                 producer_id=transaction.producer_id,
                 transaction_state=transaction.status.words,
@@ -80,9 +76,9 @@ async def answer(
                 is_wanted=lambda: not context.request.is_connection_lost,
             )
         except TooCostly:
-            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+            return p66.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
         allowed = {name: allowed[name] for name in (matched[0] if matched else ())}
-    return ListTransactionsResponse(
+    return p66.ListTransactionsResponse(
         error_code=error,
         unknown_state_filters=unknown,
         transaction_states=list(allowed.values()),

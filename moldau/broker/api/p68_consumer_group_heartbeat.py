@@ -24,10 +24,7 @@ from moldau.broker.coordinator.group.core.context import Refusal
 from moldau.metadata.features import GROUP_VERSION
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p68_consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from moldau.protocol.messages import p68_consumer_group_heartbeat as p68
 from moldau.server.request import RequestContext
 
 
@@ -38,7 +35,7 @@ def is_served(services: BrokerServices) -> bool:
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    services: BrokerServices, context: RequestContext, request: p68.ConsumerGroupHeartbeatRequest
 ) -> Iterator[None]:
     error = ErrorCode.NONE
     if not is_served(services):
@@ -52,7 +49,7 @@ def handle(
                 break
             yield
     if error is not ErrorCode.NONE:
-        context.respond(ConsumerGroupHeartbeatResponse(error_code=error))
+        context.respond(p68.ConsumerGroupHeartbeatResponse(error_code=error))
         return
     version = context.api_version
     try:
@@ -76,7 +73,7 @@ def handle(
         lambda state, now_ms: state.consumer_groups.consumer_group_heartbeat(
             request, client, context, now_ms
         ),
-        lambda error: ConsumerGroupHeartbeatResponse(error_code=error),
+        lambda error: p68.ConsumerGroupHeartbeatResponse(error_code=error),
         passes_limit=True,
     )
     context.hold_if_waiting()

@@ -15,20 +15,16 @@ from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.result import Collector
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p69_consumer_group_describe import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    DescribedGroup,
-)
+from moldau.protocol.messages import p69_consumer_group_describe as p69
 from moldau.server.request import RequestContext
 
 
 def handle(
-    services: BrokerServices, context: RequestContext, request: ConsumerGroupDescribeRequest
+    services: BrokerServices, context: RequestContext, request: p69.ConsumerGroupDescribeRequest
 ) -> Iterator[None]:
     is_enabled = is_served(services)
 
-    def shown(described: DescribedGroup) -> DescribedGroup:
+    def shown(described: p69.DescribedGroup) -> p69.DescribedGroup:
         group = _visible(context, described)
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
             group.authorized_operations = context.authorized_operations_on(
@@ -36,8 +32,8 @@ def handle(
             )
         return group
 
-    def done(groups: list[DescribedGroup]) -> None:
-        context.respond(ConsumerGroupDescribeResponse(groups=groups))
+    def done(groups: list[p69.DescribedGroup]) -> None:
+        context.respond(p69.ConsumerGroupDescribeResponse(groups=groups))
 
     collector = Collector(done)
     for group_id in request.group_ids:
@@ -55,11 +51,11 @@ def handle(
     context.hold_if_waiting()
 
 
-def _refused(group_id: str, error: ErrorCode) -> DescribedGroup:
-    return DescribedGroup(group_id=group_id, error_code=error)
+def _refused(group_id: str, error: ErrorCode) -> p69.DescribedGroup:
+    return p69.DescribedGroup(group_id=group_id, error_code=error)
 
 
-def _visible(context: RequestContext, group: DescribedGroup) -> DescribedGroup:
+def _visible(context: RequestContext, group: p69.DescribedGroup) -> p69.DescribedGroup:
     names = set()
     for member in group.members:
         names.update(member.subscribed_topic_names)
@@ -67,7 +63,7 @@ def _visible(context: RequestContext, group: DescribedGroup) -> DescribedGroup:
             names.update(topic.topic_name for topic in assignment.topic_partitions)
     if all(context.authorized_topic(Operation.DESCRIBE, name) for name in names):
         return group
-    return DescribedGroup(
+    return p69.DescribedGroup(
         group_id=group.group_id,
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         error_message="not allowed on all topics of this group",

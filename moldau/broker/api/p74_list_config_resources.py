@@ -15,31 +15,27 @@ from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p74_list_config_resources import (
-    ConfigResource,
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-)
+from moldau.protocol.messages import p74_list_config_resources as p74
 from moldau.server.request import RequestContext
 
 ALL_TYPES: Final = tuple(kind for kind in ConfigResourceType if kind)
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: ListConfigResourcesRequest
-) -> ListConfigResourcesResponse:
+    services: BrokerServices, context: RequestContext, request: p74.ListConfigResourcesRequest
+) -> p74.ListConfigResourcesResponse:
     if not context.authorized_cluster(Operation.DESCRIBE_CONFIGS):
-        return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return p74.ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if context.api_version == 0:
         wanted: Iterable[int] = (ConfigResourceType.CLIENT_METRICS,)
     else:
         wanted = request.resource_types or ALL_TYPES
     if any(resource_type not in ALL_TYPES for resource_type in wanted):
-        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        return p74.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     image = services.metadata.image
-    return ListConfigResourcesResponse(
+    return p74.ListConfigResourcesResponse(
         config_resources=[
-            ConfigResource(resource_name=name, resource_type=resource_type)
+            p74.ConfigResource(resource_name=name, resource_type=resource_type)
             for resource_type in sorted(set(wanted))
             for name in _names(image, resource_type)
         ]

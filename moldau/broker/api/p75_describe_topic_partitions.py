@@ -16,20 +16,15 @@ from moldau.broker.lifecycle.cluster_view import (
 )
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p75_describe_topic_partitions import (
-    Cursor,
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    DescribeTopicPartitionsResponseTopic,
-)
+from moldau.protocol.messages import p75_describe_topic_partitions as p75
 from moldau.protocol.types import is_legal_topic_name
 from moldau.runtime.slices import LoopSlices, sorted_in_slices
 from moldau.server.request import RequestContext
 
 
 async def answer(
-    services: BrokerServices, context: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+    services: BrokerServices, context: RequestContext, request: p75.DescribeTopicPartitionsRequest
+) -> p75.DescribeTopicPartitionsResponse:
     image = services.metadata.image
     alive = alive_brokers(image)
     topics_by_name = image.topics.topics_by_name
@@ -47,7 +42,7 @@ async def answer(
     )
     configured: int = services.node_config["max.request.partition.size.limit"]
     budget = max(1, min(request.response_partition_limit, configured))
-    response = DescribeTopicPartitionsResponse()
+    response = p75.DescribeTopicPartitionsResponse()
     for name in names:
         if slices.is_over:
             await slices.next()
@@ -61,38 +56,49 @@ async def answer(
         first = start_partition if name == start_name else 0
         indexes = [index for index in sorted(topic.partitions) if index >= first]
         if budget == 0:
-            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            response.next_cursor = p75.Cursor(topic_name=name, partition_index=0)
             break
         page = indexes[:budget]
         budget -= len(page)
+        described = described_partitions(
+            p75.DescribeTopicPartitionsResponsePartition, topic, page, alive, context.listener_name
+        )
+        for each in described:
+            registration = topic.partitions[each.partition_index]
+            each.eligible_leader_replicas = list(registration.elr)
+            each.last_known_elr = list(registration.last_known_elr)
         response.topics.append(
-            DescribeTopicPartitionsResponseTopic(
+            p75.DescribeTopicPartitionsResponseTopic(
                 name=name,
                 topic_id=topic.topic_id,
                 is_internal=is_internal_topic(name),
-                partitions=described_partitions(topic, page, alive, context.listener_name),
+                partitions=described,
                 topic_authorized_operations=context.authorized_topic_operations(name),
             )
         )
         if len(page) < len(indexes):
-            response.next_cursor = Cursor(topic_name=name, partition_index=indexes[len(page)])
+            response.next_cursor = p75.Cursor(topic_name=name, partition_index=indexes[len(page)])
             break
     return response
 
 
-async def _bad_cursor(slices: LoopSlices, names: Iterable[str]) -> DescribeTopicPartitionsResponse:
-    response = DescribeTopicPartitionsResponse()
+async def _bad_cursor(
+    slices: LoopSlices, names: Iterable[str]
+) -> p75.DescribeTopicPartitionsResponse:
+    response = p75.DescribeTopicPartitionsResponse()
     for name in await sorted_in_slices(slices, names):
         if slices.is_over:
             await slices.next()
         response.topics.append(
-            DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
+            p75.DescribeTopicPartitionsResponseTopic(
+                error_code=ErrorCode.INVALID_REQUEST, name=name
+            )
         )
     return response
 
 
-def _absent(context: RequestContext, topic_name: str) -> DescribeTopicPartitionsResponseTopic:
-    absent = DescribeTopicPartitionsResponseTopic(name=topic_name)
+def _absent(context: RequestContext, topic_name: str) -> p75.DescribeTopicPartitionsResponseTopic:
+    absent = p75.DescribeTopicPartitionsResponseTopic(name=topic_name)
     if not context.authorized_topic(Operation.DESCRIBE, topic_name):
         absent.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return absent

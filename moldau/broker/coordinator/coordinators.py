@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.broker.coordinator.expression_matcher import (
@@ -24,7 +25,7 @@ from moldau.broker.coordinator.expression_matcher import (
 from moldau.broker.coordinator.group.coordinator import GroupCoordinator
 from moldau.broker.coordinator.ports import Appended, CoordinatorPartition, Piece, RuntimePorts
 from moldau.broker.coordinator.transaction.coordinator import TransactionCoordinator
-from moldau.broker.coordinator.transaction.marker_writer import MarkerWriter
+from moldau.broker.coordinator.transaction.marker_writer import write_markers
 from moldau.broker.coordinator.transaction.verification import TransactionVerifier
 from moldau.broker.replica.partition import ACKS_ALL, ProduceWait
 from moldau.protocol.errors import ErrorCode
@@ -203,15 +204,15 @@ class Coordinators:
         self.groups = GroupCoordinator(
             config, ports, image=brokers.image, random=random, matcher=self.matcher
         )
-        writer = self.marker_writer = MarkerWriter(
-            manager, self.groups.runtime, brokers.request_timeout_ms
+        write = self.write_markers = partial(
+            write_markers, manager, self.groups.runtime, brokers.request_timeout_ms
         )
         self.transactions = TransactionCoordinator(
             config,
             ports,
             brokers,
             producer_ids,
-            lambda request, done: background.go_on(writer.write(request, done)),
+            lambda request, done: background.go_on(write(request, done)),
         )
         self.verifier = TransactionVerifier(config, ports, brokers, self.transactions, manager)
 

@@ -32,14 +32,8 @@ from moldau.config.backoff import Backoff
 from moldau.metadata.features import DIRECTORY_ASSIGNMENT_LEVEL, METADATA_VERSION
 from moldau.metadata.image import MetadataDelta, MetadataImage
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p62_broker_registration import (
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
-from moldau.protocol.messages.p63_broker_heartbeat import (
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-)
+from moldau.protocol.messages import p62_broker_registration as p62
+from moldau.protocol.messages import p63_broker_heartbeat as p63
 from moldau.runtime.restarts import RestartedTask
 
 logger = logging.getLogger(__name__)
@@ -108,7 +102,7 @@ class BrokerLifecycle:
     def __init__(
         self,
         controller: ControllerChannel,
-        registration: BrokerRegistrationRequest,
+        registration: p62.BrokerRegistrationRequest,
         *,
         heartbeat_interval_ms: int,
         registration_timeout_ms: int,
@@ -165,7 +159,7 @@ class BrokerLifecycle:
         broker_id, refusal = self._registration.broker_id, ""
         while True:
             try:
-                response: BrokerRegistrationResponse = await self._controller.send(
+                response: p62.BrokerRegistrationResponse = await self._controller.send(
                     request,
                     INTERNAL_PRINCIPAL,
                     timeout_ms=max(0, int((deadline - loop.time()) * 1000)),
@@ -195,7 +189,7 @@ class BrokerLifecycle:
             self._report(f"not registered yet: {words}")
             await asyncio.sleep(RETRY_MS / 1000)
 
-    def _registration_request(self) -> BrokerRegistrationRequest:
+    def _registration_request(self) -> p62.BrokerRegistrationRequest:
         """Without failed log directories: the replicas in those are lost at once."""
         failed = self._offline_log_directories()
         request = copy(self._registration)
@@ -277,7 +271,7 @@ class BrokerLifecycle:
             self._wake.clear()
             if self._must_register:
                 await self._register_again()
-            request = BrokerHeartbeatRequest(
+            request = p63.BrokerHeartbeatRequest(
                 broker_id=self._registration.broker_id,
                 broker_epoch=self.broker_epoch,
                 current_metadata_offset=self._metadata_offset(),
@@ -288,7 +282,7 @@ class BrokerLifecycle:
             begin_s = asyncio.get_running_loop().time()
             try:
                 # No longer than one interval: a later heartbeat is newer.
-                response: BrokerHeartbeatResponse = await self._controller.send(
+                response: p63.BrokerHeartbeatResponse = await self._controller.send(
                     request, INTERNAL_PRINCIPAL, timeout_ms=self._heartbeat_interval_ms
                 )
             except ControllerUnavailable as problem:
@@ -318,7 +312,7 @@ class BrokerLifecycle:
         """One attempt; the next heartbeat makes another one if the metadata still requires it."""
         self._must_register = False
         try:
-            response: BrokerRegistrationResponse = await self._controller.send(
+            response: p62.BrokerRegistrationResponse = await self._controller.send(
                 self._registration_request(),
                 INTERNAL_PRINCIPAL,
                 timeout_ms=self._heartbeat_interval_ms,
@@ -334,7 +328,7 @@ class BrokerLifecycle:
             self._must_register = error.retriable
             self._report(f"registration not refreshed: {error.name}")
 
-    def _take_heartbeat(self, response: BrokerHeartbeatResponse) -> float:
+    def _take_heartbeat(self, response: p63.BrokerHeartbeatResponse) -> float:
         """Act on one answer; returns the pause before the next heartbeat in milliseconds."""
         self._last_answer_s = asyncio.get_running_loop().time()
         if response.error_code != ErrorCode.NONE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from moldau.metadata.image import (
     BrokerRegistration,
@@ -13,17 +13,15 @@ from moldau.metadata.image import (
 )
 from moldau.protocol.coordinator_records import INTERNAL_TOPICS
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p03_metadata import (
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
-from moldau.protocol.messages.p75_describe_topic_partitions import (
-    DescribeTopicPartitionsResponsePartition,
-)
+from moldau.protocol.messages import p03_metadata as p03
+from moldau.protocol.messages import p75_describe_topic_partitions as p75
 
 NO_LEADER: Final = -1
 NO_OPERATIONS_ASKED: Final = -(2**31)
+
+PartitionT = TypeVar(
+    "PartitionT", p03.MetadataResponsePartition, p75.DescribeTopicPartitionsResponsePartition
+)
 
 
 def is_internal_topic(topic_name: str) -> bool:
@@ -38,10 +36,10 @@ def alive_brokers(image: MetadataImage) -> dict[int, BrokerRegistration]:
     }
 
 
-def metadata_brokers(image: MetadataImage, listener_name: str) -> list[MetadataResponseBroker]:
+def metadata_brokers(image: MetadataImage, listener_name: str) -> list[p03.MetadataResponseBroker]:
     """Every live broker that can be reached through `listener_name`, as Metadata lists them."""
     return [
-        MetadataResponseBroker(
+        p03.MetadataResponseBroker(
             node_id=broker_id,
             host=registration.listeners[listener_name].host,
             port=registration.listeners[listener_name].port,
@@ -72,58 +70,26 @@ def partition_state(
     return ErrorCode.NONE, partition.leader, offline_replicas
 
 
-def metadata_topic(
-    topic: TopicImage,
-    alive: Mapping[int, BrokerRegistration],
-    listener_name: str,
-    authorized_operations: int,
-) -> MetadataResponseTopic:
-    partitions = []
-    for partition_index in sorted(topic.partitions):
-        registration = topic.partitions[partition_index]
-        error, leader_id, offline_replicas = partition_state(registration, alive, listener_name)
-        partitions.append(
-            MetadataResponsePartition(
-                error_code=error,
-                partition_index=partition_index,
-                leader_id=leader_id,
-                leader_epoch=registration.leader_epoch,
-                replica_nodes=list(registration.replicas),
-                isr_nodes=list(registration.isr),
-                offline_replicas=offline_replicas,
-            )
-        )
-    return MetadataResponseTopic(
-        error_code=ErrorCode.NONE,
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=is_internal_topic(topic.name),
-        partitions=partitions,
-        topic_authorized_operations=authorized_operations,
-    )
-
-
 def described_partitions(
+    entry: type[PartitionT],
     topic: TopicImage,
     partition_indexes: Iterable[int],
     alive: Mapping[int, BrokerRegistration],
     listener_name: str,
-) -> list[DescribeTopicPartitionsResponsePartition]:
-    """Partition entries of DescribeTopicPartitions (KIP-966), which add the eligible leaders."""
+) -> list[PartitionT]:
+    """Partition entries of Metadata, or of DescribeTopicPartitions but for the eligible leaders."""
     described = []
     for partition_index in partition_indexes:
         registration = topic.partitions[partition_index]
         error, leader_id, offline_replicas = partition_state(registration, alive, listener_name)
         described.append(
-            DescribeTopicPartitionsResponsePartition(
+            entry(
                 error_code=error,
                 partition_index=partition_index,
                 leader_id=leader_id,
                 leader_epoch=registration.leader_epoch,
                 replica_nodes=list(registration.replicas),
                 isr_nodes=list(registration.isr),
-                eligible_leader_replicas=list(registration.elr),
-                last_known_elr=list(registration.last_known_elr),
                 offline_replicas=offline_replicas,
             )
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, NamedTuple, cast
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import encode_envelope, enveloped_response
@@ -23,7 +23,7 @@ from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.headers import decode_response, may_throttle
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET, EnvelopeRequest
-from moldau.protocol.schema import Message, Request, Response
+from moldau.protocol.schema import AnyRequest, Message, Request, Response
 from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
 from moldau.runtime.connector import Connector
 from moldau.runtime.fault_words import words_of
@@ -71,55 +71,14 @@ class ForwardedClient(NamedTuple):
     correlation_id: int = 0
 
 
-AnswerT = TypeVar("AnswerT")
-
-
-class ControllerAnswer(NamedTuple, Generic[AnswerT]):
+class ControllerAnswer(NamedTuple):
     """The controller's response, and the end of the metadata that was committed then: every change
     that the response reports is below. UNKNOWN_END_OFFSET: this controller does not say (Apache
     Kafka's), or the request was the broker's own.
     """
 
-    response: AnswerT
+    response: Any
     committed_end_offset: int = UNKNOWN_END_OFFSET
-
-
-class ControllerChannel(Protocol):
-    """Sends one request to the active controller (KIP-590's forwarding, from the broker's side)."""
-
-    async def send(
-        self, request: Request[Response], principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
-    ) -> Response:
-        """The controller's response to a request of the broker's own, on behalf of `principal`.
-
-        Raises:
-            ControllerUnavailable: no answer within `timeout_ms`, or too many requests wait already.
-        """
-
-    async def forward(
-        self,
-        request: Request[Response],
-        principal: str,
-        client: ForwardedClient,
-        *,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    ) -> ControllerAnswer[Response]:
-        """As `send`, for the request of a client, whose `principal` the controller authorizes."""
-
-    async def pass_on(
-        self,
-        request: Request[Response],
-        principal: str,
-        client: ForwardedClient,
-        *,
-        body: memoryview | None,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    ) -> ControllerAnswer[Response | bytes]:
-        """As `forward`, for a request that another node gets as the bytes that its client sent.
-
-        The response comes back as bytes, too (a frame without its size), unless this node decided,
-        the controller knows only older versions, or there may be a throttle time in it.
-        """
 
 
 class TryAgain(Exception):
@@ -142,19 +101,20 @@ class OwnController(NamedTuple):
     authorizer: Authorizer
 
 
-class _Asked(NamedTuple, Generic[Response]):
+class _Asked(NamedTuple):
     """A request and on whose behalf it is sent; `client` is None for the broker's own, `body` for
     what is to be encoded here.
     """
 
-    request: Request[Response]
+    request: AnyRequest
     principal: str
     client: ForwardedClient | None = None
     body: memoryview | None = None
 
 
-class NetworkControllerChannel:
-    """`ControllerChannel` over connections to the active controller, or to that of this process.
+class ControllerChannel:
+    """Sends one request to the active controller (KIP-590's forwarding, from the broker's side), on
+    a connection to it or within this process.
 
     Answers come in order on a connection, so what must not wait for a slow change has a connection
     of its own (the `link` of its row), as in Apache Kafka.
@@ -210,44 +170,34 @@ class NetworkControllerChannel:
             await link.close()
 
     async def send(
-        self,
-        request: Request[Response],
-        principal: str,
-        *,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        self, request: Request[Response], principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
     ) -> Response:
-        return (await self._decoded(_Asked(request, principal), timeout_ms)).response
+        """The controller's response to a request of the broker's own, on behalf of `principal`.
+
+        Raises:
+            ControllerUnavailable: no answer within `timeout_ms`, or too many requests wait already.
+        """
+        return cast("Response", (await self._send(_Asked(request, principal), timeout_ms)).response)
 
     async def forward(
         self,
-        request: Request[Response],
+        request: AnyRequest,
         principal: str,
         client: ForwardedClient,
         *,
+        body: memoryview | None = None,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    ) -> ControllerAnswer[Response]:
-        return await self._decoded(_Asked(request, principal, client), timeout_ms)
+    ) -> ControllerAnswer:
+        """As `send`, for the request of a client, whose `principal` the controller authorizes.
 
-    async def pass_on(
-        self,
-        request: Request[Response],
-        principal: str,
-        client: ForwardedClient,
-        *,
-        body: memoryview | None,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    ) -> ControllerAnswer[Response | bytes]:
+        Args:
+            body: what the client sent: so another node gets it. The response comes back as bytes,
+                too (a frame without its size), unless this node decided, the controller knows only
+                older versions, or there may be a throttle time in it.
+        """
         return await self._send(_Asked(request, principal, client, body), timeout_ms)
 
-    async def _decoded(
-        self, asked: _Asked[Response], timeout_ms: int
-    ) -> ControllerAnswer[Response]:
-        """What comes back to a request that is encoded here."""
-        return cast("ControllerAnswer[Response]", await self._send(asked, timeout_ms))
-
-    async def _send(
-        self, asked: _Asked[Response], timeout_ms: int
-    ) -> ControllerAnswer[Response | bytes]:
+    async def _send(self, asked: _Asked, timeout_ms: int) -> ControllerAnswer:
         if self.waiting_count >= MAX_WAITING_REQUESTS:
             raise ControllerUnavailable(f"{MAX_WAITING_REQUESTS} requests wait already")
         loop = asyncio.get_running_loop()
@@ -276,8 +226,8 @@ class NetworkControllerChannel:
         )
 
     async def _attempt(
-        self, leader: LeaderAddress, asked: _Asked[Response], timeout_ms: float
-    ) -> ControllerAnswer[Response | bytes]:
+        self, leader: LeaderAddress, asked: _Asked, timeout_ms: float
+    ) -> ControllerAnswer:
         """One attempt at one leader. Raises TryAgain, ControllerUnavailable."""
         own, request = self._own, asked.request
         if own is not None and leader.node_id == own.node_id:
@@ -299,8 +249,8 @@ class NetworkControllerChannel:
 
     @staticmethod
     async def _ask_own(
-        own: OwnController, leader: LeaderAddress, asked: _Asked[Response], timeout_ms: float
-    ) -> ControllerAnswer[Response | bytes]:
+        own: OwnController, leader: LeaderAddress, asked: _Asked, timeout_ms: float
+    ) -> ControllerAnswer:
         client = asked.client
         if client is None:
             sender = Sender(asked.principal, Authorizer(), timeout_ms=int(timeout_ms))
@@ -320,10 +270,9 @@ class NetworkControllerChannel:
         # limit is this caller's.
         try:
             async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
-                answer = await own.thread.run(own.answer(sender, asked.request))
+                response = await own.thread.run(own.answer(sender, asked.request))
         except (TimeoutError, LoopBusy) as problem:
             raise TryAgain(f"{leader}: {words_of(problem)}") from problem
-        response = cast("Response", answer)
         if has_error(response, ErrorCode.NOT_CONTROLLER):
             raise TryAgain(f"{leader} is not the active controller")
         if client is None:
@@ -334,10 +283,10 @@ class NetworkControllerChannel:
         self,
         link: LeaderLink,
         leader: LeaderAddress,
-        asked: _Asked[Response],
+        asked: _Asked,
         client: ForwardedClient,
         timeout_ms: float,
-    ) -> ControllerAnswer[Response | bytes]:
+    ) -> ControllerAnswer:
         request, code, body = asked.request, self._offload, asked.body
         api_version = -1
 
@@ -378,5 +327,4 @@ class NetworkControllerChannel:
         if body is not None and not may_throttle(request.API_KEY, api_version, frame):
             return ControllerAnswer(frame, answer.committed_end_offset)
         _, response = await self._offload(decode_response, request.API_KEY, api_version, frame)
-        # The envelope holds the answer to `request`, so it is of that request's response class.
-        return ControllerAnswer(cast("Response", response), answer.committed_end_offset)
+        return ControllerAnswer(response, answer.committed_end_offset)

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.replica.purgatory import DelayedOperation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p21_delete_records import (
-    DeleteRecordsPartitionResult,
-    DeleteRecordsResponse,
-)
+from moldau.protocol.messages import p21_delete_records as p21
 
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
@@ -27,7 +24,7 @@ class _Wait(NamedTuple):
     """A partition whose low watermark has to reach `required_offset`."""
 
     required_offset: int
-    slot: DeleteRecordsPartitionResult
+    slot: p21.DeleteRecordsPartitionResult
 
 
 class DelayedDeleteRecords(DelayedOperation):
@@ -38,7 +35,7 @@ class DelayedDeleteRecords(DelayedOperation):
     __slots__ = ("_context", "_manager", "_response", "_waits")
 
     def __init__(
-        self, manager: ReplicaManager, context: RequestContext, response: DeleteRecordsResponse
+        self, manager: ReplicaManager, context: RequestContext, response: p21.DeleteRecordsResponse
     ) -> None:
         super().__init__()
         self._manager = manager
@@ -47,7 +44,7 @@ class DelayedDeleteRecords(DelayedOperation):
         self._waits: dict[Partition, list[_Wait]] = {}
 
     def wait_for(
-        self, partition: Partition, required_offset: int, slot: DeleteRecordsPartitionResult
+        self, partition: Partition, required_offset: int, slot: p21.DeleteRecordsPartitionResult
     ) -> None:
         """Answer for `slot` once no live replica begins before `required_offset`."""
         if not self._settle(partition, _Wait(required_offset, slot)):

@@ -16,13 +16,7 @@ from moldau.broker.replica.leader_hints import LeaderHints
 from moldau.broker.replica.partition import ACKS_ALL, ProduceWait
 from moldau.broker.replica.purgatory import DelayedOperation
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p00_produce import (
-    BatchIndexAndErrorMessage,
-    NodeEndpoint,
-    PartitionProduceResponse,
-    ProduceResponse,
-    TopicProduceResponse,
-)
+from moldau.protocol.messages import p00_produce as p00
 
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
@@ -72,7 +66,7 @@ class ProduceOperation(DelayedOperation):
         self.context = context
         self.required_acks = required_acks
         self.hints = LeaderHints(manager, context.listener_name)
-        self.topics: list[TopicProduceResponse] = []
+        self.topics: list[p00.TopicProduceResponse] = []
         self._commit_waits: dict[ProduceWait, None] | None = None
         self._outstanding_count = 0
         self._queued_count = 0
@@ -81,14 +75,16 @@ class ProduceOperation(DelayedOperation):
         self._is_linked = False
         self._is_started = False
 
-    def fail(self, slot: PartitionProduceResponse, error: ErrorCode, message: str | None) -> None:
+    def fail(
+        self, slot: p00.PartitionProduceResponse, error: ErrorCode, message: str | None
+    ) -> None:
         self._has_failed = True
         slot.error_code = error
         slot.error_message = message
         self.manager.topic_stats.all_topics.failed_produce_requests.count += 1
 
     def appended(
-        self, partition: Partition, slot: PartitionProduceResponse, result: AppendResult
+        self, partition: Partition, slot: p00.PartitionProduceResponse, result: AppendResult
     ) -> None:
         """Take over the outcome of an append, and wait for what `required_acks` requires."""
         stats = partition.stats
@@ -105,7 +101,7 @@ class ProduceOperation(DelayedOperation):
             self.manager.topic_stats.keyless_records.count += result.keyless_count
             if result.record_errors:
                 slot.record_errors = [
-                    BatchIndexAndErrorMessage(
+                    p00.BatchIndexAndErrorMessage(
                         batch_index=batch_index, batch_index_error_message=message
                     )
                     for batch_index, message in result.record_errors
@@ -134,7 +130,7 @@ class ProduceOperation(DelayedOperation):
         self,
         partition: Partition,
         batches: RecordBatches,
-        slot: PartitionProduceResponse,
+        slot: p00.PartitionProduceResponse,
         guard: VerificationGuard | None = None,
     ) -> None:
         """Append a batch, now or in turn behind a recompression; a transactional one under the
@@ -168,19 +164,19 @@ class ProduceOperation(DelayedOperation):
             self._wait_or_expire()
 
     def _queued_append_done(
-        self, partition: Partition, slot: PartitionProduceResponse, result: AppendResult
+        self, partition: Partition, slot: p00.PartitionProduceResponse, result: AppendResult
     ) -> None:
         self.appended(partition, slot, result)
         self.held_is_decided()
         self.manager.complete_ready()
 
-    def _flushed(self, slot: PartitionProduceResponse, error: ErrorCode) -> None:
+    def _flushed(self, slot: p00.PartitionProduceResponse, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE and not self.is_ended:
             self.fail(slot, error, "the log could not be flushed")
         self._settle()
 
     def _wait_for_commit(
-        self, partition: Partition, slot: PartitionProduceResponse, required_offset: int
+        self, partition: Partition, slot: p00.PartitionProduceResponse, required_offset: int
     ) -> None:
         wait = ProduceWait(self, partition, required_offset, slot)
         error = partition.wait_for_commit(wait)
@@ -265,8 +261,8 @@ class ProduceOperation(DelayedOperation):
             else:
                 context.respond_nothing()
             return
-        response = ProduceResponse(responses=self.topics)
-        endpoints = self.hints.endpoints(NodeEndpoint)
+        response = p00.ProduceResponse(responses=self.topics)
+        endpoints = self.hints.endpoints(p00.NodeEndpoint)
         if endpoints:
             response.node_endpoints = endpoints
         context.respond(response)

@@ -28,13 +28,8 @@ from moldau.config.settings import KeyedSettings, of_key
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES, ReceiveMemory
+from moldau.protocol.messages import p02_list_offsets as p02
 from moldau.protocol.messages.p01_fetch import FetchRequest, PartitionData, ReplicaState
-from moldau.protocol.messages.p02_list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import Connection, ConnectionLost, UnsupportedByPeer
 from moldau.runtime.connector import Connector, PeerRefused
@@ -285,20 +280,22 @@ class ReplicaFetcher:
 
     def _offsets_request(
         self, asking: Mapping[FollowedPartition, FollowerPosition], timestamp: int
-    ) -> ListOffsetsRequest:
-        topics: dict[str, ListOffsetsTopic] = {}
+    ) -> p02.ListOffsetsRequest:
+        topics: dict[str, p02.ListOffsetsTopic] = {}
         for position in asking.values():
             topic, partition_index = position.topic_partition
             if topic not in topics:
-                topics[topic] = ListOffsetsTopic(name=topic, partitions=[])
+                topics[topic] = p02.ListOffsetsTopic(name=topic, partitions=[])
             topics[topic].partitions.append(
-                ListOffsetsPartition(
+                p02.ListOffsetsPartition(
                     partition_index=partition_index,
                     current_leader_epoch=position.leader_epoch,
                     timestamp=timestamp,
                 )
             )
-        return ListOffsetsRequest(replica_id=self._share.replica_id, topics=list(topics.values()))
+        return p02.ListOffsetsRequest(
+            replica_id=self._share.replica_id, topics=list(topics.values())
+        )
 
     def _notify(self) -> None:
         if self._owes_notice:
@@ -401,7 +398,7 @@ def _flush_if_asked(followed: FollowedPartition, flushes: list[asyncio.Future[No
 FoundOffsets = dict[TopicPartition, tuple[ErrorCode, int]]
 
 
-def _found_offsets(response: ListOffsetsResponse) -> FoundOffsets:
+def _found_offsets(response: p02.ListOffsetsResponse) -> FoundOffsets:
     return {
         TopicPartition(topic.name, found.partition_index): (
             ErrorCode.of(found.error_code),

@@ -39,7 +39,7 @@ def create_acls(
     """CreateAcls: an entry that is there already is no error, and makes no record."""
     result = ControllerResult(p30.CreateAclsResponse())
     results = result.response.results
-    too_many = len(request.creations) > MAX_RECORDS_PER_REQUEST
+    is_too_much = len(request.creations) > MAX_RECORDS_PER_REQUEST
     made: set[AccessControlEntry] = set()
     for creation in request.creations:
         yield
@@ -53,7 +53,7 @@ def create_acls(
             creation.permission_type,
         )
         try:
-            if too_many:
+            if is_too_much:
                 raise _too_many("create")
             _check(state, entry)
         except Refusal as refusal:
@@ -70,10 +70,7 @@ def create_acls(
 
 
 def _too_many(verb: str) -> Refusal:
-    return Refusal(
-        ErrorCode.POLICY_VIOLATION,
-        f"one request may {verb} at most {MAX_RECORDS_PER_REQUEST} entries",
-    )
+    return Refusal.too_many(f"one request may {verb} at most {MAX_RECORDS_PER_REQUEST} entries")
 
 
 def _check(state: ControllerState, entry: AccessControlEntry) -> None:
@@ -82,24 +79,20 @@ def _check(state: ControllerState, entry: AccessControlEntry) -> None:
         raise Refusal(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
     name = entry.resource_name
     if entry.resource_type == ResourceType.CLUSTER and name != CLUSTER_RESOURCE_NAME:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
-            f"the only resource of type CLUSTER is {CLUSTER_RESOURCE_NAME!r}, not {name!r}",
+        raise Refusal.invalid(
+            f"the only resource of type CLUSTER is {CLUSTER_RESOURCE_NAME!r}, not {name!r}"
         )
     if not name:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "the resource's name is empty")
+        raise Refusal.invalid("the resource's name is empty")
     for field, known in FIELDS.items():
         value = getattr(entry, field)
         if known.get(value, ANY) in (ANY, MATCH):
             allowed = ", ".join(
                 f"{number} {word}" for number, word in known.items() if word not in (ANY, MATCH)
             )
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"{field} {value} is none of {allowed}")
+            raise Refusal.invalid(f"{field} {value} is none of {allowed}")
     if ":" not in entry.principal:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
-            f"principal {entry.principal!r} is not TYPE:NAME, such as User:alice",
-        )
+        raise Refusal.invalid(f"principal {entry.principal!r} is not TYPE:NAME, such as User:alice")
 
 
 def delete_acls(

@@ -31,7 +31,6 @@ from moldau.metadata.quota_entities import (
     quota_entity,
 )
 from moldau.metadata.steps import Steps, repeated
-from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p49_alter_client_quotas as p49
 from moldau.protocol.messages.p48_describe_client_quotas import EntityData
 
@@ -62,16 +61,13 @@ def alter_client_quotas(
         answers.append(answer)
         try:
             if entity in named_twice:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "the entity is named more than once")
+                raise Refusal.invalid("the entity is named more than once")
             result.records += _records(state, entity, entry)
         except Refusal as refusal:
-            answer.error_code, answer.error_message = refusal.error, refusal.message
+            refusal.tell(answer)
     if len(result.records) > MAX_RECORDS_PER_REQUEST:
-        for answer in answers:
-            answer.error_code = ErrorCode.POLICY_VIOLATION
-            answer.error_message = (
-                f"one request may change at most {MAX_RECORDS_PER_REQUEST} quotas"
-            )
+        most = f"one request may change at most {MAX_RECORDS_PER_REQUEST} quotas"
+        Refusal.too_many(most).tell(*answers)
         result.records = []
     if request.validate_only:
         result.records = []
@@ -94,7 +90,7 @@ def _records(
     seen: set[str] = set()
     for op in entry.ops:
         if op.key in seen:
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"{op.key} is given twice for one entity")
+            raise Refusal.invalid(f"{op.key} is given twice for one entity")
         seen.add(op.key)
         if op.remove:
             if op.key in current:
@@ -110,25 +106,21 @@ def _types_by_key(entity: QuotaEntity) -> Mapping[str, QuotaType]:
     """The keys that such an entity has. Raises: Refusal."""
     parts = dict(entity)
     if not parts:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "the entity is empty: it names no type")
+        raise Refusal.invalid("the entity is empty: it names no type")
     for kind, name in entity:
         if kind not in ENTITY_TYPES:
-            raise Refusal(
-                ErrorCode.INVALID_REQUEST,
-                f"entity type {kind!r} is none of {', '.join(ENTITY_TYPES)}",
-            )
+            raise Refusal.invalid(f"entity type {kind!r} is none of {', '.join(ENTITY_TYPES)}")
         if name == "":
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"the name of the {kind} is empty")
+            raise Refusal.invalid(f"the name of the {kind} is empty")
     if IP not in parts:
         return CLIENT_KEYS
     if len(parts) > 1:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
-            "quotas are for an IP address, or for a user and a client id, not for both",
+        raise Refusal.invalid(
+            "quotas are for an IP address, or for a user and a client id, not for both"
         )
     address = parts[IP]
     if address is not None and not _is_address(address):
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{address!r} is no IP address")
+        raise Refusal.invalid(f"{address!r} is no IP address")
     return IP_KEYS
 
 
@@ -144,13 +136,12 @@ def _check_value(types: Mapping[str, QuotaType], key: str, value: float) -> None
     """Raises: Refusal."""
     kind = types.get(key)
     if kind is None:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
-            f"{key!r} is no quota of such an entity; these are: {', '.join(types)}",
+        raise Refusal.invalid(
+            f"{key!r} is no quota of such an entity; these are: {', '.join(types)}"
         )
     if math.isnan(value) or value <= 0:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{key} must be greater than 0, not {value}")
+        raise Refusal.invalid(f"{key} must be greater than 0, not {value}")
     if value > kind.maximum:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{key}={value} is too large for {kind.name}")
+        raise Refusal.invalid(f"{key}={value} is too large for {kind.name}")
     if kind.is_whole and math.fmod(value, 1.0) > FRACTION:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{key} must be a whole number, not {value}")
+        raise Refusal.invalid(f"{key} must be a whole number, not {value}")

@@ -95,7 +95,12 @@ def _alter(
     defaults = cache(lambda: state.broker_defaults())
     for resource in request.resources:
         yield
-        error, message = ErrorCode.NONE, None
+        outcome = incremental.AlterConfigsResourceResponse(
+            error_message=None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        outcomes.append(outcome)
         try:
             _check_resource(state, resource, named_twice)
             own: Sequence[VersionedRecord] = _records(
@@ -103,22 +108,13 @@ def _alter(
             )
             own = [*own, *clear_eligible_leaders(state, own)]
         except Refusal as refusal:
-            error, message = refusal.error, refusal.message
+            refusal.tell(outcome)
         else:
             if not request.validate_only:
                 records += own
-        outcomes.append(
-            incremental.AlterConfigsResourceResponse(
-                error_code=error,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
     if len(records) > MAX_RECORDS_PER_REQUEST:
-        too_many = f"the request makes {len(records)} records, too many for one batch"
-        for outcome in outcomes:
-            outcome.error_code, outcome.error_message = ErrorCode.POLICY_VIOLATION, too_many
+        most = f"the request makes {len(records)} records, too many for one batch"
+        Refusal.too_many(most).tell(*outcomes)
         records = []
     return ControllerResult(response, records)
 
@@ -128,12 +124,12 @@ def _check_resource(
 ) -> None:
     resource_type, name = resource.resource_type, resource.resource_name
     if (resource_type, name) in named_twice:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "the resource is named more than once")
+        raise Refusal.invalid("the resource is named more than once")
     keys = [each.name for each in resource.configs]
     if len(set(keys)) != len(keys):
-        raise Refusal(ErrorCode.INVALID_REQUEST, "a key is given more than once")
+        raise Refusal.invalid("a key is given more than once")
     if len(keys) > MAX_RECORDS_PER_REQUEST:
-        raise Refusal(ErrorCode.POLICY_VIOLATION, f"{len(keys)} keys are too many at once")
+        raise Refusal.too_many(f"{len(keys)} keys are too many at once")
     if resource_type == ConfigResourceType.TOPIC:
         problem = topic_name_problem(name)
         if problem is not None:
@@ -144,11 +140,10 @@ def _check_resource(
         _check_broker_name(state, name)
     elif resource_type in (ConfigResourceType.CLIENT_METRICS, ConfigResourceType.GROUP):
         if not name or len(name.encode()) > MAX_STRING_BYTES:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "the resource's name is empty or too long")
+            raise Refusal.invalid("the resource's name is empty or too long")
     else:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
-            f"resources of type {resource_type} have no configuration at the controller",
+        raise Refusal.invalid(
+            f"resources of type {resource_type} have no configuration at the controller"
         )
 
 
@@ -156,7 +151,7 @@ def _check_broker_name(state: ControllerState, name: str) -> None:
     if not name:
         return  # the default of all brokers
     if not (name.isascii() and name.isdigit() and len(name) <= 10):
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{name[:40]!r} is not a broker id")
+        raise Refusal.invalid(f"{name[:40]!r} is not a broker id")
     node_id = int(name)
     is_controller = node_id in state.voter_ids or node_id in state.image.cluster.controllers
     if state.broker(node_id) is None and not is_controller:
@@ -165,7 +160,7 @@ def _check_broker_name(state: ControllerState, name: str) -> None:
 
 def _text(key: str, value: str | None) -> str:
     if value is None:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{key} has no value")
+        raise Refusal.invalid(f"{key} has no value")
     if not key or max(len(key.encode()), len(value.encode())) > MAX_STRING_BYTES:
         raise Refusal(ErrorCode.INVALID_CONFIG, f"{key[:80]!r}: name or value too long, or no name")
     return value
@@ -193,7 +188,7 @@ def _after_operations(
                 current = [element for element in current if element not in unwanted]
             wanted[each.name] = _text(each.name, ",".join(current))
         else:
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"there is no operation {operation}")
+            raise Refusal.invalid(f"there is no operation {operation}")
     return wanted
 
 
@@ -338,10 +333,9 @@ def _clear(
         if partition.isr and partition.elr
     ]
     if len(records) > MAX_CLEARED_PARTITIONS:
-        raise Refusal(
-            ErrorCode.POLICY_VIOLATION,
+        raise Refusal.too_many(
             f"{len(records)} partitions with eligible leaders would change at once, at most "
-            f"{MAX_CLEARED_PARTITIONS} may: bring their replicas back first",
+            f"{MAX_CLEARED_PARTITIONS} may: bring their replicas back first"
         )
     return records
 

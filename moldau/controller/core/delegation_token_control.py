@@ -146,7 +146,7 @@ def _new_token(
         len(renewers) > MAX_RENEWERS
         or max(len(owner), sum(map(len, renewers))) > MAX_NAME_CHARACTERS
     ):
-        raise Refusal(ErrorCode.INVALID_REQUEST, "")
+        raise Refusal.invalid("")
     lifetime_ms = _setting(state, "delegation.token.max.lifetime.ms")
     if request.max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, request.max_lifetime_ms)
@@ -170,7 +170,7 @@ def _room_for_one(state: ControllerState, owner: str, now_ms: int) -> list[str]:
         return []
     expired = [each for each in ids if is_expired(tokens[each], now_ms)][:MAX_SWEPT]
     if len(ids) - len(expired) >= min(limit, free + len(expired)):
-        raise Refusal(ErrorCode.POLICY_VIOLATION, "")
+        raise Refusal.too_many("")
     return expired
 
 

@@ -35,21 +35,15 @@ from moldau.controller.core.state import ControllerState
 from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p43_elect_leaders import (
-    ElectionType,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    PartitionResult,
-    ReplicaElectionResult,
-)
+from moldau.protocol.messages import p43_elect_leaders as p43
 
 MAX_ELECTIONS_PER_PASS: Final = 1_000
 """How many leaders one pass of a periodic election moves (Kafka's limit); the next follows soon."""
 
 
 _ELECTIONS: Final[Mapping[int, Election]] = {
-    ElectionType.PREFERRED: Election.PREFERRED,
-    ElectionType.UNCLEAN: Election.UNCLEAN,
+    p43.ElectionType.PREFERRED: Election.PREFERRED,
+    p43.ElectionType.UNCLEAN: Election.UNCLEAN,
 }
 _UNAVAILABLE: Final = {
     Election.PREFERRED: (
@@ -64,12 +58,12 @@ _UNAVAILABLE: Final = {
 
 
 def elect_leaders(
-    state: ControllerState, request: ElectLeadersRequest, _asked: Asked
-) -> Steps[ControllerResult[ElectLeadersResponse]]:
+    state: ControllerState, request: p43.ElectLeadersRequest, _asked: Asked
+) -> Steps[ControllerResult[p43.ElectLeadersResponse]]:
     """Elect leaders of the named partitions, or of all that need one (null)."""
     election = _ELECTIONS.get(request.election_type)
     if election is None:
-        return ControllerResult(ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return ControllerResult(p43.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
     if request.topic_partitions is None:
         in_need = (
             state.index.without_preferred_leader()
@@ -78,11 +72,11 @@ def elect_leaders(
         )
         return _elect_all(state, election, iter(list(in_need)), {})
     changer = PartitionChanger(state, election=election)
-    response = ElectLeadersResponse()
+    response = p43.ElectLeadersResponse()
     result = ControllerResult(response)
     seen: set[tuple[str, int]] = set()
     for wanted in request.topic_partitions:
-        answer = ReplicaElectionResult(topic=wanted.topic)
+        answer = p43.ReplicaElectionResult(topic=wanted.topic)
         response.replica_election_results.append(answer)
         topic = state.topic(wanted.topic)
         yield
@@ -96,7 +90,7 @@ def elect_leaders(
             if record is not None:
                 result.records.append(record)
     if len(result.records) > MAX_RECORDS_PER_REQUEST:
-        return ControllerResult(ElectLeadersResponse(error_code=ErrorCode.POLICY_VIOLATION))
+        return ControllerResult(p43.ElectLeadersResponse(error_code=ErrorCode.POLICY_VIOLATION))
     return result
 
 
@@ -104,8 +98,8 @@ def _elect_all(
     state: ControllerState,
     election: Election,
     keys: Iterator[PartitionKey],
-    answers: dict[str, ReplicaElectionResult],
-) -> ControllerResult[ElectLeadersResponse]:
+    answers: dict[str, p43.ReplicaElectionResult],
+) -> ControllerResult[p43.ElectLeadersResponse]:
     """One step of electing everywhere; partitions that need nothing are not in the answer."""
     changer = PartitionChanger(state, election=election)
     records: list[VersionedRecord] = []
@@ -118,11 +112,11 @@ def _elect_all(
         partition_result, record = _elect_one(changer, election, topic, partition_index)
         if partition_result.error_code == ErrorCode.ELECTION_NOT_NEEDED:
             continue
-        answer = answers.setdefault(topic.name, ReplicaElectionResult(topic=topic.name))
+        answer = answers.setdefault(topic.name, p43.ReplicaElectionResult(topic=topic.name))
         answer.partition_result.append(partition_result)
         if record is not None:
             records.append(record)
-    response = ElectLeadersResponse(replica_election_results=list(answers.values()))
+    response = p43.ElectLeadersResponse(replica_election_results=list(answers.values()))
     result = ControllerResult(response, records)
     if looked_at == state.settings.max_changes_per_step:
         result.resume = lambda _asked: _elect_all(state, election, keys, answers)
@@ -134,7 +128,7 @@ def _elect_one(
     election: Election,
     topic: TopicImage | None,
     partition_index: int,
-) -> tuple[PartitionResult, VersionedRecord | None]:
+) -> tuple[p43.PartitionResult, VersionedRecord | None]:
     partition = None if topic is None else topic.partitions.get(partition_index)
     record: VersionedRecord | None = None
     error, message = ErrorCode.NONE, None
@@ -146,7 +140,9 @@ def _elect_one(
         record = changer.change(topic, partition_index, partition)
         if record is None:
             error, message = _UNAVAILABLE[election]
-    result = PartitionResult(partition_id=partition_index, error_code=error, error_message=message)
+    result = p43.PartitionResult(
+        partition_id=partition_index, error_code=error, error_message=message
+    )
     return result, record
 
 
@@ -190,25 +186,25 @@ class PeriodicTasks:
     def __init__(self, state: ControllerState) -> None:
         self._state = state
         config = state.settings.node_config
-        self._rebalance_interval_ms = 1_000 * config.get_int(
-            "leader.imbalance.check.interval.seconds"
-        )
-        self._unclean_interval_ms = config.get_int("unclean.leader.election.interval.ms")
+        imbalance_ms = 1_000 * config.get_int("leader.imbalance.check.interval.seconds")
+        unclean_ms = config.get_int("unclean.leader.election.interval.ms")
+        self._passes = ((preferred_leaders_pass, imbalance_ms), (unclean_leaders_pass, unclean_ms))
         self._sweep_brokers: deque[int] = deque()
         self._sweep_partitions: deque[PartitionKey] = deque()
         self.stop()
 
     def stop(self) -> None:
         """Lead no more: nothing is due."""
-        self._rebalance_due_ms = self._unclean_due_ms = self._sweep_due_ms = _NEVER
+        self._passes_due_ms = [_NEVER, _NEVER]
+        self._sweep_due_ms = _NEVER
         self._sweep_brokers.clear()
         self._sweep_partitions.clear()
 
     def start(self, now_ms: float) -> None:
         """Begin to lead: the intervals begin, and what an earlier leader left half done is due."""
-        if self._state.settings.node_config.get_boolean("auto.leader.rebalance.enable"):
-            self._rebalance_due_ms = now_ms + self._rebalance_interval_ms
-        self._unclean_due_ms = now_ms + self._unclean_interval_ms
+        self._passes_due_ms = [now_ms + interval_ms for _, interval_ms in self._passes]
+        if not self._state.settings.node_config.get_boolean("auto.leader.rebalance.enable"):
+            self._passes_due_ms[0] = _NEVER
         self.sweep_all()
 
     def sweep_all(self) -> None:
@@ -225,7 +221,7 @@ class PeriodicTasks:
 
     def next_due_ms(self) -> float | None:
         """When `run_due` may have something to do; None when never."""
-        due_ms = min(self._rebalance_due_ms, self._unclean_due_ms, self._sweep_due_ms)
+        due_ms = min(*self._passes_due_ms, self._sweep_due_ms)
         return None if due_ms == _NEVER else due_ms
 
     def run_due(self, now_ms: float) -> list[VersionedRecord]:
@@ -234,16 +230,12 @@ class PeriodicTasks:
             step = self._sweep_turn()
             self._sweep_due_ms = _NEVER if step.is_last else now_ms + NEXT_TURN_DELAY_MS
             return step.records
-        if now_ms >= self._rebalance_due_ms:
-            step = preferred_leaders_pass(self._state)
-            delay_ms = self._rebalance_interval_ms if step.is_last else NEXT_TURN_DELAY_MS
-            self._rebalance_due_ms = now_ms + delay_ms
-            return step.records
-        if now_ms >= self._unclean_due_ms:
-            step = unclean_leaders_pass(self._state)
-            delay_ms = self._unclean_interval_ms if step.is_last else NEXT_TURN_DELAY_MS
-            self._unclean_due_ms = now_ms + delay_ms
-            return step.records
+        for index, (elect, interval_ms) in enumerate(self._passes):
+            if now_ms >= self._passes_due_ms[index]:
+                step = elect(self._state)
+                delay_ms = interval_ms if step.is_last else NEXT_TURN_DELAY_MS
+                self._passes_due_ms[index] = now_ms + delay_ms
+                return step.records
         return []
 
     def _sweep_turn(self) -> Step:

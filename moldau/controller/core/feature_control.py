@@ -25,12 +25,7 @@ from moldau.metadata.image import ConfigResourceType, LevelRange
 from moldau.metadata.image.configs import config_record
 from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p57_update_features import (
-    FeatureUpdateKey,
-    UpdatableFeatureResult,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
+from moldau.protocol.messages import p57_update_features as p57
 from moldau.protocol.metadata_records import FeatureLevelRecord
 
 MAX_NAME_CHARACTERS = 80
@@ -47,11 +42,11 @@ class UpgradeType(IntEnum):
 
 
 def update_features(
-    state: ControllerState, request: UpdateFeaturesRequest, _asked: Asked
-) -> Steps[ControllerResult[UpdateFeaturesResponse]]:
+    state: ControllerState, request: p57.UpdateFeaturesRequest, _asked: Asked
+) -> Steps[ControllerResult[p57.UpdateFeaturesResponse]]:
     """Finalize new levels: all of the request's, or none (KIP-1022)."""
     records: list[VersionedRecord] = []
-    results: list[UpdatableFeatureResult] = []
+    results: list[p57.UpdatableFeatureResult] = []
     named_twice = yield from repeated(update.feature for update in request.feature_updates)
     proposed = dict(state.image.features.finalized_levels)
     for update in request.feature_updates:
@@ -60,28 +55,28 @@ def update_features(
     for update in request.feature_updates:
         try:
             if update.feature in named_twice:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "the feature is named more than once")
+                raise Refusal.invalid("the feature is named more than once")
             records += _update(state, update, proposed)
         except Refusal as refusal:
             return ControllerResult(
-                UpdateFeaturesResponse(
+                p57.UpdateFeaturesResponse(
                     error_code=refusal.error,
                     error_message="nothing was updated, because of "
                     f"{update.feature[:MAX_NAME_CHARACTERS]}: {refusal.message}",
                 )
             )
         results.append(updated(update.feature))
-    response = UpdateFeaturesResponse(error_message=None, results=results)
+    response = p57.UpdateFeaturesResponse(error_message=None, results=results)
     return ControllerResult(response, [] if request.validate_only else records)
 
 
-def updated(feature: str) -> UpdatableFeatureResult:
+def updated(feature: str) -> p57.UpdatableFeatureResult:
     """The result of a feature that is at its level now; the message is Apache Kafka's."""
-    return UpdatableFeatureResult(feature=feature, error_message=ErrorCode.NONE.name)
+    return p57.UpdatableFeatureResult(feature=feature, error_message=ErrorCode.NONE.name)
 
 
 def _update(
-    state: ControllerState, update: FeatureUpdateKey, proposed: Mapping[str, int]
+    state: ControllerState, update: p57.FeatureUpdateKey, proposed: Mapping[str, int]
 ) -> list[VersionedRecord]:
     name, level = update.feature, update.max_version_level
     supported = advertised_features(state.image.features.finalized_levels).get(name)
@@ -106,12 +101,12 @@ def _update(
     return records
 
 
-def is_known_upgrade_type(update: FeatureUpdateKey) -> bool:
+def is_known_upgrade_type(update: p57.FeatureUpdateKey) -> bool:
     """Whether the sender says what it allows; version 0 says it with `allow_downgrade`."""
     return UpgradeType.UPGRADE <= update.upgrade_type <= UpgradeType.UNSAFE_DOWNGRADE
 
 
-def _check_direction(name: str, current: int, level: int, update: FeatureUpdateKey) -> None:
+def _check_direction(name: str, current: int, level: int, update: p57.FeatureUpdateKey) -> None:
     asked_down = update.allow_downgrade or update.upgrade_type != UpgradeType.UPGRADE
     if level > current:
         if asked_down and not update.allow_downgrade:

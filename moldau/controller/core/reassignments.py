@@ -36,10 +36,8 @@ def alter_partition_reassignments(
     )
     result = ControllerResult(response)
     if sum(len(topic.partitions) for topic in request.topics) > MAX_RECORDS_PER_REQUEST:
-        response.error_code = ErrorCode.POLICY_VIOLATION
-        response.error_message = (
-            f"a request may move the replicas of at most {MAX_RECORDS_PER_REQUEST} partitions"
-        )
+        most = f"a request may move the replicas of at most {MAX_RECORDS_PER_REQUEST} partitions"
+        Refusal.too_many(most).tell(response)
         return result
     changer = PartitionChanger(state)
     seen: set[tuple[str, int]] = set()
@@ -51,24 +49,22 @@ def alter_partition_reassignments(
         for wanted in wanted_topic.partitions:
             yield
             key = (wanted_topic.name, wanted.partition_index)
-            error, message = ErrorCode.NONE, None
+            answer = p45.ReassignablePartitionResponse(
+                partition_index=wanted.partition_index, error_message=None
+            )
+            answers.partitions.append(answer)
             try:
                 if key in seen:
-                    raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is named twice")
+                    raise Refusal.invalid("the partition is named twice")
                 seen.add(key)
                 record = _reassign(
                     state, changer, topic, wanted, request.allow_replication_factor_change
                 )
             except Refusal as refusal:
-                error, message = refusal.error, refusal.message
+                refusal.tell(answer)
             else:
                 if record is not None:
                     result.records.append(record)
-            answers.partitions.append(
-                p45.ReassignablePartitionResponse(
-                    partition_index=wanted.partition_index, error_code=error, error_message=message
-                )
-            )
     return result
 
 

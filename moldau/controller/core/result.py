@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
@@ -84,6 +84,20 @@ class Refusal(Exception):
         self.error = error
         self.message = short_message(message)
         super().__init__(self.message)
+
+    @classmethod
+    def invalid(cls, message: str) -> Refusal:
+        return cls(ErrorCode.INVALID_REQUEST, message)
+
+    @classmethod
+    def too_many(cls, message: str) -> Refusal:
+        """One request would change more than it may."""
+        return cls(ErrorCode.POLICY_VIOLATION, message)
+
+    def tell(self, *answers: Any) -> None:
+        """Write it into these parts of a response."""
+        for answer in answers:
+            answer.error_code, answer.error_message = self.error, self.message
 
 
 def permits_refusal() -> Refusal:

@@ -58,9 +58,8 @@ def alter_user_scram_credentials(
             continue
         try:
             if len(alterations) > MAX_RECORDS_PER_REQUEST:
-                raise Refusal(
-                    ErrorCode.POLICY_VIOLATION,
-                    f"one request may alter at most {MAX_RECORDS_PER_REQUEST} credentials",
+                raise Refusal.too_many(
+                    f"one request may alter at most {MAX_RECORDS_PER_REQUEST} credentials"
                 )
             outcomes[wanted.name] = (_record_of(state, wanted), 0)
         except Refusal as refusal:
@@ -71,7 +70,7 @@ def alter_user_scram_credentials(
         answer = p51.AlterUserScramCredentialsResult(user=user, error_message=None)
         result.response.results.append(answer)
         if isinstance(outcome, Refusal):
-            answer.error_code, answer.error_message = outcome.error, outcome.message
+            outcome.tell(answer)
         else:
             result.records.append(outcome)
     if result.records:

@@ -77,9 +77,8 @@ def create_topics(
     response = p19.CreateTopicsResponse()
     result = ControllerResult(response)
     if _partition_total(state, request) > MAX_RECORDS_PER_REQUEST:
-        too_many = Refusal(
-            ErrorCode.POLICY_VIOLATION,
-            f"a request may create at most {MAX_RECORDS_PER_REQUEST} partitions",
+        too_many = Refusal.too_many(
+            f"a request may create at most {MAX_RECORDS_PER_REQUEST} partitions"
         )
         response.topics = yield from _all_refused(request, too_many)
         return result
@@ -89,7 +88,7 @@ def create_topics(
         yield
         try:
             if topic.name in named_twice:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+                raise Refusal.invalid("the topic is named more than once")
             records, created = yield from _create_topic(batch, topic)
         except Refusal as refusal:
             response.topics.append(_refused(topic, refusal))
@@ -98,9 +97,8 @@ def create_topics(
         if not request.validate_only:
             result.records.extend(records)
     if len(result.records) > 2 * MAX_RECORDS_PER_REQUEST:
-        too_many = Refusal(
-            ErrorCode.POLICY_VIOLATION,
-            f"the request makes {len(result.records)} records, too many for one batch",
+        too_many = Refusal.too_many(
+            f"the request makes {len(result.records)} records, too many for one batch"
         )
         response.topics = yield from _all_refused(request, too_many)
         result.records = []
@@ -177,7 +175,7 @@ def _check_name(batch: _Batch, topic_name: str) -> None:
         raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if topic_name == METADATA_TOPIC_NAME:
         # Its directory would be the metadata log's own: brokers would write over that.
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{topic_name} is the controllers' own log")
+        raise Refusal.invalid(f"{topic_name} is the controllers' own log")
     if batch.state.topic(topic_name) is not None:
         raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic_name} exists already")
     other = batch.state.colliding_topic(topic_name)
@@ -232,9 +230,8 @@ def _place(batch: _Batch, topic: p19.CreatableTopic) -> Steps[list[list[int]]]:
 
 def _manual_placement(state: ControllerState, topic: p19.CreatableTopic) -> Steps[list[list[int]]]:
     if topic.num_partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
-            "with a manual assignment, partition count and replication factor must both be -1",
+        raise Refusal.invalid(
+            "with a manual assignment, partition count and replication factor must both be -1"
         )
     by_index = {each.partition_index: list(each.broker_ids) for each in topic.assignments}
     if sorted(by_index) != list(range(len(topic.assignments))):
@@ -283,10 +280,7 @@ def delete_topics(
     result = ControllerResult(response)
     wanted = [*request.topics, *(p20.DeleteTopicState(name=name) for name in request.topic_names)]
     if len(wanted) > MAX_RECORDS_PER_REQUEST:
-        refusal = Refusal(
-            ErrorCode.POLICY_VIOLATION,
-            f"a request may delete at most {MAX_RECORDS_PER_REQUEST} topics",
-        )
+        refusal = Refusal.too_many(f"a request may delete at most {MAX_RECORDS_PER_REQUEST} topics")
         for each in wanted:
             response.responses.append(_not_deleted(each, refusal))
             yield
@@ -297,7 +291,7 @@ def delete_topics(
         try:
             topic = _find_topic(state, each)
             if topic.topic_id in named_twice:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+                raise Refusal.invalid("the topic is named more than once")
         except Refusal as refusal:
             response.responses.append(_not_deleted(each, refusal))
             continue
@@ -323,10 +317,10 @@ def _find_topic(state: ControllerState, wanted: p20.DeleteTopicState) -> TopicIm
     if not state.settings.node_config.get_boolean("delete.topic.enable"):
         raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
     if wanted.name is not None and wanted.topic_id != ZERO_UUID:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "name a topic or give its id, not both")
+        raise Refusal.invalid("name a topic or give its id, not both")
     if wanted.name is None:
         if wanted.topic_id == ZERO_UUID:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id is given")
+            raise Refusal.invalid("neither a topic's name nor its id is given")
         topic = state.image.topics.topics_by_id.get(wanted.topic_id)
         if topic is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
@@ -356,28 +350,23 @@ def create_partitions(
     added_total = 0
     for wanted in request.topics:
         yield
-        error, message = ErrorCode.NONE, None
+        answer = p37.CreatePartitionsTopicResult(name=wanted.name)
+        response.results.append(answer)
         try:
             if wanted.name in named_twice:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+                raise Refusal.invalid("the topic is named more than once")
             topic = _growing_topic(state, wanted)
             added_total += wanted.count - len(topic.partitions)
             if added_total > MAX_RECORDS_PER_REQUEST:
-                raise Refusal(
-                    ErrorCode.POLICY_VIOLATION,
-                    f"a request may create at most {MAX_RECORDS_PER_REQUEST} partitions",
+                raise Refusal.too_many(
+                    f"a request may create at most {MAX_RECORDS_PER_REQUEST} partitions"
                 )
             records = yield from _new_partitions(state, topic, wanted, asked.takes_permits)
         except Refusal as refusal:
-            error, message = refusal.error, refusal.message
+            refusal.tell(answer)
         else:
             if not request.validate_only:
                 result.records.extend(records)
-        response.results.append(
-            p37.CreatePartitionsTopicResult(
-                name=wanted.name, error_code=error, error_message=message
-            )
-        )
     return result
 
 
@@ -399,10 +388,9 @@ def _growing_topic(state: ControllerState, wanted: p37.CreatePartitionsTopic) ->
             f"a topic has at most {MAX_PARTITIONS_PER_TOPIC} partitions",
         )
     if topic.name in INTERNAL_TOPICS:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
+        raise Refusal.invalid(
             f"{topic.name} keeps its {old_count} partitions: with another number the coordinators"
-            " would look for every group and transactional id in another partition",
+            " would look for every group and transactional id in another partition"
         )
     return topic
 

@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.api_keys import ApiKey, api_name
 from moldau.protocol.headers import RequestHeader, decode_request_header
+from moldau.protocol.messages import p36_sasl_authenticate as p36
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
-from moldau.protocol.messages.p36_sasl_authenticate import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-)
 from moldau.protocol.schema import Message
 from moldau.runtime.slices import Work
 from moldau.sasl.mechanism import Postponed
@@ -26,7 +23,8 @@ from moldau.server.authentication.core.session import Outcome, SaslSession, Stat
 
 if TYPE_CHECKING:
     from moldau.server.connection_group import ConnectionGroup
-    from moldau.server.request import Connection, Request
+    from moldau.server.request import Request
+    from moldau.server.server_connection import ServerConnection
 
 RAW_TOKEN_HEADER: Final = RequestHeader(
     api_key=ApiKey.SASL_AUTHENTICATE, api_version=0, correlation_id=0, client_id=None
@@ -49,7 +47,7 @@ class SaslGate:
     def __init__(
         self,
         session: SaslSession,
-        connection: Connection,
+        connection: ServerConnection,
         group: ConnectionGroup,
         *,
         max_receive_bytes: int,
@@ -126,7 +124,7 @@ class SaslGate:
         if request.api_key == ApiKey.SASL_AUTHENTICATE:
             if session.waits_for_token and request.size_bytes > self._max_receive_bytes:
                 return Outcome(failure=f"a token of more than {self._max_receive_bytes} bytes")
-            authentication, _ = SaslAuthenticateRequest.decode(request.body, version)
+            authentication, _ = p36.SaslAuthenticateRequest.decode(request.body, version)
             return session.token(bytes(authentication.auth_bytes), now_ms)
         if request.api_key == ApiKey.API_VERSIONS:
             return session.versions(now_ms)
@@ -137,7 +135,7 @@ class SaslGate:
         if not is_raw:
             request.respond(response)
             return
-        assert isinstance(response, SaslAuthenticateResponse)
+        assert isinstance(response, p36.SaslAuthenticateResponse)
         token = bytes(response.auth_bytes)
         request.respond_parts([_SIZE.pack(len(token)) + token])
 

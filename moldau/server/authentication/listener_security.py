@@ -35,7 +35,8 @@ from moldau.server.authentication.tls_settings import NO_VALUES, tls_settings_of
 
 if TYPE_CHECKING:
     from moldau.sasl.oauthbearer.jwks import KeySource
-    from moldau.server.connection_group import ConnectionGroup, GroupMember
+    from moldau.server.connection_group import ConnectionGroup
+    from moldau.server.server_connection import ServerConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class ListenerSecurity:
         offers = () if self.sasl is None else self.sasl.mechanisms.values()
         return [each.keys for each in offers if each.keys is not None]
 
-    def greet(self, connection: GroupMember, group: ConnectionGroup) -> str | None:
+    def greet(self, connection: ServerConnection, group: ConnectionGroup) -> str | None:
         """Give a new connection its principal, or the gate that will; returns why it cannot stay,
         else None.
         """

@@ -7,11 +7,8 @@ without SASL, or to a session that cannot be renewed now (KIP-368).
 from __future__ import annotations
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p36_sasl_authenticate as p36
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from moldau.protocol.messages.p36_sasl_authenticate import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-)
 from moldau.server.request import RequestContext
 
 
@@ -19,9 +16,9 @@ def refuse_handshake(context: RequestContext, request: SaslHandshakeRequest) -> 
     context.respond(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
 
 
-def refuse_token(context: RequestContext, request: SaslAuthenticateRequest) -> None:
+def refuse_token(context: RequestContext, request: p36.SaslAuthenticateRequest) -> None:
     context.respond(
-        SaslAuthenticateResponse(
+        p36.SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
             error_message="no mechanism waits for a token on this connection",
         )

@@ -6,7 +6,7 @@
         --faults storage_outage --bug unflushed-counts      with an injected bug
 
 What is production code here: runtime's Server and Connection, the whole of `moldau.raft` with its
-files, the controller with its core, the controller listener with router and APIs, controller
+files, the controller with its core, server, router and APIs of its listener, controller
 registration, the broker's lifecycle, its channel to the controller and its metadata loader. What is
 simulated: event loop, time and network (`tests.virtual`), disks (`disk`, on
 the storage tests' file system), and who uses the cluster: brokers' leadership duties, clients, the

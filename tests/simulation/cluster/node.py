@@ -20,12 +20,11 @@ from moldau.controller.controller import Controller, SnapshotPolicy
 from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.state import ControllerSettings
 from moldau.controller.descriptions import ClusterDescriptions
-from moldau.controller.listener import ControllerListener
 from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataImage
-from moldau.node.quorum_node import leader_address
+from moldau.node.quorum_node import CLOSE_GRACE_MS, leader_address
 from moldau.node.settings import controller_registration
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
@@ -43,7 +42,8 @@ from moldau.runtime.connector import Connector
 from moldau.runtime.leader_link import LeaderLink
 from moldau.server.authorizer import Authorizer
 from moldau.server.change_log import ChangeLog
-from moldau.server.server import ListenerSpec
+from moldau.server.request_router import RequestRouter
+from moldau.server.server import ListenerSpec, Server
 from moldau.server.standard_authorizer import StandardAuthorizer
 from moldau.storage.faults import DiskFull, LogOffline
 from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk, Refusal
@@ -147,7 +147,8 @@ class ControllerNode:
         self.controller: Controller | None = None
         self.log: QuorumLog | None = None
         self._parts: (
-            tuple[ControllerListener, ControllerRegistrationManager, Controller, QuorumLog] | None
+            tuple[Server, RequestRouter, ControllerRegistrationManager, Controller, QuorumLog]
+            | None
         ) = None
         self.starts = 0
         self.is_held = False
@@ -231,13 +232,15 @@ class ControllerNode:
     async def _stop(
         self,
         process: Process,
-        listener: ControllerListener,
+        server: Server,
+        router: RequestRouter,
         registration: ControllerRegistrationManager,
         controller: Controller,
         log: QuorumLog,
     ) -> None:
         await registration.close()
-        await listener.close()
+        await router.close(cancels=True)
+        await server.close(CLOSE_GRACE_MS)
         await controller.close()
         await log.close()
         self.world.note(f"{process.name} has stopped in good order")
@@ -314,14 +317,8 @@ class ControllerNode:
         authorizer = StandardAuthorizer.of(config)
         dice = Random(f"questions {process.name} {world.seed}")
         self._security = SecurityChecks(process.name, authorizer, dice)
-        listener = ControllerListener(
-            clock=clock,
-            authorizer=authorizer,
-            network=network,
-            on_fault=lambda error: world.fault(process, error),
-            offload=disk.offload,
-        )
-        await listener.start([ListenerSpec(LISTENER, "", PORT)])
+        server = Server(clock=clock, network=network, offload=disk.offload)
+        await server.start([ListenerSpec(LISTENER, "", PORT)])
         try:
             log = await open_metadata_log(
                 config, disk, clock, network, on_fatal, self.random, self.voter.directory_id
@@ -354,12 +351,18 @@ class ControllerNode:
             mutations=mutations,
             changes=ChangeLog(clock),
         )
+        router = RequestRouter(
+            apis.routes(),
+            clock=clock,
+            authorizer=authorizer,
+            on_fault=lambda error: world.fault(process, error),
+        )
         registration = self._registration(config, controller, log, apis, clock, network)
-        self._parts = (listener, registration, controller, log)
+        self._parts = (server, router, registration, controller, log)
         self.log = log
         self.controller = controller
         controller.start()
-        listener.open(apis)
+        server.open(router)
         log.add_listener(registration)
         log.on_leadership_change(lambda _leadership: registration.leader_changed())
         registration.start()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from random import Random
 
-from moldau.controller.core.result import unlimited
 from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.metadata.image import MetadataDelta, MetadataImage
 from moldau.protocol.access_control import Operation
@@ -133,7 +132,7 @@ def check_mutation_quotas(who: str, quotas: ControllerMutationQuotas, image: Met
     for user in QUOTA_USERS:
         for client_id in QUOTA_CLIENTS:
             sender = Sender(f"User:{user}", Authorizer(), client_id)
-            is_limited = quotas.of(ApiKey.CREATE_TOPICS, sender).takes_permits is not unlimited
+            is_limited = quotas.of(ApiKey.CREATE_TOPICS, sender) is not None
             limit = limit_of(state, "controller_mutation_rate", user, client_id)
             if is_limited != (limit is not None):
                 raise Violation("quotas-differ", f"{who}: {user} {client_id}, set is {limit}")

@@ -62,28 +62,24 @@ class ScriptedController:
         self.answers_bytes = False
 
     async def forward(
-        self, request: Message, principal: str, client: ForwardedClient, *, timeout_ms: int = 0
-    ) -> ControllerAnswer[Any]:
-        self.clients.append(client)
-        if self.answer is None:
-            raise ControllerUnavailable("nobody is there")
-        return ControllerAnswer(self.answer(request), committed_end_offset=0)
-
-    async def pass_on(
         self,
         request: Message,
         principal: str,
         client: ForwardedClient,
         *,
-        body: memoryview,
+        body: memoryview | None = None,
         timeout_ms: int = 0,
-    ) -> ControllerAnswer[Any]:
-        self.bodies.append(bytes(body))
-        answer = await self.forward(request, principal, client)
+    ) -> ControllerAnswer:
+        if body is not None:
+            self.bodies.append(bytes(body))
+        self.clients.append(client)
+        if self.answer is None:
+            raise ControllerUnavailable("no controller answers")
+        answer = self.answer(request)
         version = client.api_version
         if not self.answers_bytes or version is None:
-            return answer
-        parts: list[Any] = encode_response(answer.response, api_version=version, correlation_id=7)
+            return ControllerAnswer(answer, committed_end_offset=0)
+        parts: list[Any] = encode_response(answer, api_version=version, correlation_id=7)
         return ControllerAnswer(b"".join(parts)[4:], committed_end_offset=0)
 
 

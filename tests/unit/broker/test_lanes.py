@@ -348,14 +348,14 @@ async def test_metadata_is_answered_while_no_controller_answers(broker: DataPath
     given_up = asyncio.Event()
     timeouts = []
 
-    async def pass_on(
+    async def forward(
         request: Any, principal: str, client: Any, *, body: Any, timeout_ms: int
     ) -> Any:
         timeouts.append(timeout_ms)
         await given_up.wait()
         raise ControllerUnavailable("no controller")
 
-    broker.channel.pass_on = pass_on  # type: ignore[attr-defined]
+    broker.channel.forward = forward  # type: ignore[attr-defined]
     attackers = [client_of("User:low") for _ in range(4)]
     requests = [
         FakeRequest(attackers[number % 4], ApiKey.CREATE_TOPICS, 7, create_topics())
@@ -389,7 +389,9 @@ async def test_metadata_that_creates_topics_waits_among_what_is_forwarded(
     broker.metadata.controller_id_for_clients = lambda: -1  # type: ignore[attr-defined]
     given_up = asyncio.Event()
 
-    async def forward(request: Any, principal: str, client: Any, *, timeout_ms: int) -> Any:
+    async def forward(
+        request: Any, principal: str, client: Any, *, body: Any, timeout_ms: int
+    ) -> Any:
         await given_up.wait()
         raise ControllerUnavailable("no controller")
 

@@ -12,10 +12,10 @@ from moldau.controller.controller import Controller, SnapshotPolicy
 from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.state import ControllerSettings
 from moldau.controller.descriptions import ClusterDescriptions
-from moldau.controller.listener import ControllerListener
 from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.log import CommittedBatch, MetadataLogListener
+from moldau.node.quorum_node import CLOSE_GRACE_MS
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
@@ -26,7 +26,8 @@ from moldau.runtime.ports import Ports
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.change_log import ChangeLog
-from moldau.server.server import ListenerSpec
+from moldau.server.request_router import RequestRouter
+from moldau.server.server import ListenerSpec, Server
 from tests.unit.metadata.builders import CLUSTER_ID, node_config, registration
 
 LISTENER = "CONTROLLER"
@@ -177,12 +178,14 @@ class ControllerBench:
                 window_ms=1000.0,
             ),
         )
-        self.listener = ControllerListener(
+        self.server = Server(
+            clock=self.clock, network=self.ports.network, offload=asyncio.to_thread
+        )
+        self.router = RequestRouter(
+            self.apis.routes(),
             clock=self.clock,
-            network=self.ports.network,
+            authorizer=authorizer or Authorizer(),
             on_fault=self.faults.append,
-            authorizer=authorizer,
-            offload=asyncio.to_thread,
         )
         self._connections: list[Connection] = []
 
@@ -192,8 +195,8 @@ class ControllerBench:
     ) -> ControllerBench:
         bench = cls(authorizer)
         bench.controller.start()
-        await bench.listener.start([ListenerSpec(LISTENER, "127.0.0.1", 0)])
-        bench.listener.open(bench.apis)
+        await bench.server.start([ListenerSpec(LISTENER, "127.0.0.1", 0)])
+        bench.server.open(bench.router)
         bench.log.lead(1 if leads else OTHER_NODE, 1)
         return bench
 
@@ -205,7 +208,7 @@ class ControllerBench:
 
     @property
     def port(self) -> int:
-        return self.listener.port(LISTENER)
+        return self.server.port(LISTENER)
 
     async def connect(self) -> Connection:
         connection = await Connection.connect(
@@ -227,9 +230,13 @@ class ControllerBench:
         assert not answer.is_fenced
         return int(response.broker_epoch)
 
+    async def close_listener(self) -> None:
+        await self.router.close(cancels=True)
+        await self.server.close(CLOSE_GRACE_MS)
+
     async def close(self) -> None:
         for connection in self._connections:
             connection.close()
-        await self.listener.close()
+        await self.close_listener()
         await self.controller.close()
         assert self.faults == []

@@ -408,14 +408,14 @@ def test_each_row_is_whole() -> None:
 async def test_what_comes_before_the_log_is_open_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MAX_EARLY_REQUESTS", 1)
     bench = ControllerBench(None)
-    await bench.listener.start([ListenerSpec(LISTENER, "127.0.0.1", 0)])
+    await bench.server.start([ListenerSpec(LISTENER, "127.0.0.1", 0)])
     early = asyncio.ensure_future(bench.connect())
-    await until_async(lambda: bench.listener._server._early, "it waits")
+    await until_async(lambda: bench.server._early, "it waits")
     with pytest.raises(ConnectionLost):
         await bench.connect()
     bench.controller.start()
     bench.log.lead(1, 1)
-    bench.listener.open(bench.apis)
+    bench.server.open(bench.router)
     connection = await asyncio.wait_for(early, 10)
     assert (await connection.send(registration(1))).error_code == ErrorCode.NONE
     await bench.close()
@@ -721,8 +721,7 @@ async def test_heartbeats_do_not_wait_behind_clients(
     broker_epoch = await bench.join(peer)
     bench.quorum.release.clear()
     waiting = []
-    router = bench.listener._router
-    assert router is not None
+    router = bench.router
     for number, client in enumerate(clients):
         waiting.append(asyncio.ensure_future(client.send(AddRaftVoterRequest())))
         await until_async(lambda count=number + 1: router.request_count == count, "it arrived")
@@ -740,8 +739,7 @@ async def test_peers_are_bounded_too(start: Start, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(apis, "PEERS", Lane("nodes", 1))
     bench = await start()
     first, second = await bench.connect(), await bench.connect()
-    router = bench.listener._router
-    assert router is not None
+    router = bench.router
     bench.quorum.release.clear()
     vote = request_class(ApiKey.VOTE)
     waiting = [asyncio.ensure_future(each.send(vote())) for each in (first, second)]
@@ -757,6 +755,6 @@ async def test_closing_ends_what_waits(start: Start) -> None:
     bench.quorum.release.clear()
     waiting = asyncio.ensure_future(connection.send(request_class(ApiKey.FETCH)()))
     await until_async(lambda: len(bench.quorum.asked) == 1, "the fetch waits")
-    await asyncio.wait_for(bench.listener.close(), 10)
+    await asyncio.wait_for(bench.close_listener(), 10)
     with pytest.raises(ConnectionLost):
         await waiting

@@ -147,10 +147,8 @@ async def test_after_failover_it_registers_with_the_new_leader(bench: Controller
     bench.log.lead(5, 2)  # this bench's controller is a standby now
     standby.leader = address(bench)
     standby.manager.start()
-    answered = len(bench.listener._server.connections)
-    await until_async(
-        lambda: len(bench.listener._server.connections) > answered, "it has asked the standby"
-    )
+    answered = len(bench.server.connections)
+    await until_async(lambda: len(bench.server.connections) > answered, "it has asked the standby")
     assert not standby.manager.is_registered
     bench.log.lead(1, 3)
     await until_async(lambda: standby.manager.is_registered, "the node leads again and takes it")

@@ -19,7 +19,7 @@ from moldau.metadata.descriptions import (
     described_acls,
     described_scram,
 )
-from moldau.metadata.image import ConfigResourceType
+from moldau.metadata.image import ConfigResourceType, ConfigsImage
 from moldau.metadata.image.configs import ClientQuotasImage
 from moldau.metadata.image.security import (
     AccessControlEntry,
@@ -316,7 +316,7 @@ def test_an_answer_has_so_many_entries_and_no_more(monkeypatch: pytest.MonkeyPat
         asked.append(name)
         return [CONFIG] * count
 
-    entries = DescribedEntries(p32.DescribeConfigsRequest())
+    entries = DescribedEntries(p32.DescribeConfigsRequest(), config(), ConfigsImage())
     results = []
     for name, count in (("a", 2), ("a", 2), ("b", 2), ("b", 2), ("c", 1), ("d", 1), ("c", 1)):
         results.append(p32.DescribeConfigsResult())

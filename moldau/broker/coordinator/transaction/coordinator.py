@@ -19,8 +19,8 @@ from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.broker.coordinator.transaction.core.rules import TransactionSettings
 from moldau.broker.coordinator.transaction.core.state import (
     DescribeAnswer,
-    InitProducerIdAnswer,
     ListAnswer,
+    ProducerAnswer,
     SendMarkers,
     TransactionState,
 )
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from moldau.broker.coordinator.other_brokers import OtherBrokers
     from moldau.broker.coordinator.ports import RuntimePorts
     from moldau.broker.coordinator.producer_ids import ProducerIds
-    from moldau.broker.coordinator.transaction.core.rules import InitProducerId
     from moldau.config import NodeConfig
     from moldau.metadata.image import MetadataDelta, MetadataImage
+    from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
     from moldau.server.request import RequestContext
 
 logger = logging.getLogger(__name__)
@@ -112,9 +112,9 @@ class TransactionCoordinator:
 
     def init_producer_id(
         self,
-        request: InitProducerId,
+        request: InitProducerIdRequest,
         context: RequestContext,
-        done: Callable[[InitProducerIdAnswer], None],
+        done: Callable[[ProducerAnswer], None],
     ) -> None:
         """A producer begins, or comes back (KIP-98, KIP-360, KIP-939); `context` is of the request,
         which may wait for a producer id.
@@ -123,10 +123,12 @@ class TransactionCoordinator:
         self._producer_ids.when_ready(
             context,
             lambda: self.ask(
-                request.transactional_id,
+                request.transactional_id or "",
                 reply_to,
-                lambda state, now_ms: state.init_producer_id(request, reply_to, now_ms),
-                InitProducerIdAnswer,
+                lambda state, now_ms: state.init_producer_id(
+                    request, context.principal, reply_to, now_ms
+                ),
+                ProducerAnswer,
             ),
         )
 

@@ -21,12 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
-from moldau.protocol.messages.p27_write_txn_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+from moldau.protocol.messages import p27_write_txn_markers as p27
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
@@ -70,7 +65,9 @@ class Marker(NamedTuple):
 Pauses: TypeAlias = dict[Marker, int]
 """Markers, and how long each pauses, in milliseconds, if it is not written this time."""
 
-WriteMarkers = Callable[[WriteTxnMarkersRequest, Callable[[WriteTxnMarkersResponse], None]], None]
+WriteMarkers = Callable[
+    [p27.WriteTxnMarkersRequest, Callable[[p27.WriteTxnMarkersResponse], None]], None
+]
 
 
 @dataclass(slots=True, eq=False)
@@ -225,19 +222,19 @@ class MarkerSender:
             f"markers for broker {destination.broker_id}",
         )
 
-    def _request(self, markers: Iterable[Marker]) -> WriteTxnMarkersRequest:
+    def _request(self, markers: Iterable[Marker]) -> p27.WriteTxnMarkersRequest:
         by_command: dict[tuple[int, SendMarkers], dict[str, list[int]]] = {}
         for marker in markers:
             topics = by_command.setdefault((marker.coordinator_partition, marker.command), {})
             topics.setdefault(marker.partition.topic, []).append(marker.partition.partition)
-        return WriteTxnMarkersRequest(
+        return p27.WriteTxnMarkersRequest(
             markers=[
-                WritableTxnMarker(
+                p27.WritableTxnMarker(
                     producer_id=command.producer.producer_id,
                     producer_epoch=command.producer.producer_epoch,
                     transaction_result=command.is_commit,
                     topics=[
-                        WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                        p27.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
                         for topic, indexes in topics.items()
                     ],
                     coordinator_epoch=self._coordinator_epoch(coordinator_partition),
@@ -252,7 +249,7 @@ class MarkerSender:
         destination: _Destination,
         link: LeaderLink,
         address: LeaderAddress,
-        request: WriteTxnMarkersRequest,
+        request: p27.WriteTxnMarkersRequest,
         markers: Pauses,
     ) -> None:
         response = None
@@ -271,7 +268,7 @@ class MarkerSender:
         self,
         destination: _Destination,
         markers: Pauses,
-        response: WriteTxnMarkersResponse | None,
+        response: p27.WriteTxnMarkersResponse | None,
     ) -> None:
         """Sort the markers of a request by their outcome; without a response it is unknown."""
         destination.in_flight -= 1

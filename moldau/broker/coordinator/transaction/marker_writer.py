@@ -9,7 +9,6 @@ once; a partition is answered NONE only when its marker is committed; a marker f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import Producer, TransactionEnd
@@ -17,14 +16,7 @@ from moldau.broker.replica.partition import ProduceWait
 from moldau.broker.replica.purgatory import DelayedOperation
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p27_write_txn_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+from moldau.protocol.messages import p27_write_txn_markers as p27
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator.group.core.state import GroupState
@@ -40,72 +32,70 @@ _NOT_HERE: Final = frozenset(
 )
 """Errors of a group coordinator; the sender of markers looks for a partition's leader instead."""
 
-OnWritten = Callable[[WriteTxnMarkersResponse], None]
+OnWritten = Callable[[p27.WriteTxnMarkersResponse], None]
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerWriter:
-    """Belongs to the data loop.
+def write_markers(
+    manager: ReplicaManager,
+    groups: CoordinatorRuntime[GroupState],
+    timeout_ms: int,
+    request: p27.WriteTxnMarkersRequest,
+    done: OnWritten,
+) -> Iterator[None]:
+    """Append every marker, and answer when all are committed, refused, or late; a step for each
+    partition of each. Belongs to the data loop.
 
     Args:
         groups: of the group coordinator, which has partitions of transactional offsets.
         timeout_ms: how long a marker may take to be committed.
+        done: called once, at once or later, with an answer for each marker and partition: NONE,
+            UNKNOWN_TOPIC_OR_PARTITION (not on this broker), NOT_LEADER_OR_FOLLOWER,
+            NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT (not committed in time, maybe later),
+            INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, INVALID_REQUEST.
     """
-
-    manager: ReplicaManager
-    groups: CoordinatorRuntime[GroupState]
-    timeout_ms: int
-
-    def write(self, request: WriteTxnMarkersRequest, done: OnWritten) -> Iterator[None]:
-        """Append every marker, and answer when all are committed, refused, or late; a step for each
-        partition of each.
-
-        Args:
-            done: called once, at once or later, with an answer for each marker and partition: NONE,
-                UNKNOWN_TOPIC_OR_PARTITION (not on this broker), NOT_LEADER_OR_FOLLOWER,
-                NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT (not committed in time, maybe later),
-                INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, INVALID_REQUEST.
-        """
-        writing = _Writing(self, done)
-        for marker in request.markers:
-            yield from writing.write(marker)
-        writing.start_waiting()
-        self.manager.complete_soon()
+    writing = _Writing(manager, groups, done)
+    for marker in request.markers:
+        yield from writing.write(marker)
+    writing.start_waiting(timeout_ms)
+    manager.complete_soon()
 
 
 class _Writing(DelayedOperation):
     """States: writing (until `start_waiting`) → waiting → answered."""
 
-    __slots__ = ("_commit_waits", "_done", "_is_started", "_results", "_undecided", "_writer")
-
-    def __init__(self, writer: MarkerWriter, done: OnWritten) -> None:
+    def __init__(
+        self, manager: ReplicaManager, groups: CoordinatorRuntime[GroupState], done: OnWritten
+    ) -> None:
         super().__init__()
-        self._writer = writer
+        self._manager = manager
+        self._groups = groups
         self._done = done
-        self._results: dict[int, WritableTxnMarkerResult] = {}
+        self._results: dict[int, p27.WritableTxnMarkerResult] = {}
         self._commit_waits: dict[ProduceWait, None] = {}
-        self._undecided: dict[int, WritableTxnMarkerPartitionResult] = {}
+        self._undecided: dict[int, p27.WritableTxnMarkerPartitionResult] = {}
         """The slots without an error code, by identity."""
         self._is_started = False
 
-    def write(self, marker: WritableTxnMarker) -> Iterator[None]:
+    def write(self, marker: p27.WritableTxnMarker) -> Iterator[None]:
         result = self._results.setdefault(
-            marker.producer_id, WritableTxnMarkerResult(producer_id=marker.producer_id)
+            marker.producer_id, p27.WritableTxnMarkerResult(producer_id=marker.producer_id)
         )
         for topic in marker.topics:
-            slots: list[WritableTxnMarkerPartitionResult] = []
-            result.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=slots))
+            slots: list[p27.WritableTxnMarkerPartitionResult] = []
+            result.topics.append(
+                p27.WritableTxnMarkerTopicResult(name=topic.name, partitions=slots)
+            )
             for index in topic.partition_indexes:
-                slot = WritableTxnMarkerPartitionResult(partition_index=index)
+                slot = p27.WritableTxnMarkerPartitionResult(partition_index=index)
                 slots.append(slot)
                 self._undecided[id(slot)] = slot
                 self._write_one(marker, topic.name, slot)
                 yield
 
     def _write_one(
-        self, marker: WritableTxnMarker, topic: str, slot: WritableTxnMarkerPartitionResult
+        self, marker: p27.WritableTxnMarker, topic: str, slot: p27.WritableTxnMarkerPartitionResult
     ) -> None:
-        partition = self._writer.manager.get(topic, slot.partition_index)
+        partition = self._manager.get(topic, slot.partition_index)
         if partition is None:
             self._decide(slot, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
@@ -113,7 +103,7 @@ class _Writing(DelayedOperation):
             self._decide(slot, ErrorCode.INVALID_REQUEST)
             return
         if topic == CONSUMER_OFFSETS.topic:
-            self._writer.groups.complete_transaction(
+            self._groups.complete_transaction(
                 slot.partition_index,
                 TransactionEnd(
                     Producer(marker.producer_id, marker.producer_epoch),
@@ -148,20 +138,20 @@ class _Writing(DelayedOperation):
         del self._commit_waits[wait]
         self._decide(wait.slot, error)
 
-    def _decide(self, slot: WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
+    def _decide(self, slot: p27.WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
         if self._undecided.pop(id(slot), None) is None:
             return  # too late: the request has been answered
         slot.error_code = error
         if self._is_started and not self._undecided:
             self._answer()
 
-    def start_waiting(self) -> None:
+    def start_waiting(self, timeout_ms: int) -> None:
         """All markers were appended or refused."""
         self._is_started = True
         if not self._undecided:
             self._answer()
             return
-        if not self._writer.manager.produce_purgatory.add(self, self._writer.timeout_ms):
+        if not self._manager.produce_purgatory.add(self, timeout_ms):
             self.on_timeout()
 
     def on_timeout(self) -> None:
@@ -178,5 +168,5 @@ class _Writing(DelayedOperation):
         """Nothing to do: markers are written without the connection too."""
 
     def _answer(self) -> None:
-        self._writer.manager.produce_purgatory.remove(self)
-        self._done(WriteTxnMarkersResponse(markers=list(self._results.values())))
+        self._manager.produce_purgatory.remove(self)
+        self._done(p27.WriteTxnMarkersResponse(markers=list(self._results.values())))

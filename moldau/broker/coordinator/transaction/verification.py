@@ -22,12 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from moldau.broker.replica.verification_guards import NOT_REQUIRED, VerificationGuard
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
-from moldau.protocol.messages.p24_add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
+from moldau.protocol.messages import p24_add_partitions_to_txn as p24
 from moldau.protocol.types import TopicPartition, by_topic
 from moldau.runtime.connection import UnsupportedByPeer
 from moldau.runtime.fault_words import words_of
@@ -309,13 +304,15 @@ class TransactionVerifier:
             client_id = f"moldau-broker-{self._ports.broker_id}-transaction-verifier"
             link = self._links[broker_id] = self._brokers.link(client_id)
 
-        async def request(connection: Connection) -> AddPartitionsToTxnRequest:
+        async def request(connection: Connection) -> p24.AddPartitionsToTxnRequest:
             version = connection.best_version(
-                ApiKey.ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest
+                ApiKey.ADD_PARTITIONS_TO_TXN, p24.AddPartitionsToTxnRequest
             )
             if version < FIRST_BATCHED_VERSION:
                 raise UnsupportedByPeer(f"{address} serves AddPartitionsToTxn up to {version}")
-            return AddPartitionsToTxnRequest(transactions=[_transaction(each) for each in rounds])
+            return p24.AddPartitionsToTxnRequest(
+                transactions=[_transaction(each) for each in rounds]
+            )
 
         try:
             response = await link.send(
@@ -351,21 +348,21 @@ def _as_asked(error: ErrorCode, support: Support) -> ErrorCode:
     return error
 
 
-def _transaction(asked: _Round) -> AddPartitionsToTxnTransaction:
+def _transaction(asked: _Round) -> p24.AddPartitionsToTxnTransaction:
     producer_id, producer_epoch = asked.producer
-    return AddPartitionsToTxnTransaction(
+    return p24.AddPartitionsToTxnTransaction(
         transactional_id=asked.transactional_id,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         verify_only=not asked.adds,
         topics=[
-            AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+            p24.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
             for topic, indexes in by_topic(asked.partitions).items()
         ],
     )
 
 
-def _answers(response: AddPartitionsToTxnResponse) -> ErrorCode | dict[str, Errors]:
+def _answers(response: p24.AddPartitionsToTxnResponse) -> ErrorCode | dict[str, Errors]:
     error = ErrorCode.of(response.error_code)
     if error is not ErrorCode.NONE:
         logger.error("verification of transactions was refused: %s", error.name)

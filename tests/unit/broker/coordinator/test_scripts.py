@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from moldau.broker.coordinator.transaction.core.state import (
-    EndTransactionAnswer,
-    InitProducerIdAnswer,
+    ProducerAnswer,
 )
 from moldau.broker.coordinator.transaction.core.transaction import (
     NO_PRODUCER,
@@ -217,7 +216,7 @@ class TransactionScript(Script):
 
     def answer_line(self, answer: Any) -> str:
         match answer:
-            case InitProducerIdAnswer() | EndTransactionAnswer():
+            case ProducerAnswer():
                 pair = "" if answer.producer == NO_PRODUCER else f" {_pair(answer.producer)}"
                 return f"{answer.error.name}{pair}"
             case dict():

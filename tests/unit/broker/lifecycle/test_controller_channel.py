@@ -11,9 +11,9 @@ import pytest
 
 from moldau.broker.lifecycle import controller_channel
 from moldau.broker.lifecycle.controller_channel import (
+    ControllerChannel,
     ControllerUnavailable,
     ForwardedClient,
-    NetworkControllerChannel,
     OwnController,
 )
 from moldau.node.quorum_link import LeaderRelay
@@ -60,7 +60,7 @@ class Quorum:
 
     def __init__(self) -> None:
         self.leader: LeaderAddress | None = None
-        self.channel = NetworkControllerChannel(
+        self.channel = ControllerChannel(
             lambda: self.leader, request_timeout_ms=24 * HOUR_MS, retry_backoff_ms=5
         )
 
@@ -137,7 +137,7 @@ async def test_bytes_go_on_and_come_back_as_they_are(
     for version in range(kind.MIN_VERSION, kind.MAX_VERSION + 1):
         body = memoryview(kind().to_bytes(version))
         client = ForwardedClient("::1", "c", version, correlation_id=-5)
-        pass_on = partial(quorum.channel.pass_on, kind(), "User:alice", client, body=body)
+        pass_on = partial(quorum.channel.forward, kind(), "User:alice", client, body=body)
         response, _ = await pass_on()
         assert controller.forwarded[-1] == ("User:alice", "::1", "c", version)
         assert controller.asked[-1] == kind()
@@ -158,7 +158,7 @@ async def test_bytes_of_a_version_that_the_controller_does_not_know_are_not_sent
     controller = await start()
     controller.served[ApiKey.CREATE_TOPICS] = (2, 5)
     quorum.elect(controller.address)
-    response, _ = await quorum.channel.pass_on(
+    response, _ = await quorum.channel.forward(
         topics(),
         "User:alice",
         CLIENT._replace(api_version=7),
@@ -260,7 +260,7 @@ async def test_a_connection_that_swallows_an_answer_is_given_up_after_its_time(
 ) -> None:
     """However long the broker would wait for the answer: else its start ends with it."""
     controller = await start(answer=lambda _request: None)
-    channel = NetworkControllerChannel(
+    channel = ControllerChannel(
         lambda: controller.address, request_timeout_ms=20, retry_backoff_ms=5
     )
     asked = asyncio.ensure_future(
@@ -415,7 +415,7 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     thread = LoopThread("controller")
     thread.start()
     of_this_process = OwnController(1, thread, own.answer, lambda: 12, Authorizer())
-    router = NetworkControllerChannel(relay.leader, own=of_this_process, retry_backoff_ms=5)
+    router = ControllerChannel(relay.leader, own=of_this_process, retry_backoff_ms=5)
     relay.on_change = router.leader_changed
     own_address = LeaderAddress(1, "127.0.0.1", 1)
     # As the quorum's thread tells it.

@@ -38,11 +38,7 @@ from moldau.broker.coordinator.group.core.joining import (
     join_error,
     sync_error,
 )
-from moldau.protocol.coordinator_records.classic_groups import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    MemberMetadata,
-)
+from moldau.protocol.coordinator_records import classic_groups as kinds
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from moldau.protocol.messages.p11_join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -284,22 +280,22 @@ class ClassicGroup:
         return None
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        return [CoordinatorRecord(GroupMetadataKey(group=self.group_id), None)]
+        return [CoordinatorRecord(kinds.GroupMetadataKey(group=self.group_id), None)]
 
     # -- the log ---------------------------------------------------------------------------------
 
     def record(self, assignments: Mapping[str, bytes]) -> CoordinatorRecord:
         protocol = self.protocol_name
         return CoordinatorRecord(
-            GroupMetadataKey(group=self.group_id),
-            GroupMetadataValue(
+            kinds.GroupMetadataKey(group=self.group_id),
+            kinds.GroupMetadataValue(
                 protocol_type=self.protocol_type,
                 generation=self.generation_id,
                 protocol=protocol,
                 leader=self.leader_id,
                 current_state_timestamp=self.state_timestamp_ms,
                 members=[
-                    MemberMetadata(
+                    kinds.MemberMetadata(
                         member_id=member.member_id,
                         group_instance_id=member.group_instance_id,
                         client_id=member.client_id,
@@ -316,7 +312,7 @@ class ClassicGroup:
         )
 
     @classmethod
-    def from_record(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+    def from_record(cls, group_id: str, value: kinds.GroupMetadataValue) -> ClassicGroup:
         """The group that a record describes. One with members is stable. One without a leader is in
         the middle of a rebalance: no member is given the assignments in the record.
         """

@@ -44,12 +44,7 @@ from moldau.broker.coordinator.group.core.joining import (
     sync_error,
 )
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p13_leave_group import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-    MemberResponse,
-)
+from moldau.protocol.messages import p13_leave_group as p13
 from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
@@ -323,22 +318,22 @@ class ClassicGroups:
 
     def leave_group(
         self,
-        request: LeaveGroupRequest,
+        request: p13.LeaveGroupRequest,
         reply_to: Answerable,
         now_ms: float,
-        answers: list[MemberResponse],
+        answers: list[p13.MemberResponse],
     ) -> CoordinatorResult:
         """Members leave, or an administrator removes them. `answers` has one for each member of the
         request, and all of them say UNKNOWN_MEMBER_ID.
         """
         if not request.group_id:
-            message = LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+            message = p13.LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
             return CoordinatorResult.reply(reply_to, message)
         group = self.get(request.group_id)
         if group is None:
-            return CoordinatorResult.reply(reply_to, LeaveGroupResponse(members=answers))
+            return CoordinatorResult.reply(reply_to, p13.LeaveGroupResponse(members=answers))
         out = CoordinatorResult()
-        response = LeaveGroupResponse(members=answers)
+        response = p13.LeaveGroupResponse(members=answers)
         rebalance = ClassicRebalance(self._context, group, out, now_ms)
         has_left = False
         members, static, pending = group.members, group.static_members, group.pending_members
@@ -359,7 +354,7 @@ class ClassicGroups:
         out.answer_when_committed(
             reply_to,
             response,
-            lambda error: LeaveGroupResponse(error_code=group_write_error(error)),
+            lambda error: p13.LeaveGroupResponse(error_code=group_write_error(error)),
         )
         return out.whatever_happens(self._replayed_count)
 
@@ -655,7 +650,7 @@ class ClassicGroups:
 
         out.add_after(after)
 
-    def _leave(self, rebalance: ClassicRebalance, leaving: MemberIdentity) -> ErrorCode:
+    def _leave(self, rebalance: ClassicRebalance, leaving: p13.MemberIdentity) -> ErrorCode:
         group = rebalance.group
         member_id = leaving.member_id
         instance_id = leaving.group_instance_id

@@ -37,10 +37,10 @@ from moldau.broker.coordinator.group.core.consumer_member import (
 from moldau.broker.coordinator.group.core.consumer_protocol import by_topic_id, write_assignment
 from moldau.broker.coordinator.group.core.context import (
     CONSUMER_PROTOCOL_TYPE,
-    MEMBER_TIMERS,
     ClientInfo,
     ConsumerTimer,
     Refusal,
+    ended_timers,
     group_write_error,
     refused,
 )
@@ -60,14 +60,9 @@ from moldau.broker.coordinator.group.core.member_updates import (
 )
 from moldau.broker.coordinator.group.core.migration import Migration
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.messages import p13_leave_group as p13
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupResponse
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
-from moldau.protocol.messages.p13_leave_group import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-    MemberResponse,
-)
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupResponse
 
 Fence = Callable[[ConsumerGroup, list[ConsumerGroupMember], float], CoordinatorResult]
@@ -182,9 +177,7 @@ class ClassicMembers:
                     SetTimer(_key("sync", group, member.member_id), member.rebalance_timeout_ms),
                 ]
                 if update.replaced_id is not None and update.replaced_id != member.member_id:
-                    result.timers += [
-                        CancelTimer(_key(kind, group, update.replaced_id)) for kind in MEMBER_TIMERS
-                    ]
+                    result.timers += ended_timers(group.group_id, [update.replaced_id])
                 result.timers.append(CancelTimer(_key("rebalance", group, member.member_id)))
             return result
 
@@ -362,10 +355,10 @@ class ClassicMembers:
 
     def leave_group(
         self,
-        request: LeaveGroupRequest,
+        request: p13.LeaveGroupRequest,
         reply_to: Answerable,
         now_ms: float,
-        answers: list[MemberResponse],
+        answers: list[p13.MemberResponse],
     ) -> CoordinatorResult:
         """Answers LeaveGroupResponse in the form of version 3 and later; `answers` has one for each
         member of the request, which gets its error code here.
@@ -382,8 +375,8 @@ class ClassicMembers:
         result = self._fence(group, list(leaving.values()), now_ms)
         result.answer_when_committed(
             reply_to,
-            LeaveGroupResponse(members=answers),
-            lambda error: LeaveGroupResponse(error_code=group_write_error(error)),
+            p13.LeaveGroupResponse(members=answers),
+            lambda error: p13.LeaveGroupResponse(error_code=group_write_error(error)),
         )
         return result
 
@@ -430,7 +423,7 @@ def _check_generation(member: ConsumerGroupMember, generation_id: int) -> None:
 
 
 def _leaving_member(
-    group: ConsumerGroup, identity: MemberIdentity
+    group: ConsumerGroup, identity: p13.MemberIdentity
 ) -> ConsumerGroupMember | ErrorCode:
     """The member, or why it cannot leave; without exceptions, for a request may name 50,000."""
     member_id, instance_id = identity.member_id, identity.group_instance_id

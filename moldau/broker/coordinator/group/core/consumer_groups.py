@@ -47,10 +47,10 @@ from moldau.broker.coordinator.group.core.consumer_member import (
 )
 from moldau.broker.coordinator.group.core.context import (
     GROUP_BYTES,
-    MEMBER_TIMERS,
     ClientInfo,
     ConsumerTimer,
     Refusal,
+    ended_timers,
     group_write_error,
     refused,
 )
@@ -69,12 +69,7 @@ from moldau.broker.coordinator.group.core.regular_expressions import (
 from moldau.metadata.image import MetadataDelta, MetadataImage
 from moldau.protocol.coordinator_records.consumer_groups import ConsumerGroupMetadataKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p68_consumer_group_heartbeat import (
-    Assignment,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    TopicPartitions,
-)
+from moldau.protocol.messages import p68_consumer_group_heartbeat as p68
 from moldau.protocol.messages.p69_consumer_group_describe import Assignment as DescribedAssignment
 from moldau.protocol.messages.p69_consumer_group_describe import DescribedGroup, Member
 from moldau.protocol.messages.p69_consumer_group_describe import (
@@ -86,9 +81,21 @@ _CLIENT_CHOOSES_ID_VERSION: Final = 1
 
 
 def check_request(
-    request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]
+    request: p68.ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]
 ) -> None:
     """Check what can be checked without knowing the group. Raises: Refusal."""
+    problem = _problem(request, api_version)
+    if problem is not None:
+        raise Refusal(ErrorCode.INVALID_REQUEST, problem)
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise Refusal(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"There is no assignor {request.server_assignor}; choose one of "
+            f"{', '.join(assignors)}.",
+        )
+
+
+def _problem(request: p68.ConsumerGroupHeartbeatRequest, api_version: int) -> str | None:
     epoch = request.member_epoch
     needs_id = api_version >= _CLIENT_CHOOSES_ID_VERSION or epoch > 0 or epoch == LEAVE_EPOCH
     for name, value, is_checked in (
@@ -98,49 +105,33 @@ def check_request(
         ("RackId", request.rack_id, True),
     ):
         if is_checked and value is not None and not value.strip():
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"{name} is empty.")
-    if epoch == JOIN_EPOCH:
-        _check_join(request)
-    elif epoch == STATIC_LEAVE_EPOCH:
-        if request.instance_id is None:
-            raise Refusal(
-                ErrorCode.INVALID_REQUEST,
-                "Only a static member can leave for a while: InstanceId is missing.",
-            )
-    elif epoch < STATIC_LEAVE_EPOCH:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"There is no member epoch {epoch}.")
-    if request.server_assignor is not None and request.server_assignor not in assignors:
-        raise Refusal(
-            ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"There is no assignor {request.server_assignor}; choose one of "
-            f"{', '.join(assignors)}.",
-        )
-
-
-def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
+            return f"{name} is empty."
+    if epoch < STATIC_LEAVE_EPOCH:
+        return f"There is no member epoch {epoch}."
+    if epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
+        return "Only a static member can leave for a while: InstanceId is missing."
+    if epoch != JOIN_EPOCH:
+        return None
     if request.rebalance_timeout_ms == -1:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "Who joins has to name its RebalanceTimeoutMs.")
+        return "Who joins has to name its RebalanceTimeoutMs."
     if request.topic_partitions is None or request.topic_partitions:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
-            "Who joins owns nothing: TopicPartitions has to be an empty list.",
-        )
+        return "Who joins owns nothing: TopicPartitions has to be an empty list."
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
-            "Who joins has to subscribe: SubscribedTopicNames or SubscribedTopicRegex is missing.",
+        return (
+            "Who joins subscribes: SubscribedTopicNames or SubscribedTopicRegex is missing."
         )
+    return None
 
 
-def refused_heartbeat(refusal: Refusal) -> ConsumerGroupHeartbeatResponse:
+def refused_heartbeat(refusal: Refusal) -> p68.ConsumerGroupHeartbeatResponse:
     """The answer to a heartbeat that cannot be carried out."""
-    return ConsumerGroupHeartbeatResponse(
+    return p68.ConsumerGroupHeartbeatResponse(
         error_code=refusal.error_code, error_message=refusal.message
     )
 
 
 def owned_partitions(
-    topics: Iterable[TopicPartitions] | None,
+    topics: Iterable[p68.TopicPartitions] | None,
 ) -> Mapping[UUID, frozenset[int]] | None:
     if topics is None:
         return None
@@ -151,7 +142,7 @@ def owned_partitions(
 
 
 def told(
-    member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientInfo
+    member: ConsumerGroupMember, request: p68.ConsumerGroupHeartbeatRequest, client: ClientInfo
 ) -> ConsumerGroupMember:
     """The member with what its heartbeat says; the same object if nothing is new."""
     names = request.subscribed_topic_names
@@ -177,7 +168,7 @@ def _either(value: str | None, otherwise: str | None) -> str | None:
     return otherwise if value is None else value
 
 
-def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+def is_full(request: p68.ConsumerGroupHeartbeatRequest) -> bool:
     """Whether the request is complete, as after a lost answer; then the answer is complete too."""
     return request.member_epoch == JOIN_EPOCH or (
         request.rebalance_timeout_ms != -1
@@ -188,12 +179,12 @@ def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
     )
 
 
-def _not_written(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
+def _not_written(error: ErrorCode) -> p68.ConsumerGroupHeartbeatResponse:
+    return p68.ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
 
 
 def _refused(refusal: Refusal, reply_to: Answerable) -> CoordinatorResult:
-    def answer(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
+    def answer(error: ErrorCode) -> p68.ConsumerGroupHeartbeatResponse:
         is_refused_here = error is refusal.error_code
         return refused_heartbeat(refusal) if is_refused_here else _not_written(error)
 
@@ -235,7 +226,7 @@ class ConsumerGroups:
 
     def consumer_group_heartbeat(
         self,
-        request: ConsumerGroupHeartbeatRequest,
+        request: p68.ConsumerGroupHeartbeatRequest,
         client: ClientInfo,
         reply_to: Answerable,
         now_ms: float,
@@ -267,7 +258,7 @@ class ConsumerGroups:
 
     def _heartbeat(
         self,
-        request: ConsumerGroupHeartbeatRequest,
+        request: p68.ConsumerGroupHeartbeatRequest,
         client: ClientInfo,
         reply_to: Answerable,
         now_ms: float,
@@ -333,16 +324,17 @@ class ConsumerGroups:
     def _ended_timers(self, update: MemberUpdate) -> list[CancelTimer]:
         """Timers of the member whose place is taken, or of the classic protocol left behind."""
         group_id, member_id = update.group.group_id, update.new.member_id
-        ended = []
+        ended: list[CancelTimer] = []
         if update.replaced_id is not None:
-            ended += [ConsumerTimer(kind, group_id, update.replaced_id) for kind in MEMBER_TIMERS]
+            ended += ended_timers(group_id, [update.replaced_id])
         if update.old.uses_classic_protocol:
             self.classic_members.forget(group_id, [member_id, update.replaced_id or member_id])
-            ended += [ConsumerTimer(kind, group_id, member_id) for kind in ("join", "sync")]
-        return [CancelTimer(key) for key in ended]
+            for kind in ("join", "sync"):
+                ended.append(CancelTimer(ConsumerTimer(kind, group_id, member_id)))
+        return ended
 
     def _group_for(
-        self, request: ConsumerGroupHeartbeatRequest
+        self, request: p68.ConsumerGroupHeartbeatRequest
     ) -> tuple[ConsumerGroup, Upgrade | None, list[CoordinatorRecord]]:
         """The group, how it is made out of a classic one, and what has to be written first."""
         group_id = request.group_id
@@ -361,7 +353,7 @@ class ConsumerGroups:
     def _member_for(
         self,
         group: ConsumerGroup,
-        request: ConsumerGroupHeartbeatRequest,
+        request: p68.ConsumerGroupHeartbeatRequest,
         member_id: str,
         owned: Mapping[UUID, frozenset[int]] | None,
     ) -> tuple[ConsumerGroupMember, str | None]:
@@ -399,17 +391,17 @@ class ConsumerGroups:
 
     def _answer(
         self, group: ConsumerGroup, member: ConsumerGroupMember, *, shows_assignment: bool
-    ) -> ConsumerGroupHeartbeatResponse:
+    ) -> p68.ConsumerGroupHeartbeatResponse:
         times = self._settings.of_group(self._context.metadata().configs, group.group_id)
         assignment = None
         if shows_assignment:
-            assignment = Assignment(
+            assignment = p68.Assignment(
                 topic_partitions=[
-                    TopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+                    p68.TopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
                     for topic_id, partitions in sorted(member.assigned.items())
                 ]
             )
-        return ConsumerGroupHeartbeatResponse(
+        return p68.ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
             heartbeat_interval_ms=times.heartbeat_interval_ms,
@@ -417,7 +409,7 @@ class ConsumerGroups:
         )
 
     def _leave(
-        self, request: ConsumerGroupHeartbeatRequest, reply_to: Answerable, now_ms: float
+        self, request: p68.ConsumerGroupHeartbeatRequest, reply_to: Answerable, now_ms: float
     ) -> CoordinatorResult:
         """Leave a group; a static member may leave for a while only. Raises: Refusal."""
         group = self._context.existing_consumer_group(request.group_id)
@@ -440,7 +432,7 @@ class ConsumerGroups:
             )
         else:
             result = self.fence(group, [member], now_ms)
-        answer = ConsumerGroupHeartbeatResponse(
+        answer = p68.ConsumerGroupHeartbeatResponse(
             member_id=request.member_id,
             member_epoch=request.member_epoch,
         )
@@ -583,11 +575,7 @@ class ConsumerGroups:
                 group_epoch_record(group.group_id, group.group_epoch + 1, metadata_hash)
             )
             self._context.count("consumer-group-rebalance", 1)
-            result.timers += [
-                CancelTimer(ConsumerTimer(kind, group.group_id, member.member_id))
-                for member in members
-                for kind in MEMBER_TIMERS
-            ]
+            result.timers += ended_timers(group.group_id, (each.member_id for each in members))
         self.classic_members.forget(group.group_id, [member.member_id for member in members])
         return result
 

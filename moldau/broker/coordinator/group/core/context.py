@@ -4,11 +4,11 @@ milliseconds), the sender of a request, refusals, and the errors of failed write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from moldau.broker.coordinator.core.result import Answerable, Reply
+from moldau.broker.coordinator.core.result import Answerable, CancelTimer, Reply
 from moldau.config.node_config import CONSUMER_GROUP_ASSIGNORS
 from moldau.config.settings import KeyedSettings, of_key
 from moldau.metadata.image import ConfigResourceType, ConfigsImage
@@ -165,6 +165,12 @@ class ConsumerTimer(NamedTuple):
     kind: str
     group_id: str
     member_id: str = ""
+
+
+def ended_timers(group_id: str, member_ids: Iterable[str]) -> list[CancelTimer]:
+    """All those of members that are gone, or whose place is taken."""
+    keys = (ConsumerTimer(kind, group_id, each) for each in member_ids for kind in MEMBER_TIMERS)
+    return [CancelTimer(key) for key in keys]
 
 
 class Refusal(Exception):

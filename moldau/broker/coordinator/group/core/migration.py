@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import (
-    CancelTimer,
     CoordinatorRecord,
     CoordinatorResult,
     SetTimer,
@@ -43,9 +42,9 @@ from moldau.broker.coordinator.group.core.consumer_protocol import (
 )
 from moldau.broker.coordinator.group.core.context import (
     CONSUMER_PROTOCOL_TYPE,
-    MEMBER_TIMERS,
     ConsumerTimer,
     Refusal,
+    ended_timers,
 )
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
@@ -255,14 +254,10 @@ class Migration:
                 for member_id, each in classic.members.items()
             }
         )
-        ended = [
-            CancelTimer(ConsumerTimer(kind, group.group_id, member_id))
-            for member_id in group.members
-            for kind in MEMBER_TIMERS
-        ]
+        begins = SetTimer(ConsumerTimer(_CONVERTED, group.group_id), 0)
         return CoordinatorResult(
             records=[*group.tombstones(), record],
-            timers=[*ended, SetTimer(ConsumerTimer(_CONVERTED, group.group_id), 0)],
+            timers=[*ended_timers(group.group_id, group.members), begins],
         )
 
 

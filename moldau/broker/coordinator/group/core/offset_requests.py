@@ -41,32 +41,14 @@ from moldau.broker.coordinator.group.core.offset_store import (
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
-from moldau.protocol.messages.p08_offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
+from moldau.protocol.messages import p08_offset_commit as p08
+from moldau.protocol.messages import p28_txn_offset_commit as p28
+from moldau.protocol.messages import p47_offset_delete as p47
 from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
-)
-from moldau.protocol.messages.p28_txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
-from moldau.protocol.messages.p47_offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
 )
 from moldau.protocol.records import Record
 from moldau.protocol.types import ZERO_UUID
@@ -76,8 +58,8 @@ if TYPE_CHECKING:
     from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup, GroupContext
 
 
-CommitResponse = TypeVar("CommitResponse", OffsetCommitResponse, TxnOffsetCommitResponse)
-_AskedPartition = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
+CommitResponse = TypeVar("CommitResponse", p08.OffsetCommitResponse, p28.TxnOffsetCommitResponse)
+_AskedPartition = p08.OffsetCommitRequestPartition | p28.TxnOffsetCommitRequestPartition
 
 
 class CommitLimits(NamedTuple):
@@ -104,7 +86,7 @@ class PreparedCommit(Generic[CommitResponse]):
         self,
         where: PartitionKey,
         asked: _AskedPartition,
-        told: OffsetCommitResponsePartition | TxnOffsetCommitResponsePartition,
+        told: p08.OffsetCommitResponsePartition | p28.TxnOffsetCommitResponsePartition,
         now_ms: float,
         expire_timestamp_ms: int = NO_EXPIRY,
         topic_id: UUID = ZERO_UUID,
@@ -149,18 +131,18 @@ class PreparedCommit(Generic[CommitResponse]):
 
 
 def prepare_commit(
-    request: OffsetCommitRequest, limits: CommitLimits, now_ms: float, principal: str = ""
-) -> Steps[PreparedCommit[OffsetCommitResponse]]:
+    request: p08.OffsetCommitRequest, limits: CommitLimits, now_ms: float, principal: str = ""
+) -> Steps[PreparedCommit[p08.OffsetCommitResponse]]:
     """Prepare an OffsetCommit whose topics have names and, if known, ids; a step per partition."""
     expire_timestamp_ms = NO_EXPIRY
     if request.retention_time_ms >= 0:
         expire_timestamp_ms = int(now_ms) + request.retention_time_ms
-    prepared = PreparedCommit(OffsetCommitResponse(), limits, request.group_id, principal)
+    prepared = PreparedCommit(p08.OffsetCommitResponse(), limits, request.group_id, principal)
     for topic in request.topics:
-        answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+        answered = p08.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
         prepared.response.topics.append(answered)
         for asked in topic.partitions:
-            told = OffsetCommitResponsePartition(partition_index=asked.partition_index)
+            told = p08.OffsetCommitResponsePartition(partition_index=asked.partition_index)
             answered.partitions.append(told)
             where = PartitionKey(request.group_id, topic.name, asked.partition_index)
             prepared.add(where, asked, told, now_ms, expire_timestamp_ms, topic.topic_id)
@@ -169,15 +151,15 @@ def prepare_commit(
 
 
 def prepare_transactional(
-    request: TxnOffsetCommitRequest, limits: CommitLimits, now_ms: float, principal: str = ""
-) -> Steps[PreparedCommit[TxnOffsetCommitResponse]]:
+    request: p28.TxnOffsetCommitRequest, limits: CommitLimits, now_ms: float, principal: str = ""
+) -> Steps[PreparedCommit[p28.TxnOffsetCommitResponse]]:
     """Prepare a TxnOffsetCommit; a step for each partition."""
-    prepared = PreparedCommit(TxnOffsetCommitResponse(), limits, request.group_id, principal)
+    prepared = PreparedCommit(p28.TxnOffsetCommitResponse(), limits, request.group_id, principal)
     for topic in request.topics:
-        answered = TxnOffsetCommitResponseTopic(name=topic.name)
+        answered = p28.TxnOffsetCommitResponseTopic(name=topic.name)
         prepared.response.topics.append(answered)
         for asked in topic.partitions:
-            told = TxnOffsetCommitResponsePartition(partition_index=asked.partition_index)
+            told = p28.TxnOffsetCommitResponsePartition(partition_index=asked.partition_index)
             answered.partitions.append(told)
             where = PartitionKey(request.group_id, topic.name, asked.partition_index)
             prepared.add(where, asked, told, now_ms)
@@ -213,8 +195,8 @@ class OffsetRequests:
 
     def commit(
         self,
-        request: OffsetCommitRequest,
-        prepared: PreparedCommit[OffsetCommitResponse],
+        request: p08.OffsetCommitRequest,
+        prepared: PreparedCommit[p08.OffsetCommitResponse],
         api_version: int,
         reply_to: Answerable,
     ) -> CoordinatorResult:
@@ -227,8 +209,8 @@ class OffsetRequests:
 
     def commit_transactional(
         self,
-        request: TxnOffsetCommitRequest,
-        prepared: PreparedCommit[TxnOffsetCommitResponse],
+        request: p28.TxnOffsetCommitRequest,
+        prepared: PreparedCommit[p28.TxnOffsetCommitResponse],
         api_version: int,
         reply_to: Answerable,
     ) -> CoordinatorResult:
@@ -276,7 +258,7 @@ class OffsetRequests:
                     growth_bytes += offset_bytes(stored) - (offset_bytes(older) if older else 0)
         return self._memory.may_grow(prepared.group_id, prepared.principal, growth_bytes)
 
-    def _commit_error(self, request: OffsetCommitRequest, api_version: int) -> ErrorCode:
+    def _commit_error(self, request: p08.OffsetCommitRequest, api_version: int) -> ErrorCode:
         group = self._groups.get(request.group_id)
         epoch = request.generation_id_or_member_epoch
         if group is None:
@@ -287,7 +269,9 @@ class OffsetRequests:
             return ErrorCode.ILLEGAL_GENERATION
         return self._group_error(group, request, epoch, api_version)
 
-    def _transactional_error(self, request: TxnOffsetCommitRequest, api_version: int) -> ErrorCode:
+    def _transactional_error(
+        self, request: p28.TxnOffsetCommitRequest, api_version: int
+    ) -> ErrorCode:
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self._groups.get(request.group_id)
@@ -301,11 +285,11 @@ class OffsetRequests:
     def _group_error(
         self,
         group: ClassicGroup | ConsumerGroup,
-        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        request: p08.OffsetCommitRequest | p28.TxnOffsetCommitRequest,
         generation_or_member_epoch: int,
         api_version: int,
     ) -> ErrorCode:
-        is_transactional = isinstance(request, TxnOffsetCommitRequest)
+        is_transactional = isinstance(request, p28.TxnOffsetCommitRequest)
         error = group.validate_offset_commit(
             request.member_id,
             request.group_instance_id,
@@ -316,7 +300,9 @@ class OffsetRequests:
         if error is not ErrorCode.NONE or isinstance(group, ClassicGroup):
             return error
         for topic in request.topics:
-            topic_id = topic.topic_id if isinstance(topic, OffsetCommitRequestTopic) else ZERO_UUID
+            topic_id = (
+                topic.topic_id if isinstance(topic, p08.OffsetCommitRequestTopic) else ZERO_UUID
+            )
             for asked in topic.partitions:
                 if is_metadata_too_large(asked, self._max_metadata_length):
                     continue  # not stored, whatever its epoch
@@ -389,7 +375,7 @@ class OffsetRequests:
             lambda topic, index: (group_id, topic, index) in unstable,
         )
 
-    def delete(self, request: OffsetDeleteRequest, reply_to: Answerable) -> CoordinatorResult:
+    def delete(self, request: p47.OffsetDeleteRequest, reply_to: Answerable) -> CoordinatorResult:
         """Remove offsets of topics that no member is subscribed to (KIP-496)."""
         group = self._groups.get(request.group_id)
         error = ErrorCode.GROUP_ID_NOT_FOUND
@@ -399,24 +385,26 @@ class OffsetRequests:
             return CoordinatorResult(replies=[refused(reply_to, error, _not_deleted)])
         assert group is not None
         records: list[CoordinatorRecord] = []
-        response = OffsetDeleteResponse()
+        response = p47.OffsetDeleteResponse()
         for topic in request.topics:
             told = ErrorCode.NONE
             if group.is_subscribed_to(topic.name):
                 told = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            answered = OffsetDeleteResponseTopic(name=topic.name)
+            answered = p47.OffsetDeleteResponseTopic(name=topic.name)
             response.topics.append(answered)
             for asked in topic.partitions:
                 where = PartitionKey(request.group_id, topic.name, asked.partition_index)
                 answered.partitions.append(
-                    OffsetDeleteResponsePartition(partition_index=where.partition, error_code=told)
+                    p47.OffsetDeleteResponsePartition(
+                        partition_index=where.partition, error_code=told
+                    )
                 )
                 is_there = self._offsets.get(*where) is not None
                 if told is ErrorCode.NONE and (is_there or self._offsets.is_pending(*where)):
                     records.append(offset_tombstone(*where))
         self._count("offset-deletion", len(records))
 
-        def on_error(error: ErrorCode) -> OffsetDeleteResponse:
+        def on_error(error: ErrorCode) -> p47.OffsetDeleteResponse:
             return _not_deleted(group_write_error(error))
 
         if not records:  # a former coordinator may not know the offsets, or what is subscribed to
@@ -426,8 +414,8 @@ class OffsetRequests:
         )
 
 
-def _not_deleted(error: ErrorCode) -> OffsetDeleteResponse:
-    return OffsetDeleteResponse(error_code=error)
+def _not_deleted(error: ErrorCode) -> p47.OffsetDeleteResponse:
+    return p47.OffsetDeleteResponse(error_code=error)
 
 
 def _is_of_another_topic(stored_id: UUID, asked_id: UUID) -> bool:

@@ -35,6 +35,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
 )
 from moldau.config.settings import KeyedSettings, of_key
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p22_init_producer_id as p22
 from moldau.protocol.records.header import NO_PRODUCER_ID
 from moldau.protocol.types import TopicPartition
 
@@ -68,24 +69,6 @@ def producer_fenced_error(error: ErrorCode, api_version: int, *, known_since: in
 # -- InitProducerId --------------------------------------------------------------------------------
 
 
-class InitProducerId(NamedTuple):
-    """The request.
-
-    Attributes:
-        expected: the pair of a producer that comes back (KIP-360).
-        enable_two_phase: its transactions end only when told to (KIP-939).
-        keep_prepared: an open transaction is not aborted but handed over (KIP-939).
-        principal: whose memory the transactional id takes.
-    """
-
-    transactional_id: str
-    timeout_ms: int
-    expected: ProducerIdAndEpoch | None = None
-    enable_two_phase: bool = False
-    keep_prepared: bool = False
-    principal: str = ""
-
-
 class Recovery(NamedTuple):
     """The pairs of a producer that came back. It asks with `before` again after a lost answer."""
 
@@ -113,22 +96,24 @@ class Initialization:
 
 
 def initialization_refusal(
-    request: InitProducerId, settings: TransactionSettings, server_version: int
+    request: p22.InitProducerIdRequest, settings: TransactionSettings, server_version: int
 ) -> ErrorCode:
     """What is wrong with an InitProducerId whatever the id's state; NONE for nothing."""
     if not request.transactional_id:
         return ErrorCode.INVALID_REQUEST
-    if request.enable_two_phase and not settings.two_phase_commit_enabled:
+    if request.enable2_pc and not settings.two_phase_commit_enabled:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    if request.keep_prepared and server_version < EPOCH_BUMP_VERSION:
+    if request.keep_prepared_txn and server_version < EPOCH_BUMP_VERSION:
         return ErrorCode.UNSUPPORTED_VERSION
-    if not request.enable_two_phase and not 0 < request.timeout_ms <= settings.max_timeout_ms:
+    if not request.enable2_pc and not (
+        0 < request.transaction_timeout_ms <= settings.max_timeout_ms
+    ):
         return ErrorCode.INVALID_TRANSACTION_TIMEOUT
     return ErrorCode.NONE
 
 
 def initialize(
-    request: InitProducerId,
+    request: p22.InitProducerIdRequest,
     transaction: Transaction | None,
     *,
     recovery: Recovery | None,
@@ -144,23 +129,24 @@ def initialize(
         spare_producer_id: -1 if there is none: COORDINATOR_LOAD_IN_PROGRESS where one is needed.
         server_version: the finalized `transaction.version`.
     """
-    timeout_ms = NO_TIMEOUT_MS if request.enable_two_phase else request.timeout_ms
+    timeout_ms = NO_TIMEOUT_MS if request.enable2_pc else request.transaction_timeout_ms
     if transaction is None:
         if spare_producer_id == NO_PRODUCER_ID:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        made = new_transaction(request.transactional_id, spare_producer_id, timeout_ms, now_ms)
+        made = new_transaction(
+            request.transactional_id or "", spare_producer_id, timeout_ms, now_ms
+        )
         return Initialization(made, made.own_producer, used_producer_id=True)
     if transaction.status.is_prepared:
         # A fenced producer gets this too: it is told that it is fenced when the markers are
         # written.
         return ErrorCode.CONCURRENT_TRANSACTIONS
     current = transaction.client_producer
-    is_repeated = _is_repeated(request, transaction, recovery)
-    if (
-        request.expected is not None
-        and not is_repeated
-        and (request.expected != current or current.is_of_markers)
-    ):
+    expected = None  # the pair of a producer that comes back (KIP-360)
+    if request.producer_id != NO_PRODUCER_ID:
+        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    is_repeated = _is_repeated(expected, transaction, recovery)
+    if expected is not None and not is_repeated and (expected != current or current.is_of_markers):
         return ErrorCode.PRODUCER_FENCED
     if transaction.status is TransactionStatus.ONGOING:
         if is_repeated:
@@ -170,11 +156,11 @@ def initialize(
             request, transaction, timeout_ms, spare_producer_id, server_version, now_ms
         )
     if is_repeated:
-        assert request.expected is not None
+        assert expected is not None
         return Initialization(
             transaction.initialized(current, timeout_ms, now_ms),
             current,
-            recovery=Recovery(request.expected, current),
+            recovery=Recovery(expected, current),
         )
     following = _following(current, spare_producer_id)
     if following is None:
@@ -182,13 +168,13 @@ def initialize(
     return Initialization(
         transaction.initialized(following, timeout_ms, now_ms),
         following,
-        recovery=Recovery(current, following) if request.expected is not None else None,
+        recovery=Recovery(current, following) if expected is not None else None,
         used_producer_id=current.is_exhausted,
     )
 
 
 def _with_open_transaction(
-    request: InitProducerId,
+    request: p22.InitProducerIdRequest,
     transaction: Transaction,
     timeout_ms: int,
     spare_producer_id: int,
@@ -196,7 +182,7 @@ def _with_open_transaction(
     now_ms: float,
 ) -> Initialization | ErrorCode:
     is_exhausted = transaction.client_producer.is_exhausted
-    if request.keep_prepared:
+    if request.keep_prepared_txn:
         following = _following(transaction.client_producer, spare_producer_id)
         if following is None:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -217,12 +203,11 @@ def _with_open_transaction(
 
 
 def _is_repeated(
-    request: InitProducerId, transaction: Transaction, recovery: Recovery | None
+    expected: ProducerIdAndEpoch | None, transaction: Transaction, recovery: Recovery | None
 ) -> bool:
     """Whether the producer was answered already, by this request or by the end of a transaction
     whose answer it has not got.
     """
-    expected = request.expected
     if expected is None:
         return False
     if recovery is not None and recovery == (expected, transaction.client_producer):

@@ -2,7 +2,7 @@
 
 Owns the ids as the log has them, what is remembered beside it (markers being sent, producers that
 came back), and what becomes of requests, timers and marker answers. The decisions themselves are in
-`rules`. Must not know messages, brokers or clocks.
+`rules`. Must not know brokers or clocks.
 
 Invariants: an id changes only in `replay`; an outcome is in the log and committed before the first
 marker is sent, and every marker is committed before the log says that the transaction is complete;
@@ -26,11 +26,7 @@ from moldau.broker.coordinator.core.result import (
     SetTimer,
 )
 from moldau.broker.coordinator.transaction.core import rules
-from moldau.broker.coordinator.transaction.core.rules import (
-    InitProducerId,
-    Recovery,
-    TransactionSettings,
-)
+from moldau.broker.coordinator.transaction.core.rules import Recovery, TransactionSettings
 from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
     NO_PRODUCER,
@@ -47,23 +43,19 @@ from moldau.broker.coordinator.transaction.core.transaction import (
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from moldau.protocol.coordinator_records.transactions import TransactionLogKey, TransactionLogValue
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.records.header import NO_PRODUCER_ID
 from moldau.protocol.types import TopicPartition
 
 
-class InitProducerIdAnswer(NamedTuple):
-    """The producer's pair, and that of a transaction kept for it, as partitions' logs have it."""
+class ProducerAnswer(NamedTuple):
+    """The pair that a producer goes on with, and that of a transaction kept for it, as partitions'
+    logs have it.
+    """
 
     error: ErrorCode
     producer: ProducerIdAndEpoch = NO_PRODUCER
     ongoing: ProducerIdAndEpoch = NO_PRODUCER
-
-
-class EndTransactionAnswer(NamedTuple):
-    """The outcome, and the pair that the producer goes on with."""
-
-    error: ErrorCode
-    producer: ProducerIdAndEpoch = NO_PRODUCER
 
 
 class DescribeAnswer(NamedTuple):
@@ -236,19 +228,19 @@ class TransactionState:
     # -- requests --------------------------------------------------------------------------------
 
     def init_producer_id(
-        self, request: InitProducerId, reply_to: Answerable, now_ms: float
+        self, request: InitProducerIdRequest, principal: str, reply_to: Answerable, now_ms: float
     ) -> CoordinatorResult:
-        transactional_id = request.transactional_id
+        transactional_id = request.transactional_id or ""
         server_version = self._transaction_version()
         error = rules.initialization_refusal(request, self._settings, server_version)
         known = self.transactions.get(transactional_id)
         growth_bytes = TRANSACTION_BYTES + len(transactional_id) if known is None else 0
         if error is ErrorCode.NONE and not self._memory.may_grow(
-            transactional_id, request.principal, growth_bytes
+            transactional_id, principal, growth_bytes
         ):
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is not ErrorCode.NONE:
-            return CoordinatorResult.reply(reply_to, InitProducerIdAnswer(error))
+            return CoordinatorResult.reply(reply_to, ProducerAnswer(error))
         decision = rules.initialize(
             request,
             known,
@@ -258,7 +250,7 @@ class TransactionState:
             now_ms=now_ms,
         )
         if isinstance(decision, ErrorCode):
-            return self._refuse(reply_to, decision, InitProducerIdAnswer)
+            return self._refuse(reply_to, decision, ProducerAnswer)
         if decision.used_producer_id:
             self._producer_ids.use()
         # Before the append: if that fails, the id has another pair and the recovery matches
@@ -271,12 +263,12 @@ class TransactionState:
             return self._write(
                 decision.transaction,
                 reply_to,
-                InitProducerIdAnswer(ErrorCode.CONCURRENT_TRANSACTIONS),
-                InitProducerIdAnswer,
+                ProducerAnswer(ErrorCode.CONCURRENT_TRANSACTIONS),
+                ProducerAnswer,
                 then=lambda now_ms: self._send_markers([transactional_id], now_ms),
             )
-        answer = InitProducerIdAnswer(ErrorCode.NONE, decision.answer, decision.ongoing)
-        return self._write(decision.transaction, reply_to, answer, InitProducerIdAnswer)
+        answer = ProducerAnswer(ErrorCode.NONE, decision.answer, decision.ongoing)
+        return self._write(decision.transaction, reply_to, answer, ProducerAnswer)
 
     def add_partitions(
         self,
@@ -333,13 +325,11 @@ class TransactionState:
         is_commit: bool,
         client_version: int,
     ) -> CoordinatorResult:
-        """Answer with an EndTransactionAnswer as soon as the outcome is committed; the markers
+        """Answer with a ProducerAnswer as soon as the outcome is committed; the markers
         follow. `client_version` is 2 for EndTxn v5, which has the epoch bumped, and 0 below.
         """
         if not transactional_id:
-            return CoordinatorResult.reply(
-                reply_to, EndTransactionAnswer(ErrorCode.INVALID_REQUEST)
-            )
+            return CoordinatorResult.reply(reply_to, ProducerAnswer(ErrorCode.INVALID_REQUEST))
         decision = rules.end_transaction(
             self.transactions.get(transactional_id),
             producer,
@@ -349,17 +339,17 @@ class TransactionState:
             now_ms=now_ms,
         )
         if isinstance(decision, ErrorCode):
-            return self._refuse(reply_to, decision, EndTransactionAnswer)
+            return self._refuse(reply_to, decision, ProducerAnswer)
         if isinstance(decision, ProducerIdAndEpoch):
-            answer = EndTransactionAnswer(ErrorCode.NONE, decision)
-            return self._answer(reply_to, answer, EndTransactionAnswer)
+            answer = ProducerAnswer(ErrorCode.NONE, decision)
+            return self._answer(reply_to, answer, ProducerAnswer)
         if decision.used_producer_id:
             self._producer_ids.use()
         return self._write(
             decision.transaction,
             reply_to,
-            EndTransactionAnswer(ErrorCode.NONE, decision.transaction.producer_after_end),
-            EndTransactionAnswer,
+            ProducerAnswer(ErrorCode.NONE, decision.transaction.producer_after_end),
+            ProducerAnswer,
             then=lambda now_ms: self._send_markers([transactional_id], now_ms),
         )
 

@@ -22,11 +22,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from moldau.protocol.coordinator_records.transactions import (
-    PartitionsSchema,
-    TransactionLogKey,
-    TransactionLogValue,
-)
+from moldau.protocol.coordinator_records import transactions as kinds
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.protocol.types import TopicPartition, by_topic
@@ -357,16 +353,16 @@ def new_transaction(
 # -- the log ---------------------------------------------------------------------------------------
 
 
-def record_key(transactional_id: str) -> TransactionLogKey:
-    return TransactionLogKey(transactional_id=transactional_id)
+def record_key(transactional_id: str) -> kinds.TransactionLogKey:
+    return kinds.TransactionLogKey(transactional_id=transactional_id)
 
 
-def record_value(transaction: Transaction, version: int) -> TransactionLogValue:
+def record_value(transaction: Transaction, version: int) -> kinds.TransactionLogValue:
     schemas = [
-        PartitionsSchema(topic=topic, partition_ids=indexes)
+        kinds.PartitionsSchema(topic=topic, partition_ids=indexes)
         for topic, indexes in by_topic(sorted(transaction.partitions)).items()
     ]
-    value = TransactionLogValue(
+    value = kinds.TransactionLogValue(
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
         transaction_timeout_ms=transaction.timeout_ms,
@@ -394,7 +390,7 @@ def value_version(transaction: Transaction, server_version: int) -> int:
     )
 
 
-def from_record(key: TransactionLogKey, value: TransactionLogValue) -> Transaction:
+def from_record(key: kinds.TransactionLogKey, value: kinds.TransactionLogValue) -> Transaction:
     """The id as the log says. Raises: RemoteProtocolError, an unknown state."""
     try:
         status = TransactionStatus(value.transaction_status)

@@ -15,21 +15,43 @@ from collections.abc import Collection
 from typing import Any
 
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
-from moldau.broker.coordinator.transaction.core.rules import InitProducerId, TransactionSettings
+from moldau.broker.coordinator.transaction.core.rules import TransactionSettings
 from moldau.broker.coordinator.transaction.core.state import SendMarkers, TransactionState
 from moldau.broker.coordinator.transaction.core.transaction import (
+    NO_PRODUCER,
     NO_PRODUCER_ID,
     ProducerIdAndEpoch,
     TransactionStatus,
 )
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.types import TopicPartition
 from tests.unit.broker.coordinator.harness import SETTINGS, Caller, MemoryBroker
 
 P0, P1, P2 = (TopicPartition("outputs", index) for index in range(3))
 FIRST_PRODUCER_ID = 1000
 TIMEOUT_MS = 60_000
+
+
+def init_request(
+    transactional_id: str,
+    timeout_ms: int = TIMEOUT_MS,
+    expected: ProducerIdAndEpoch | None = None,
+    *,
+    enable_two_phase: bool = False,
+    keep_prepared: bool = False,
+) -> InitProducerIdRequest:
+    """`expected` is the pair of a producer that comes back."""
+    producer = expected or NO_PRODUCER
+    return InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        enable2_pc=enable_two_phase,
+        keep_prepared_txn=keep_prepared,
+    )
 
 
 class CountingIds:
@@ -109,10 +131,25 @@ class Bench:
         return caller
 
     def init(
-        self, transactional_id: str = "t", timeout_ms: int = TIMEOUT_MS, **options: Any
+        self,
+        transactional_id: str = "t",
+        timeout_ms: int = TIMEOUT_MS,
+        *,
+        expected: ProducerIdAndEpoch | None = None,
+        enable_two_phase: bool = False,
+        keep_prepared: bool = False,
+        principal: str = "",
     ) -> Caller:
-        request = InitProducerId(transactional_id, timeout_ms, **options)
-        return self._call(lambda state, caller, now: state.init_producer_id(request, caller, now))
+        request = init_request(
+            transactional_id,
+            timeout_ms,
+            expected,
+            enable_two_phase=enable_two_phase,
+            keep_prepared=keep_prepared,
+        )
+        return self._call(
+            lambda state, caller, now: state.init_producer_id(request, principal, caller, now)
+        )
 
     def add(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.coordinator.transaction.core.state import InitProducerIdAnswer
+from moldau.broker.coordinator.transaction.core.state import ProducerAnswer
 from moldau.broker.coordinator.transaction.core.transaction import (
     LAST_CLIENT_EPOCH,
     ProducerIdAndEpoch,
@@ -106,7 +106,7 @@ def test_a_fenced_producer_that_comes_back_does_not_abort_its_successors_transac
 def test_a_new_producer_has_the_open_transaction_aborted_first() -> None:
     bench = Bench()
     old = bench.begin("t", P0, P1)
-    assert bench.init().answer == InitProducerIdAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert bench.init().answer == ProducerAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
     (command,) = bench.commands
     assert not command.is_commit
     assert command.producer == (FIRST, 1)

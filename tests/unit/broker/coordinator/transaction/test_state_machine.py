@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from moldau.broker.coordinator.transaction.core import transaction as transaction_module
-from moldau.broker.coordinator.transaction.core.rules import InitProducerId
 from moldau.broker.coordinator.transaction.core.state import SendMarkers
 from moldau.broker.coordinator.transaction.core.transaction import (
     NO_TIMEOUT_MS,
@@ -37,7 +36,7 @@ from moldau.protocol.coordinator_records.transactions import (
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import decode_records, iter_batches
 from moldau.protocol.types import TopicPartition
-from tests.unit.broker.coordinator.transaction.bench import P0, P1, P2, TIMEOUT_MS, Bench
+from tests.unit.broker.coordinator.transaction.bench import P0, P1, P2, Bench, init_request
 
 ID = "t"
 SESSIONS = range(3)
@@ -161,12 +160,8 @@ class TransactionalId(RuleBasedStateMachine):
 
     def _init(self, session: Session, *, is_two_phase: bool, keeps: bool) -> None:
         expected = session.pair
-        request = InitProducerId(
-            ID,
-            TIMEOUT_MS,
-            expected=expected,
-            enable_two_phase=is_two_phase,
-            keep_prepared=keeps,
+        request = init_request(
+            ID, expected=expected, enable_two_phase=is_two_phase, keep_prepared=keeps
         )
 
         def answered(answer: Any) -> None:
@@ -185,7 +180,7 @@ class TransactionalId(RuleBasedStateMachine):
 
         self._send(
             session,
-            lambda state, caller, now: state.init_producer_id(request, caller, now),
+            lambda state, caller, now: state.init_producer_id(request, "", caller, now),
             answered,
         )
 

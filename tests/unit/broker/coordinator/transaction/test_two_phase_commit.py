@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.coordinator.transaction.core.state import InitProducerIdAnswer
+from moldau.broker.coordinator.transaction.core.state import ProducerAnswer
 from moldau.broker.coordinator.transaction.core.transaction import (
     LAST_CLIENT_EPOCH,
     NO_TIMEOUT_MS,
@@ -21,8 +21,8 @@ def two_phase_bench() -> Bench:
     return Bench(two_phase_commit_enabled=True, abort_interval_ms=DAY_MS)
 
 
-def two_phase(bench: Bench, **options: object) -> InitProducerIdAnswer:
-    answer: InitProducerIdAnswer = bench.init(enable_two_phase=True, **options).answer
+def two_phase(bench: Bench, **options: object) -> ProducerAnswer:
+    answer: ProducerAnswer = bench.init(enable_two_phase=True, **options).answer
     return answer
 
 
