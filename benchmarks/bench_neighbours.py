@@ -6,7 +6,8 @@ expressions that take as long to match, or to compile, as the limits allow, or w
 as long to refuse; lists transactions by an expensive pattern. One that does nothing but ask for API
 versions is the control. All of them take turns within a round, and the node is quiet before each.
 Every figure is taken twice: of all batches, and of those soon after whose begin the machine held up
-no core (`benchmarks.stalls`).
+no core (`benchmarks.stalls`). The node has a core of its own; the producer has another, on which
+the other client runs only while the producer has nothing to do.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from benchmarks.nodes import (
     HOST,
     BrokerNode,
     MoldauNode,
-    pin_load,
+    give_way,
+    on_load_core,
     temporary_directory,
     wait_until_quiet,
 )
@@ -105,11 +107,11 @@ def run(effort: Effort) -> Report:
     report = Report("Neighbours of an ill-behaved client")
     with (
         temporary_directory() as directory,
-        MoldauNode(directory, SETTINGS) as node,
+        MoldauNode(directory, SETTINGS, is_pinned=True) as node,
         watched() as stalls,
     ):
         _prepare(node)
-        with Wire(HOST, node.port) as wire, ExitStack() as stack:
+        with on_load_core(), Wire(HOST, node.port) as wire, ExitStack() as stack:
             batches(wire, effort.count(SAMPLE_COUNT, least=50))
             attackers = {name: stack.enter_context(_attacker(name, node.port)) for name in ATTACKS}
             measured = [_round(effort, node, wire, attackers) for _ in range(effort.rounds)]
@@ -224,7 +226,7 @@ def _attacker(attack: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
         [sys.executable, "-m", "benchmarks.bench_neighbours", attack, str(port)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        preexec_fn=pin_load,
+        preexec_fn=give_way,
     )
     try:
         assert process.stdout is not None, "a pipe"
