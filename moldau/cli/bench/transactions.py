@@ -89,15 +89,17 @@ class TransactionalProducer:
         return time.perf_counter() - begin
 
     async def _add(self, partitions: Sequence[int]) -> None:
-        wanted = (TopicPartition(self._topic.name, each) for each in partitions)
-        ask = requests.add_partitions(self._id, self._producer, wanted)
+        wanted = [TopicPartition(self._topic.name, each) for each in partitions]
+        while wanted:
+            ask = requests.add_partitions(self._id, self._producer, wanted)
+            del wanted[: len(ask.partitions)]
 
-        def worst(response: Any) -> int:
-            # A partition that may not join stops the others, which have an error then, too.
-            codes = requests.added_partitions(ask, response).values()
-            return next((code for code in codes if code), ErrorCode.NONE)
+            def worst(response: Any, asked: requests.Ask = ask) -> int:
+                # A partition that may not join stops the others, which have an error then, too.
+                codes = requests.added_partitions(asked, response).values()
+                return next((code for code in codes if code), ErrorCode.NONE)
 
-        await self._ask_coordinator(ask, "add partitions", worst)
+            await self._ask_coordinator(ask, "add partitions", worst)
 
     async def _produce(self, partitions: Sequence[int]) -> None:
         now_ms = time.time_ns() // 1_000_000
