@@ -20,9 +20,10 @@ from benchmarks.figures import Effort
 from benchmarks.machine import ROOT
 from benchmarks.nodes import (
     HOST,
-    JVM_OPTIONS,
     free_ports,
     kafka_jars,
+    kafka_server,
+    storage_tool,
     temporary_directory,
 )
 from benchmarks.processes import STOP_DEADLINE_S, kill, start_node
@@ -300,10 +301,10 @@ class KafkaCluster(ClusterProcesses):
     own_settings = MappingProxyType({"log.initial.task.delay.ms": "100"})
 
     def storage_command(self) -> Sequence[str]:
-        return ["java", "-cp", f"{kafka_jars()}/*", "kafka.tools.StorageTool"]
+        return storage_tool()
 
     def node_command(self) -> Sequence[str]:
-        return ["java", *JVM_OPTIONS, "-cp", f"{kafka_jars()}/*", "kafka.Kafka"]
+        return kafka_server()
 
 
 @contextlib.contextmanager

@@ -245,7 +245,7 @@ class KafkaNode(BrokerNode):
     def format(self) -> None:
         subprocess.run(
             [
-                *("java", "-cp", _class_path(), "kafka.tools.StorageTool", "format"),
+                *(*storage_tool(), "format"),
                 f"--cluster-id={uuid_to_base64(uuid.uuid4())}",  # it may begin with a dash
                 *("-c", str(self._config)),
             ],
@@ -254,7 +254,7 @@ class KafkaNode(BrokerNode):
         )
 
     def command(self) -> Sequence[str]:
-        return ["java", *JVM_OPTIONS, "-cp", _class_path(), "kafka.Kafka", str(self._config)]
+        return [*kafka_server(), str(self._config)]
 
 
 def kafka_jars() -> Path | None:
@@ -267,6 +267,16 @@ def kafka_jars() -> Path | None:
         if any(place.glob("kafka_2.13-*.jar")) and shutil.which("java"):
             return place
     return None
+
+
+def storage_tool() -> Sequence[str]:
+    """What formats Kafka's storage."""
+    return ("java", "-cp", _class_path(), "kafka.tools.StorageTool")
+
+
+def kafka_server() -> Sequence[str]:
+    """What runs a node of Kafka's, before the name of its configuration."""
+    return ("java", *JVM_OPTIONS, "-cp", _class_path(), "kafka.Kafka")
 
 
 def _class_path() -> str:
