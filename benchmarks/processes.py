@@ -101,13 +101,18 @@ def start_load(
     module: str, *arguments: Any, place: Place | None = pin_load
 ) -> subprocess.Popen[bytes]:
     """Start `benchmarks.MODULE` with these orders, names and numbers."""
-    texts = (json.dumps(asdict(each)) if is_dataclass(each) else str(each) for each in arguments)
     return subprocess.Popen(
-        [sys.executable, "-m", f"benchmarks.{module}", *texts],
+        [sys.executable, "-m", f"benchmarks.{module}", *map(_text, arguments)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         preexec_fn=place,
     )
+
+
+def _text(argument: Any) -> str:
+    if isinstance(argument, str | int):
+        return str(argument)
+    return json.dumps(asdict(argument))
 
 
 def outcome_of(process: subprocess.Popen[bytes], deadline_s: float | None = None) -> Any:
@@ -169,7 +174,7 @@ def _read(kind: type[Order], values: Mapping[str, Any]) -> Order:
     read = dict(values)
     for name, hint in get_type_hints(kind).items():
         inner = next(iter(get_args(hint)), None)
-        if inner is not None and is_dataclass(inner):
+        if isinstance(inner, type) and is_dataclass(inner):
             read[name] = [_read(inner, each) for each in values[name]]
     return kind(**read)
 
