@@ -24,7 +24,7 @@ from benchmarks.nodes import (
     temporary_directory,
     wait_until_quiet,
 )
-from benchmarks.processes import give_way, on_load_core, running
+from benchmarks.processes import first_on_load_core, give_way, running
 from benchmarks.stalls import watched
 from benchmarks.wire import Wire, until_accepted
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
@@ -89,7 +89,7 @@ def run(effort: Effort) -> Report:
     report = Report("A client beside one that takes more than its share")
     with temporary_directory() as directory, GuardedNode(directory) as node, watched() as stalls:
         _prepare(node)
-        with on_load_core(), node.log_in(GOOD) as wire:
+        with first_on_load_core(), node.log_in(GOOD) as wire:
             about = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
             asks = [produce(wire, TOPIC), lambda: wire.ask(about, METADATA_VERSION)]
             count = effort.count(SAMPLE_COUNT, least=50)

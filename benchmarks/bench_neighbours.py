@@ -5,8 +5,7 @@ client, in a process of its own, that does one of these twenty times a second: j
 expressions that take as long to match, or to compile, as the limits allow, or with those that take
 as long to refuse; lists transactions by an expensive pattern. One that does nothing but ask for API
 versions is the control. All of them take turns as in `benchmarks.beside`. The node has a core of
-its own; the producer has another, on which the other client runs only while the producer has
-nothing to do.
+its own; on the other one the producer comes first, and the other client has what is left.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Final
 from benchmarks.beside import HARMLESS, Limits, by_turns, produce, requests, tell
 from benchmarks.figures import Effort, Report
 from benchmarks.nodes import HOST, BrokerNode, MoldauNode, temporary_directory
-from benchmarks.processes import give_way, on_load_core, running
+from benchmarks.processes import first_on_load_core, give_way, running
 from benchmarks.stalls import watched
 from benchmarks.wire import Wire, until_accepted
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
@@ -87,7 +86,7 @@ def run(effort: Effort) -> Report:
         watched() as stalls,
     ):
         _prepare(node)
-        with on_load_core(), Wire(HOST, node.port) as wire, ExitStack() as stack:
+        with first_on_load_core(), Wire(HOST, node.port) as wire, ExitStack() as stack:
             asks = [produce(wire, TOPIC)]
             requests(asks, effort.count(SAMPLE_COUNT, least=50))
             attackers = {name: stack.enter_context(_attacker(name, node.port)) for name in ATTACKS}

@@ -20,7 +20,7 @@ from typing import Final
 from benchmarks.beside import Limits, by_turns, produce, requests, tell
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
 from benchmarks.nodes import HOST, BrokerNode, MoldauNode, temporary_directory
-from benchmarks.processes import give_way, on_load_core, run_load, start_load
+from benchmarks.processes import first_on_load_core, give_way, run_load, start_load
 from benchmarks.sender import SendOrder, SendOutcome
 from benchmarks.stalls import watched
 from benchmarks.wire import ProduceFrame, Wire, request_frame
@@ -231,7 +231,7 @@ def quota(effort: Effort, report: Report) -> None:
         temporary_directory() as directory,
         MoldauNode(directory, is_pinned=True) as node,
         watched() as stalls,
-        on_load_core(),
+        first_on_load_core(),
         node.connect() as wire,
     ):
         wire.create_topic(NEIGHBOUR_TOPIC)
