@@ -9,7 +9,6 @@ Must not parse, check or keep anything. Prints `ready: PORT`.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import sys
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvloop
+
+from benchmarks.processes import given
 
 CHUNK_BYTES: Final = 256 * 1024
 PIECE_BYTES: Final = 128 * 1024
@@ -180,7 +181,7 @@ def _answer_reader(order: BareOrder, connection: socket.socket, file: int, file_
 
 def main() -> None:
     """Serve until killed."""
-    mode, order = sys.argv[1], BareOrder(**json.loads(sys.argv[2]))
+    mode, order = sys.argv[1], given(BareOrder, 2)
     if mode == "sendfile":
         serve_sendfile(order)
     else:

@@ -14,7 +14,8 @@ from typing import Final
 from benchmarks.client_load import LoadOrder, LoadOutcome
 from benchmarks.client_memory import measure_memory
 from benchmarks.figures import Effort, Report, Spread, Table, at_least, at_most
-from benchmarks.nodes import HOST, BrokerNode, MoldauNode, run_client, temporary_directory
+from benchmarks.nodes import HOST, BrokerNode, MoldauNode, temporary_directory
+from benchmarks.processes import run_load
 from benchmarks.wire import Wire
 
 SIZES: Final = (100, 1024)
@@ -155,7 +156,7 @@ def _produce(node: BrokerNode, effort: Effort, size: int) -> dict[str, Figures]:
                 topic = f"produce-{size}"
                 wire.create_topic(topic)
                 order = _order(entry, node, topic, effort, size)
-                figures[entry.name].add(order, run_load(order))
+                figures[entry.name].add(order, _turn(order))
                 node.delete_topic(wire, topic)
     return figures
 
@@ -169,7 +170,7 @@ def _consume(node: BrokerNode, effort: Effort, size: int) -> dict[str, Figures]:
         for number in range(effort.rounds):
             for entry in _turns(CONSUME, number):
                 order = _order(entry, node, topic, effort, size)
-                figures[entry.name].add(order, run_load(order))
+                figures[entry.name].add(order, _turn(order))
         node.delete_topic(wire, topic)
     return figures
 
@@ -187,7 +188,7 @@ def _fill(node: BrokerNode, _wire: Wire, topic: str, effort: Effort, size: int) 
         # Some readers take whole polls: more than they need is there.
         order.warm_up_count + order.record_count // 10,
     )
-    run_load(fill)
+    _turn(fill)
 
 
 def _turns(entries: tuple[Entry, ...], number: int) -> tuple[Entry, ...]:
@@ -201,6 +202,6 @@ def _order(entry: Entry, node: BrokerNode, topic: str, effort: Effort, size: int
     return LoadOrder(entry.name, f"{HOST}:{node.port}", topic, count, size, max(count // 10, 1_000))
 
 
-def run_load(order: LoadOrder) -> LoadOutcome:
+def _turn(order: LoadOrder) -> LoadOutcome:
     """One load in a process of its own."""
-    return LoadOutcome(**run_client("client_load", order, DEADLINE_S))
+    return run_load("client_load", order, LoadOutcome, place=None, deadline_s=DEADLINE_S)

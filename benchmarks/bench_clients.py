@@ -17,6 +17,7 @@ from benchmarks.bench_start_up import WITHOUT_KAFKA
 from benchmarks.figures import Effort, Report, Spread, Table
 from benchmarks.nodes import HOST, BrokerNode
 from benchmarks.produce_load import brokers
+from benchmarks.replicated_load import confluent_seconds
 from moldau.cli.bench.figures import payload
 
 TOPIC: Final = "clients"
@@ -81,28 +82,9 @@ def _once(node: BrokerNode, client: Client, count: int) -> tuple[float, float]:
 
 
 def _confluent(bootstrap: str, count: int) -> tuple[float, float]:
-    from confluent_kafka import Consumer, Producer, TopicPartition
+    from confluent_kafka import Consumer, TopicPartition
 
-    failures: list[object] = []
-
-    def delivered(error: object, _message: object) -> None:
-        if error is not None:
-            failures.append(error)
-
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-    begin = time.perf_counter()
-    for _ in range(count):
-        while True:
-            try:
-                producer.produce(TOPIC, VALUE, partition=0, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.01)
-        producer.poll(0)
-    left = producer.flush(PATIENCE_S)
-    produce_s = time.perf_counter() - begin
-    assert not left, f"{left} records were not delivered"
-    assert not failures, f"not delivered: {failures[0]}"
+    produce_s = confluent_seconds(bootstrap, TOPIC, 1, VALUE, count)
     # It insists on the name of a group, and is given its partition without one.
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}

@@ -20,14 +20,12 @@ from benchmarks.clusters import (
 )
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
 from benchmarks.nodes import kafka_jars, temporary_directory
-from benchmarks.wire import CREATE_TOPICS_VERSION, RETRY_PAUSE_S, create_topic_request
+from benchmarks.wire import CREATE_TOPICS_VERSION, CREATED, create_topic_request, until_accepted
 
 KILLS: Final = 20
 KAFKA_KILLS: Final = 10
 LIMIT_S: Final = 3.0
 LIMIT_OF_DESIGN_S: Final = 2.0
-GIVE_UP_S: Final = 60.0
-TOPIC_EXISTS: Final = 36
 
 
 def run(effort: Effort) -> Report:
@@ -63,11 +61,8 @@ def _failovers(kind: type[ClusterProcesses], count: int) -> Spread:
 
 
 def _create(cluster: ClusterProcesses, topic: str) -> None:
-    deadline = time.monotonic() + GIVE_UP_S
     with cluster.connect() as wire:
-        while time.monotonic() < deadline:
-            answer = wire.ask(create_topic_request(topic, 1), CREATE_TOPICS_VERSION).topics[0]
-            if answer.error_code in (0, TOPIC_EXISTS):  # an earlier try had succeeded after all
-                return
-            time.sleep(RETRY_PAUSE_S)
-    raise TimeoutError(f"{cluster.name}: {topic} was not created: error {answer.error_code}")
+        until_accepted(
+            lambda: wire.ask(create_topic_request(topic, 1), CREATE_TOPICS_VERSION).topics[0],
+            CREATED,
+        )

@@ -18,17 +18,16 @@ from benchmarks.bare import BareOrder
 from benchmarks.figures import Effort, Report, Spread, Table, at_least
 from benchmarks.nodes import (
     HOST,
-    BareLoop,
     BrokerNode,
     MoldauNode,
-    finish_load,
-    start_load,
+    bare_loop,
     temporary_directory,
     warm_page_cache,
 )
+from benchmarks.processes import outcome_of, run_load, start_load
 from benchmarks.produce_load import PRODUCER_ID, RECORD_BYTES, bare_order, brokers
 from benchmarks.reader import ReadOrder, ReadOutcome
-from benchmarks.sender import SendOrder
+from benchmarks.sender import SendOrder, SendOutcome
 from benchmarks.wire import FetchFrame, ProduceFrame
 
 LIMIT: Final = 0.7
@@ -119,7 +118,7 @@ def _filled(node: BrokerNode, effort: Effort) -> ReadOrder:
     with node.connect() as wire:
         wire.create_topic(TOPIC)
     sending = _send_order(node, BATCH_BYTES, count)
-    finish_load(start_load("sender", sending))
+    run_load("sender", sending, SendOutcome)
     return _read_order(node, sending, count + sending.warm_up_count)
 
 
@@ -152,11 +151,11 @@ def _read_order(node: BrokerNode, sending: SendOrder, batch_count: int) -> ReadO
 
 
 def _read(order: ReadOrder) -> ReadOutcome:
-    return ReadOutcome(**finish_load(start_load("reader", order)))
+    return run_load("reader", order, ReadOutcome)
 
 
 def _read_bare(path: Path, order: ReadOrder) -> ReadOutcome:
-    with BareLoop("sendfile", _bare_fetch_order(str(path), order)) as loop:
+    with bare_loop("sendfile", _bare_fetch_order(str(path), order)) as loop:
         return _read(replace(order, port=loop.ports[0], server_pid=loop.pid))
 
 
@@ -199,8 +198,8 @@ def _follow_node(node: BrokerNode, count: int) -> ReadOutcome:
         sending = _send_order(node, CAUGHT_UP_BATCH_BYTES, count)
         warm_page_cache(node.directory, count * CAUGHT_UP_BATCH_BYTES)
         reader = start_load("reader", _read_order(node, sending, count + 1))
-        finish_load(start_load("sender", sending))
-        outcome = ReadOutcome(**finish_load(reader))
+        run_load("sender", sending, SendOutcome)
+        outcome = ReadOutcome(**outcome_of(reader))
         node.delete_topic(wire, TOPIC)
     return outcome
 
@@ -219,10 +218,11 @@ def _follow_bare(path: Path, node: BrokerNode, count: int) -> ReadOutcome:
     )
     reading = replace(reading, batch_bytes=received.frame_bytes, checks_batches=False)
     warm_page_cache(path.parent, count * CAUGHT_UP_BATCH_BYTES)
-    with BareLoop("relay", order) as loop:
+    with bare_loop("relay", order) as loop:
         reader = start_load("reader", replace(reading, port=loop.ports[1], server_pid=loop.pid))
-        finish_load(start_load("sender", replace(sending, port=loop.ports[0], server_pid=loop.pid)))
-        outcome = ReadOutcome(**finish_load(reader))
+        sending = replace(sending, port=loop.ports[0], server_pid=loop.pid)
+        run_load("sender", sending, SendOutcome)
+        outcome = ReadOutcome(**outcome_of(reader))
     path.unlink()
     return outcome
 

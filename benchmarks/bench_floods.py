@@ -13,13 +13,9 @@ and of those soon after whose begin the machine held up no core (`benchmarks.sta
 
 from __future__ import annotations
 
-import contextlib
-import json
 import statistics
-import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import astuple
 from typing import Any, Final, NamedTuple
 
@@ -34,12 +30,13 @@ from benchmarks.figures import (
     ratio_of_all,
 )
 from benchmarks.flooder import FloodCost, FloodOrder
-from benchmarks.nodes import HOST, BrokerNode, on_load_core, start_load, wait_until_quiet
+from benchmarks.nodes import HOST, BrokerNode, wait_until_quiet
+from benchmarks.processes import on_load_core, outcome_of, running
 from benchmarks.produce_load import brokers
-from benchmarks.stalls import Span, selections, touched, watched
-from benchmarks.wire import COMMIT_VERSION, RETRY_PAUSE_S, Wire, commit_request
+from benchmarks.stalls import Span, selections, timed, touched, watched
+from benchmarks.wire import COMMIT_VERSION, Wire, commit_request, until_accepted
 from moldau.broker.coordinator.key_partitions import partition_for
-from moldau.cli.bench.figures import percentile, taken
+from moldau.cli.bench.figures import taken
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 
 CALM: Final = "calm"
@@ -132,9 +129,7 @@ def _add_rows(
     undisturbed, control, flooded = latencies
     ratios: tuple[Spread, ...] = ()
     for name, percent in PERCENTILES.items():
-        rounds = [
-            Spread.of([percentile(sorted(each), percent) for each in state]) for state in latencies
-        ]
+        rounds = [Spread.of_percentile(state, percent) for state in latencies]
         ratios = (
             ratio_of_all(control, undisturbed, percent),
             ratio_of_all(flooded, undisturbed, percent),
@@ -164,17 +159,16 @@ def _round(node: BrokerNode, effort: Effort) -> _Round:
     for _ in range(TURNS):
         with taken(node.pid) as undisturbed:
             commits[UNDISTURBED] += _commits(node, count)
-        with _beside("flooder", FloodOrder(HOST, node.port, FLOODING, TOPIC)) as process:
+        with running("flooder", FloodOrder(HOST, node.port, FLOODING, TOPIC)) as flooder:
             with taken(node.pid) as flooded:
                 commits[FLOODED] += _commits(node, count)
-            process.terminate()
-            output, _ = process.communicate()
-            costs.append(FloodCost(**json.loads(output)))
+            flooder.process.terminate()
+            costs.append(FloodCost(**outcome_of(flooder.process)))
         wait_until_quiet(node)
         shares.append(max(LEAST_SHARE, flooded.share(node.pid) - undisturbed.share(node.pid)))
         client = BurnOrder(costs[-1].cpu_seconds, costs[-1].wake_ups)
         its_node = BurnOrder(shares[-1], costs[-1].wake_ups, sorted(node.cores), is_idle=True)
-        with _beside("burner", client), _beside("burner", its_node):
+        with running("burner", client), running("burner", its_node):
             commits[CONTROL] += _commits(node, count)
     return _Round(
         commits,
@@ -187,45 +181,29 @@ def _prepare(effort: Effort, node: BrokerNode) -> None:
     with node.connect() as wire:
         wire.create_topic(TOPIC)
         asked = FindCoordinatorRequest(key=CALM, key_type=0)
-        while wire.ask(asked, FIND_VERSION).error_code:
-            time.sleep(RETRY_PAUSE_S)
-        while _commit(wire):
-            time.sleep(RETRY_PAUSE_S)
+        until_accepted(lambda: wire.ask(asked, FIND_VERSION))
+        until_accepted(lambda: _commit(wire))
         for _ in range(effort.count(WARM_UP_COMMITS)):
             _commit(wire)
 
 
-def _commit(wire: Wire) -> int:
-    """The error of one commit."""
-    response = wire.ask(commit_request(CALM, TOPIC), COMMIT_VERSION)
-    return int(response.topics[0].partitions[0].error_code)
+def _commit(wire: Wire) -> Any:
+    """The answer to one commit."""
+    return wire.ask(commit_request(CALM, TOPIC), COMMIT_VERSION).topics[0].partitions[0]
 
 
 def _commits(node: BrokerNode, count: int) -> list[Span]:
     """One client's commits, each when it is due, or at once if that has passed."""
     found = []
+
+    def commit() -> None:
+        error = _commit(wire).error_code
+        assert not error, f"{node.name}: error {error}"
+
     with node.connect() as wire:
         due = time.monotonic()
         for _ in range(count):
             due = max(due + PACE_S, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
-            begin = time.monotonic()
-            error = _commit(wire)
-            assert not error, f"{node.name}: error {error}"
-            found.append(Span(begin, time.monotonic()))
+            found.append(timed(commit))
     return found
-
-
-@contextlib.contextmanager
-def _beside(module: str, order: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of `benchmarks.flooder` or `benchmarks.burner` that has begun."""
-    process = start_load(module, order)
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline(), f"the {module} did not begin"
-        yield process
-        assert process.poll() in (None, 0), f"the {module} failed"
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()

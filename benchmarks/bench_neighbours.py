@@ -4,9 +4,8 @@ One node, one producer with acks=all that sends a batch of 1 KB every 3 ms, alon
 client, in a process of its own, that does one of these twenty times a second: joins groups with
 expressions that take as long to match, or to compile, as the limits allow, or with those that take
 as long to refuse; lists transactions by an expensive pattern. One that does nothing but ask for API
-versions is the control. All of them take turns within a round, and the node is quiet before each.
-Every figure is taken twice: of all batches, and of those soon after whose begin the machine held up
-no core (`benchmarks.stalls`).
+versions is the control. All of them take turns as in `benchmarks.beside`. The node has a core of
+its own; on the other one the producer comes first, and the other client has what is left.
 """
 
 from __future__ import annotations
@@ -15,31 +14,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from benchmarks.figures import (
-    Effort,
-    Report,
-    Spread,
-    Table,
-    at_most,
-    ratio_of_all,
-)
-from benchmarks.machine import ROOT
-from benchmarks.nodes import (
-    HOST,
-    BrokerNode,
-    MoldauNode,
-    pin_load,
-    temporary_directory,
-    wait_until_quiet,
-)
-from benchmarks.stalls import Span, selections, touched, watched
-from benchmarks.wire import ProduceFrame, Wire
-from moldau.cli.bench.figures import percentile
+from benchmarks.beside import HARMLESS, Limits, by_turns, produce, requests, tell
+from benchmarks.figures import Effort, Report
+from benchmarks.nodes import HOST, BrokerNode, MoldauNode, temporary_directory
+from benchmarks.processes import first_on_load_core, give_way, running
+from benchmarks.stalls import watched
+from benchmarks.wire import Wire, until_accepted
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
@@ -47,6 +31,7 @@ from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.p66_list_transactions import ListTransactionsRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
+TOPIC: Final = "neighbour"
 TOPIC_COUNT: Final = 60
 LONG_NAME: Final = "topic-" + "abc" * 75
 TRANSACTIONAL_ID_COUNT: Final = 60
@@ -59,11 +44,8 @@ TURNS: Final = 2
 """Six seconds each: a client that rests a second after its first request shall not look like one
 that has it compiled all the time.
 """
-PAUSE_S: Final = 0.0025
 ATTACK_PAUSE_S: Final = 0.05
 LIMIT: Final = 1.2
-RETRY_S: Final = 60.0
-DIGITS: Final = 2
 
 
 def _join(wire: Wire, expression: str, number: int) -> None:
@@ -85,8 +67,6 @@ def _list(wire: Wire, number: int) -> None:
     wire.ask(ListTransactionsRequest(transactional_id_pattern=SLOW_TO_MATCH % number), 2)
 
 
-ALONE: Final = "none"
-HARMLESS: Final = "harmless requests, the control"
 ATTACKS: Final[dict[str, Callable[[Wire, int], None]]] = {
     HARMLESS: lambda wire, _: wire.ask(ApiVersionsRequest(), 0),
     "joins with expressions slow to match": lambda wire, n: _join(wire, SLOW_TO_MATCH % n, n),
@@ -96,78 +76,24 @@ ATTACKS: Final[dict[str, Callable[[Wire, int], None]]] = {
     "lists of transactions by pattern": _list,
 }
 
-_Rounds = list[dict[str, list[float]]]
-"""Of each round the milliseconds beside each client."""
-
 
 def run(effort: Effort) -> Report:
     """All by turns."""
     report = Report("Neighbours of an ill-behaved client")
     with (
         temporary_directory() as directory,
-        MoldauNode(directory, SETTINGS) as node,
+        MoldauNode(directory, SETTINGS, is_pinned=True) as node,
         watched() as stalls,
     ):
         _prepare(node)
-        with Wire(HOST, node.port) as wire, ExitStack() as stack:
-            batches(wire, effort.count(SAMPLE_COUNT, least=50))
+        with first_on_load_core(), Wire(HOST, node.port) as wire, ExitStack() as stack:
+            asks = [produce(wire, TOPIC)]
+            requests(asks, effort.count(SAMPLE_COUNT, least=50))
             attackers = {name: stack.enter_context(_attacker(name, node.port)) for name in ATTACKS}
-            measured = [_round(effort, node, wire, attackers) for _ in range(effort.rounds)]
-    columns = ("another client", "batches", "p50 ms", "p99 ms", "longest ms")
-    table = Table(
-        (*columns, "p99 / alone", "p99 / control"),
-        "Produce with acks=all, minimum / median / maximum over the rounds; the ratios are of all "
-        "rounds together, with one left out in turn:",
-    )
-    for kind, selected in selections(stalls).items():
-        rounds = [{name: selected(each[name]) for name in each} for each in measured]
-        for name in (ALONE, *ATTACKS):
-            per_alone, per_control = (_ratio(rounds, name, to) for to in (ALONE, HARMLESS))
-            cells = (_median(rounds, name), _p99(rounds, name), _longest(rounds, name))
-            ratios = (per_alone, per_control)
-            table.add(name, kind, *(cell.text(DIGITS) for cell in (*cells, *ratios)))
-            asked = f"p99 beside {name} ({kind}) ≤ {LIMIT:g} x"
-            if name != ALONE:
-                report.targets.append(at_most(f"{asked} undisturbed", per_alone, LIMIT))
-            if name not in (ALONE, HARMLESS):
-                report.targets.append(at_most(f"{asked} the control's", per_control, LIMIT))
-    report.tables.append(table)
-    spans = {name: [one for each in measured for one in each[name]] for name in (ALONE, *ATTACKS)}
-    report.notes.append(touched(stalls, spans, "batches"))
+            count = max(10, effort.count(SAMPLE_COUNT) // TURNS)
+            rounds = [by_turns(node, asks, count, TURNS, attackers) for _ in range(effort.rounds)]
+    tell(report, rounds, stalls, "batches", "Produce with acks=all", Limits(LIMIT, LIMIT))
     return report
-
-
-def _round(
-    effort: Effort, node: BrokerNode, wire: Wire, attackers: dict[str, subprocess.Popen[bytes]]
-) -> dict[str, list[Span]]:
-    count = max(10, effort.count(SAMPLE_COUNT) // TURNS)
-    found: dict[str, list[Span]] = defaultdict(list)
-    for _ in range(TURNS):
-        found[ALONE] += batches(wire, count)
-        for name, process in attackers.items():
-            process.send_signal(signal.SIGCONT)
-            found[name] += batches(wire, count)
-            assert process.poll() is None, "the attacker ended"
-            process.send_signal(signal.SIGSTOP)
-            wait_until_quiet(node)
-    return found
-
-
-def _ratio(rounds: _Rounds, name: str, to: str) -> Spread:
-    beside, peers = ([each[state] for each in rounds] for state in (name, to))
-    return ratio_of_all(beside, peers, 99)
-
-
-def _median(rounds: _Rounds, name: str) -> Spread:
-    return Spread.of([percentile(sorted(each[name]), 50) for each in rounds])
-
-
-def _p99(rounds: _Rounds, name: str) -> Spread:
-    return Spread.of([percentile(sorted(each[name]), 99) for each in rounds])
-
-
-def _longest(rounds: _Rounds, name: str) -> Spread:
-    return Spread.of([max(each[name]) for each in rounds])
 
 
 SETTINGS: Final = {
@@ -177,20 +103,6 @@ SETTINGS: Final = {
 }
 
 
-def batches(wire: Wire, count: int) -> list[Span]:
-    """Each of `count` produce requests."""
-    frame = ProduceFrame("neighbour", record_bytes=1000, batch_bytes=1000)
-    found = []
-    for number in range(count):
-        frame.advance(number)
-        begin = time.monotonic()
-        wire.socket.sendall(frame.frame)
-        wire.receive()
-        found.append(Span(begin, time.monotonic()))
-        time.sleep(PAUSE_S)
-    return found
-
-
 def _prepare(node: BrokerNode) -> None:
     with node.connect() as wire:
         topics = [
@@ -198,42 +110,24 @@ def _prepare(node: BrokerNode) -> None:
             for number in range(TOPIC_COUNT)
         ]
         wire.ask(CreateTopicsRequest(topics=topics, timeout_ms=60_000), 7)
-        wire.create_topic("neighbour")
+        wire.create_topic(TOPIC)
         for key_type in (0, 1):
             request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["group"])
-            _until_answered(lambda asked=request: wire.ask(asked, 6).coordinators[0].error_code)
+            until_accepted(lambda asked=request: wire.ask(asked, 6).coordinators[0])
         for number in range(TRANSACTIONAL_ID_COUNT):
             transactional_id = f"{LONG_NAME}-{number}"
             init = InitProducerIdRequest(
                 transactional_id=transactional_id, transaction_timeout_ms=60_000
             )
-            _until_answered(lambda asked=init: wire.ask(asked, 5).error_code)
-
-
-def _until_answered(ask: Callable[[], int]) -> None:
-    deadline = time.monotonic() + RETRY_S
-    while (error := ask()) and time.monotonic() < deadline:
-        time.sleep(PAUSE_S)
-    assert not error, f"error {error}"
+            until_accepted(lambda asked=init: wire.ask(asked, 5))
 
 
 @contextmanager
 def _attacker(attack: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """A client that has begun, and is stopped."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bench_neighbours", attack, str(port)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        preexec_fn=pin_load,
-    )
-    try:
-        assert process.stdout is not None, "a pipe"
-        assert process.stdout.readline() == b"attacking\n", "the attacker did not begin"
-        process.send_signal(signal.SIGSTOP)
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    with running("bench_neighbours", attack, port, place=give_way) as attacker:
+        attacker.process.send_signal(signal.SIGSTOP)
+        yield attacker.process
 
 
 def attack(name: str, port: int) -> None:

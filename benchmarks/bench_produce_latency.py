@@ -13,8 +13,9 @@ from typing import Final
 from benchmarks.bench_start_up import WITHOUT_KAFKA
 from benchmarks.clusters import ClusterProcesses, clusters, in_changing_order
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
-from benchmarks.nodes import HOST, finish_load, start_load
+from benchmarks.nodes import HOST
 from benchmarks.pacer import PERCENTILES, Lane, PaceOrder, PaceOutcome
+from benchmarks.processes import run_load
 from benchmarks.replicated_load import RECORD_BYTES, TOPIC, replicated_topic, send
 
 REQUESTS_PER_SECOND: Final = 1_000
@@ -94,7 +95,7 @@ def _keep_pace(
             warm_up_count=effort.count(warm_up_s * REQUESTS_PER_SECOND, least=1),
             request_count=effort.count(timed_s * REQUESTS_PER_SECOND, least=100),
         )
-        return PaceOutcome(**finish_load(start_load("pacer", order)))
+        return run_load("pacer", order, PaceOutcome)
 
 
 def _tell(report: Report, partition_count: int, measured: dict[str, _Measured]) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import struct
 import sys
 import time
 import uuid
@@ -33,11 +32,11 @@ from benchmarks.largest_requests import (
 )
 from benchmarks.loop_probe import DATA, QUORUM
 from benchmarks.nodes import HOST, BrokerNode, free_ports, temporary_directory
-from benchmarks.wire import Wire
+from benchmarks.wire import Wire, read_answer, request_frame, until_accepted
 from moldau.protocol.api_keys import ApiKey, api_name
 from moldau.protocol.error_responses import error_codes
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.headers import decode_response, encode_request
+from moldau.protocol.headers import decode_response
 from moldau.protocol.messages.p03_metadata import MetadataRequest
 from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitRequest,
@@ -196,9 +195,7 @@ def _prepare(wire: Wire) -> list[uuid.UUID]:
     wire.wait_for_leaders(known_topic(0), WIDE_PARTITIONS)
     for key_type, key in ((0, "group"), (1, "n-1")):
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
-        deadline = time.monotonic() + PATIENCE_S
-        while wire.ask(request, 6).coordinators[0].error_code and time.monotonic() < deadline:
-            time.sleep(0.1)
+        until_accepted(lambda asked=request: wire.ask(asked, 6).coordinators[0])
     _begin_work(wire)
     found = wire.ask(MetadataRequest(topics=None), 12).topics
     ids = {topic.name: topic.topic_id for topic in found}
@@ -216,11 +213,8 @@ def _begin_work(wire: Wire) -> None:
         topics=[OffsetCommitRequestTopic(name=known_topic(0), partitions=offsets)],
     )
     begin = InitProducerIdRequest(transactional_id="n-0", transaction_timeout_ms=60_000)
-    deadline = time.monotonic() + PATIENCE_S
-    while wire.ask(commit, 8).topics[0].partitions[0].error_code and time.monotonic() < deadline:
-        time.sleep(0.1)
-    while (found := wire.ask(begin, 4)).error_code and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until_accepted(lambda: wire.ask(commit, 8).topics[0].partitions[0])
+    found = until_accepted(lambda: wire.ask(begin, 4))
     assert found.producer_id == PRODUCER_ID, found
 
 
@@ -249,8 +243,7 @@ def _cost(
     settled_s: float,
 ) -> Cost:
     message = largest.message
-    parts = encode_request(message, api_version=api_version, correlation_id=1, client_id="costs")
-    frame = b"".join(part for part in parts if isinstance(part, bytes | bytearray | memoryview))
+    frame = request_frame(message, api_version, correlation_id=1, client_id="costs")
     _settle(node, settled_s)
     node.longest_steps()
     answer = _answer(port, frame, message.API_KEY, api_version)
@@ -284,14 +277,12 @@ def _answer(port: int, frame: bytes, api_key: int, api_version: int) -> str:
     try:
         with socket.create_connection((HOST, port), timeout=PATIENCE_S) as connection:
             connection.sendall(frame)
-            if not (head := _exactly(connection, 4)):
-                return "closed"
-            body = _exactly(connection, struct.unpack(">i", head)[0])
+            body = read_answer(connection)
     except TimeoutError:
         return f"none in {PATIENCE_S:g} s"
     except OSError:
         return "closed"
-    _, response = decode_response(api_key, api_version, bytearray(body))
+    _, response = decode_response(api_key, api_version, body)
     codes = sorted(set(_codes(response)))
     text = ", ".join(ErrorCode.of(code).name for code in codes[:3])
     return f"{text} ({len(body) / 1000:,.0f} KB)"
@@ -299,16 +290,6 @@ def _answer(port: int, frame: bytes, api_key: int, api_version: int) -> str:
 
 def _codes(response: Any) -> Iterator[int]:
     yield from (int(code) for code in error_codes(response))
-
-
-def _exactly(connection: socket.socket, size_bytes: int) -> bytes:
-    buffer = bytearray()
-    while len(buffer) < size_bytes:
-        piece = connection.recv(min(1 << 20, size_bytes - len(buffer)))
-        if not piece:
-            return b""
-        buffer += piece
-    return bytes(buffer)
 
 
 def _marked(elapsed_ms: float) -> str:

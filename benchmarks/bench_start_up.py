@@ -19,12 +19,12 @@ from benchmarks.figures import Effort, Report, Spread, Table, at_most
 from benchmarks.nodes import BrokerNode, KafkaNode, MoldauNode, kafka_jars, temporary_directory
 from benchmarks.wire import (
     CREATE_TOPICS_VERSION,
+    CREATED,
     PRODUCE_VERSION,
-    READY_DEADLINE_S,
-    RETRY_PAUSE_S,
     Wire,
     create_topic_request,
     single_record,
+    until_accepted,
 )
 from moldau.cli.bench.figures import produce_request
 
@@ -96,21 +96,11 @@ def _start_once(kind: Callable[[Path], BrokerNode]) -> tuple[float, float, float
 
 def _create_and_produce(wire: Wire) -> None:
     """As a client does that wants it quickly: repeat until the answer is good."""
-    _until_accepted(
-        lambda: wire.ask(create_topic_request(TOPIC, 1), CREATE_TOPICS_VERSION).topics[0]
+    until_accepted(
+        lambda: wire.ask(create_topic_request(TOPIC, 1), CREATE_TOPICS_VERSION).topics[0], CREATED
     )
     request = produce_request(TOPIC, {0: single_record(b"value", b"key")})
-    _until_accepted(lambda: wire.ask(request, PRODUCE_VERSION).responses[0].partition_responses[0])
-
-
-def _until_accepted(ask: Callable[[], object]) -> None:
-    deadline = time.monotonic() + READY_DEADLINE_S
-    while time.monotonic() < deadline:
-        error = getattr(ask(), "error_code")  # noqa: B009 - two types, one field
-        if error in (0, 36):  # 36: the topic exists, an earlier try had succeeded
-            return
-        time.sleep(RETRY_PAUSE_S)
-    raise TimeoutError(f"not accepted: error {error}")
+    until_accepted(lambda: wire.ask(request, PRODUCE_VERSION).responses[0].partition_responses[0])
 
 
 def _seconds_of(arguments: list[str]) -> float:

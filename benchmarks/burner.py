@@ -7,13 +7,13 @@ one keeps cores busy that would be idle else, and makes way at once.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
+
+from benchmarks.processes import given
 
 MOST_SHARE: Final = 0.99
 
@@ -54,4 +54,4 @@ def burn(order: BurnOrder) -> NoReturn:
 
 
 if __name__ == "__main__":
-    burn(BurnOrder(**json.loads(sys.argv[1])))
+    burn(given(BurnOrder))

@@ -10,14 +10,14 @@ size can be compared get the same one, confluent-kafka keeps its own (1 MB), whi
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-import time
 from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+
+from benchmarks.processes import carry_out
+from moldau.cli.bench.figures import payload, taken
 
 PATIENCE_S: Final = 60.0
 LINGER_MS: Final = 5
@@ -42,7 +42,7 @@ class LoadOrder:
     @property
     def value(self) -> bytes:
         """What every record holds."""
-        return bytes((i * 131 + (i >> 8) * 31) & 0xFF for i in range(self.value_bytes))
+        return payload(self.value_bytes)
 
 
 @dataclass(slots=True)
@@ -56,10 +56,9 @@ class LoadOutcome:
 @contextmanager
 def timed(outcome: LoadOutcome) -> Iterator[None]:
     """Wall and CPU time of what is inside."""
-    cpu, begin = time.process_time(), time.perf_counter()
-    yield
-    outcome.seconds = time.perf_counter() - begin
-    outcome.cpu_seconds = time.process_time() - cpu
+    with taken() as cost:
+        yield
+    outcome.seconds, outcome.cpu_seconds = cost.seconds, cost.own_cpu_seconds
 
 
 # -- Moldau ---------------------------------------------------------------------------------------
@@ -416,10 +415,5 @@ def run(order: LoadOrder) -> LoadOutcome:
     return outcome
 
 
-def main() -> None:
-    """The order given as the only argument."""
-    print(json.dumps(asdict(run(LoadOrder(**json.loads(sys.argv[1]))))))
-
-
 if __name__ == "__main__":
-    main()
+    carry_out(LoadOrder, run)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
 from benchmarks.machine import anonymous_bytes
-from benchmarks.nodes import HOST, MoldauNode, free_ports, run_client, temporary_directory
+from benchmarks.nodes import HOST, MoldauNode, free_ports, temporary_directory
+from benchmarks.processes import carry_out, run_load
 
 TOPIC: Final = "memory"
 PARTITION_COUNT: Final = 8
@@ -229,14 +228,13 @@ LOADS: Final[dict[str, Load]] = {
 }
 
 
-def main() -> None:
-    """The order given as the only argument."""
+def run(order: MemoryOrder) -> MemoryOutcome:
+    """Carry it out."""
     import uvloop
 
-    order = MemoryOrder(**json.loads(sys.argv[1]))
     outcome = MemoryOutcome()
     uvloop.run(LOADS[order.name](order, outcome))
-    print(json.dumps(asdict(outcome)))
+    return outcome
 
 
 # -- in the benchmark -----------------------------------------------------------------------------
@@ -319,8 +317,8 @@ def _before_a_slow_user(total_bytes: int) -> MemoryOutcome:
 
 
 def _run(order: MemoryOrder) -> MemoryOutcome:
-    return MemoryOutcome(**run_client("client_memory", order, DEADLINE_S))
+    return run_load("client_memory", order, MemoryOutcome, place=None, deadline_s=DEADLINE_S)
 
 
 if __name__ == "__main__":
-    main()
+    carry_out(MemoryOrder, run)

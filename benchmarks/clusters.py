@@ -7,7 +7,6 @@ values, Kafka's defaults for every timeout among them; leaving the context ends 
 from __future__ import annotations
 
 import contextlib
-import signal
 import subprocess
 import sys
 import time
@@ -21,11 +20,13 @@ from benchmarks.figures import Effort
 from benchmarks.machine import ROOT
 from benchmarks.nodes import (
     HOST,
-    JVM_OPTIONS,
     free_ports,
     kafka_jars,
+    kafka_server,
+    storage_tool,
     temporary_directory,
 )
+from benchmarks.processes import STOP_DEADLINE_S, kill, start_node
 from benchmarks.wire import RETRY_PAUSE_S, Wire
 from moldau.protocol.messages.p03_metadata import MetadataRequest
 from moldau.protocol.messages.p55_describe_quorum import (
@@ -40,7 +41,6 @@ ONE_CONTROLLER: Final = (101,)
 THREE_BROKERS: Final = (1, 2, 3)
 ONE_BROKER: Final = (1,)
 READY_DEADLINE_S: Final = 120.0
-STOP_DEADLINE_S: Final = 30.0
 DESCRIBE_QUORUM_VERSION: Final = 1
 METADATA_VERSION: Final = 8
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -133,20 +133,12 @@ class ClusterProcesses:
 
     def launch(self, node_id: int) -> None:
         """Start a node that is down."""
-        with (self._home(node_id) / "node.log").open("ab") as log:
-            self._processes[node_id] = subprocess.Popen(
-                [*self.node_command(), str(self._config(node_id))],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        command = [*self.node_command(), str(self._config(node_id))]
+        self._processes[node_id] = start_node(command, self._home(node_id) / "node.log")
 
     def kill(self, node_id: int) -> None:
         """`kill -9`, and wait until it is gone."""
-        self._processes[node_id].send_signal(signal.SIGKILL)
-        self._processes[node_id].wait(STOP_DEADLINE_S)
+        kill(self._processes[node_id])
 
     def pid(self, node_id: int) -> int:
         """Of a running node."""
@@ -309,10 +301,10 @@ class KafkaCluster(ClusterProcesses):
     own_settings = MappingProxyType({"log.initial.task.delay.ms": "100"})
 
     def storage_command(self) -> Sequence[str]:
-        return ["java", "-cp", f"{kafka_jars()}/*", "kafka.tools.StorageTool"]
+        return storage_tool()
 
     def node_command(self) -> Sequence[str]:
-        return ["java", *JVM_OPTIONS, "-cp", f"{kafka_jars()}/*", "kafka.Kafka"]
+        return kafka_server()
 
 
 @contextlib.contextmanager

@@ -26,6 +26,11 @@ class Spread:
         assert values, "nothing was measured"
         return cls(tuple(values))
 
+    @classmethod
+    def of_percentile(cls, rounds: Sequence[Sequence[float]], percent: float) -> Spread:
+        """The spread of each round's percentile."""
+        return cls.of([percentile(sorted(each), percent) for each in rounds])
+
     @property
     def median(self) -> float:
         """The middle value."""

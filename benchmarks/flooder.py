@@ -12,11 +12,11 @@ import resource
 import select
 import signal
 import socket
-import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import Final, NoReturn
 
+from benchmarks.processes import given
 from benchmarks.wire import commit_frame
 
 FRAMES_AT_ONCE: Final = 64
@@ -98,4 +98,4 @@ def flood(order: FloodOrder) -> None:
 
 
 if __name__ == "__main__":
-    flood(FloodOrder(**json.loads(sys.argv[1])))
+    flood(given(FloodOrder))

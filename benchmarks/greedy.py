@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import resource
 import struct
 import sys
@@ -16,8 +15,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.wire import joined
-from moldau.protocol.headers import encode_request
+from benchmarks.beside import HARMLESS
+from benchmarks.processes import given
+from benchmarks.wire import request_frame
 from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -94,7 +94,7 @@ class Peer:
 
 def frame(message: Any, version: int) -> bytes:
     """A request as clients send it."""
-    return joined(encode_request(message, api_version=version, correlation_id=1, client_id=GREEDY))
+    return request_frame(message, version, correlation_id=1, client_id=GREEDY)
 
 
 async def harmless(target: Target) -> None:
@@ -167,7 +167,6 @@ class Attack:
     one: Callable[[Target], Awaitable[None]]
 
 
-HARMLESS: Final = "harmless requests, the control"
 ATTACKS: Final = {
     HARMLESS: Attack(1, harmless),
     "12 frames of 100 MiB, a byte in 4 s": Attack(12, slow_frame),
@@ -203,7 +202,7 @@ def main() -> None:
     """Carry out the attack named by the first argument."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    asyncio.run(go_on(ATTACKS[sys.argv[1]], Target(**json.loads(sys.argv[2]))))
+    asyncio.run(go_on(ATTACKS[sys.argv[1]], given(Target, 2)))
 
 
 if __name__ == "__main__":

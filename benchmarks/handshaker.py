@@ -8,17 +8,15 @@ counted.
 
 from __future__ import annotations
 
-import json
 import ssl
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.wire import CLIENT_ID, connected_by, joined, read_answer, tls_context
+from benchmarks.processes import carry_out
+from benchmarks.wire import connected_by, read_answer, request_frame, tls_context
 from moldau.cli.bench.figures import taken
-from moldau.protocol.headers import encode_request
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 
 API_VERSIONS_VERSION: Final = 0
@@ -77,14 +75,7 @@ class Client:
         self._context = tls_context(order.trust_path)
         self._session: ssl.SSLSession | None = None
         self.resumed_count = 0
-        self._request = joined(
-            encode_request(
-                ApiVersionsRequest(),
-                api_version=API_VERSIONS_VERSION,
-                correlation_id=0,
-                client_id=CLIENT_ID,
-            )
-        )
+        self._request = request_frame(ApiVersionsRequest(), API_VERSIONS_VERSION)
 
     def visit(self) -> None:
         """One connection."""
@@ -122,10 +113,5 @@ def run(order: HandshakeOrder) -> HandshakeOutcome:
     return HandshakeOutcome(count, resumed_count, cost.seconds, server_cpu, cost.own_cpu_seconds)
 
 
-def main() -> None:
-    """Carry out the order given as the only argument."""
-    print(json.dumps(asdict(run(HandshakeOrder(**json.loads(sys.argv[1]))))))
-
-
 if __name__ == "__main__":
-    main()
+    carry_out(HandshakeOrder, run)

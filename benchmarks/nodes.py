@@ -1,6 +1,6 @@
 """The servers that benchmarks talk to, as processes: Moldau, Apache Kafka, the bare loops.
 
-Owns how each is configured, started, found ready and ended. Invariant: leaving a context ends the
+Owns how each is configured, found ready and stopped. Invariant: leaving a context ends the
 process and removes its directory; both brokers get the same settings where they mean the same.
 """
 
@@ -10,20 +10,26 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from benchmarks.bare import BareOrder
 from benchmarks.machine import ROOT
+from benchmarks.processes import (
+    STOP_DEADLINE_S,
+    kill,
+    pin_load,
+    pin_server,
+    running,
+    start_node,
+)
 from benchmarks.wire import Wire
 from moldau.cli.bench.figures import process_cpu_seconds
 from moldau.local.layout import PortHolder
@@ -37,7 +43,6 @@ QUIET_CPU_SHARE: Final = 0.3
 QUIET_LOOK_S: Final = 0.2
 QUIET_DEADLINE_S: Final = 120.0
 READY_DEADLINE_S: Final = 90.0
-STOP_DEADLINE_S: Final = 30.0
 PIECE_BYTES: Final = 2**20
 
 #: What Kafka's own start script gives the JVM.
@@ -86,47 +91,6 @@ def warm_page_cache(directory: Path, size_bytes: int) -> None:
         for _ in range(-(-size_bytes // PIECE_BYTES)):
             file.write(piece)
     path.unlink()
-
-
-def pin_server() -> None:
-    """Run on the first core: where two processes land decides more than what they do."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:1])
-
-
-def pin_load() -> None:
-    """Run on any core but the servers', when there is another."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[1:] or cores)
-
-
-@contextlib.contextmanager
-def on_load_core() -> Iterator[None]:
-    """The measuring client runs where loads do, and what it starts."""
-    cores = os.sched_getaffinity(0)
-    pin_load()
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-
-
-@contextlib.contextmanager
-def first_on_load_core() -> Iterator[None]:
-    """The measuring client has the loads' core as soon as it has work, where that is allowed: what
-    is measured is the server, not the wait for a core.
-    """
-    with on_load_core(), contextlib.ExitStack() as stack:
-        with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-            stack.callback(os.sched_setscheduler, 0, os.SCHED_OTHER, os.sched_param(0))
-        yield
-
-
-def give_way() -> None:
-    """Run on the loads' core while nothing else has work for it."""
-    pin_load()
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def free_ports(count: int) -> list[int]:
@@ -206,16 +170,8 @@ class BrokerNode:
 
     def launch(self) -> None:
         """Spawn the process without waiting."""
-        with (self.directory / "node.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command(),
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=pin_server if self._is_pinned else None,
-            )
+        place = pin_server if self._is_pinned else None
+        self.process = start_node(self.command(), self.directory / "node.log", place)
 
     def connect(self) -> Wire:
         """A connection as soon as the node listens, on its listener of TLS too if it has one."""
@@ -240,8 +196,7 @@ class BrokerNode:
     def close(self) -> None:
         """End the process."""
         if self.process is not None:
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait(STOP_DEADLINE_S)
+            kill(self.process)
 
     def stop(self) -> None:
         """An orderly stop: SIGTERM, then wait."""
@@ -290,7 +245,7 @@ class KafkaNode(BrokerNode):
     def format(self) -> None:
         subprocess.run(
             [
-                *("java", "-cp", _class_path(), "kafka.tools.StorageTool", "format"),
+                *(*storage_tool(), "format"),
                 f"--cluster-id={uuid_to_base64(uuid.uuid4())}",  # it may begin with a dash
                 *("-c", str(self._config)),
             ],
@@ -299,7 +254,7 @@ class KafkaNode(BrokerNode):
         )
 
     def command(self) -> Sequence[str]:
-        return ["java", *JVM_OPTIONS, "-cp", _class_path(), "kafka.Kafka", str(self._config)]
+        return [*kafka_server(), str(self._config)]
 
 
 def kafka_jars() -> Path | None:
@@ -314,59 +269,36 @@ def kafka_jars() -> Path | None:
     return None
 
 
+def storage_tool() -> Sequence[str]:
+    """What formats Kafka's storage."""
+    return ("java", "-cp", _class_path(), "kafka.tools.StorageTool")
+
+
+def kafka_server() -> Sequence[str]:
+    """What runs a node of Kafka's, before the name of its configuration."""
+    return ("java", *JVM_OPTIONS, "-cp", _class_path(), "kafka.Kafka")
+
+
 def _class_path() -> str:
     jars = kafka_jars()
     assert jars is not None, "checked before"
     return f"{jars}/*"
 
 
-@dataclass(slots=True)
-class BareLoop:
+class BareLoop(NamedTuple):
     """A process of `benchmarks.bare`."""
 
-    mode: str
-    order: BareOrder
-    process: subprocess.Popen[bytes] | None = None
-    ports: tuple[int, ...] = ()
-
-    @property
-    def pid(self) -> int:
-        """Of the running loop."""
-        assert self.process is not None, "started"
-        return self.process.pid
-
-    def __enter__(self) -> Self:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.bare", self.mode, json.dumps(asdict(self.order))],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            preexec_fn=pin_server,
-        )
-        assert self.process.stdout is not None, "a pipe"
-        line = self.process.stdout.readline().decode().split()
-        assert line[:1] == ["ready:"], f"the bare loop said {line}"
-        self.ports = tuple(int(port) for port in line[1:])
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self.process is not None, "started"
-        assert self.process.stdout is not None, "a pipe"
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
+    pid: int
+    ports: tuple[int, ...]
 
 
-def run_client(module: str, order: Any, deadline_s: float) -> dict[str, Any]:
-    """One load of a client in a process of its own; what it measured is its last line."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}", json.dumps(asdict(order))],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        timeout=deadline_s,
-        check=True,
-    )
-    outcome: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return outcome
+@contextlib.contextmanager
+def bare_loop(mode: str, order: BareOrder) -> Iterator[BareLoop]:
+    """A bare loop on the servers' core, until the context ends."""
+    with running("bare", mode, order, place=pin_server) as loop:
+        ready, *ports = loop.begun.split()
+        assert ready == "ready:", f"the bare loop said {loop.begun}"
+        yield BareLoop(loop.process.pid, tuple(map(int, ports)))
 
 
 def run_bench(node: BrokerNode, command: str, options: Sequence[str]) -> dict[str, Any]:
@@ -383,21 +315,3 @@ def run_bench(node: BrokerNode, command: str, options: Sequence[str]) -> dict[st
     ).stdout
     document: dict[str, Any] = json.loads(output)
     return document
-
-
-def start_load(module: str, order: Any) -> subprocess.Popen[bytes]:
-    """Start `benchmarks.sender` or `benchmarks.reader` with an order."""
-    return subprocess.Popen(
-        [sys.executable, "-m", f"benchmarks.{module}", json.dumps(asdict(order))],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        preexec_fn=pin_load,
-    )
-
-
-def finish_load(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """Wait for a load and return what it measured."""
-    output, _ = process.communicate()
-    assert process.returncode == 0, "the load failed, see above"
-    outcome: dict[str, Any] = json.loads(output)
-    return outcome

@@ -9,24 +9,16 @@ every request was answered without an error, and offsets prove that each was app
 from __future__ import annotations
 
 import gc
-import json
 import select
-import socket
-import struct
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
-from benchmarks.wire import ProduceFrame
+from benchmarks.processes import carry_out
+from benchmarks.wire import ANSWER_DEADLINE_S, ProduceAnswers, ProduceFrame, connected
 from moldau.cli.bench.figures import percentile
-
-RECEIVE_BYTES: Final = 64 * 1024
-ANSWER_DEADLINE_S: Final = 60.0
-_INT32: Final = struct.Struct(">i")
-_ERROR_AND_OFFSET: Final = struct.Struct(">hq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +43,6 @@ class PaceOrder:
     warm_up_count: int
     request_count: int
 
-    @classmethod
-    def from_json(cls, text: str) -> PaceOrder:
-        """The order that `asdict` and `json.dumps` have written."""
-        values: dict[str, Any] = json.loads(text)
-        return cls(**{**values, "lanes": [Lane(**lane) for lane in values["lanes"]]})
-
 
 @dataclass(frozen=True, slots=True)
 class PaceOutcome:
@@ -74,9 +60,7 @@ class _Connection:
     """Non-blocking in what it reads; what it sends is so little that the socket always takes it."""
 
     def __init__(self, order: PaceOrder, lane: Lane) -> None:
-        self.socket = socket.create_connection((order.host, lane.port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.settimeout(ANSWER_DEADLINE_S)
+        self.socket = connected(order.host, lane.port)
         self._frame = ProduceFrame(
             order.topic,
             record_bytes=order.record_bytes,
@@ -85,8 +69,8 @@ class _Connection:
             producer_id=lane.producer_id,
             producer_epoch=lane.producer_epoch,
         )
+        self._answers = ProduceAnswers(self.socket, self._frame)
         self._intended_s: deque[float] = deque()
-        self._received = bytearray()
         self._last_offset = -1
 
     def send(self, correlation_id: int, intended_s: float) -> None:
@@ -97,24 +81,11 @@ class _Connection:
 
     def receive(self) -> list[float]:
         """Take what has come: when each answered request had been due."""
-        data = self.socket.recv(RECEIVE_BYTES)
-        if not data:
-            raise ConnectionError("the server closed the connection")
-        buffer = self._received
-        buffer += data
         answered = []
-        start = 0
-        while len(buffer) - start >= 4:
-            (size,) = _INT32.unpack_from(buffer, start)
-            if len(buffer) - start < 4 + size:
-                break
-            error, offset = _ERROR_AND_OFFSET.unpack_from(buffer, start + self._frame.error_at)
-            assert error == 0, f"produce answered error {error}"
+        for offset in self._answers.take():
             assert offset > self._last_offset, "appended twice"
             self._last_offset = offset
             answered.append(self._intended_s.popleft())
-            start += 4 + size
-        del buffer[:start]
         return answered
 
 
@@ -175,11 +146,6 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
     return {name: percentile(ordered, percent) * 1e3 for name, percent in PERCENTILES.items()}
 
 
-def main() -> None:
-    """Carry out the order given as the only argument."""
-    gc.disable()  # a collection of the pacer's own would look like the server's
-    print(json.dumps(asdict(Pacer(PaceOrder.from_json(sys.argv[1])).run())))
-
-
 if __name__ == "__main__":
-    main()
+    gc.disable()  # a collection of the pacer's own would look like the server's
+    carry_out(PaceOrder, lambda order: Pacer(order).run())

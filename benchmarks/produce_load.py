@@ -16,16 +16,15 @@ from benchmarks.bare import BareOrder
 from benchmarks.figures import Effort, Spread
 from benchmarks.nodes import (
     HOST,
-    BareLoop,
     BrokerNode,
     KafkaNode,
     MoldauNode,
-    finish_load,
+    bare_loop,
     kafka_jars,
-    start_load,
     temporary_directory,
     warm_page_cache,
 )
+from benchmarks.processes import run_load
 from benchmarks.sender import SendOrder, SendOutcome
 from benchmarks.wire import ProduceFrame
 
@@ -101,41 +100,33 @@ def send_to_node(node: BrokerNode, order: SendOrder) -> SendOutcome:
         wire.create_topic(order.topic)
         producer_id, producer_epoch = wire.producer_id()
         _warm(node.directory, order)
-        outcome = finish_load(
-            start_load(
-                "sender",
-                replace(
-                    order,
-                    port=node.port,
-                    server_pid=node.pid,
-                    producer_id=producer_id,
-                    producer_epoch=producer_epoch,
-                ),
-            )
+        sending = replace(
+            order,
+            port=node.port,
+            server_pid=node.pid,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
         )
+        outcome = run_load("sender", sending, SendOutcome)
         node.delete_topic(wire, order.topic)
-    return SendOutcome(**outcome)
+    return outcome
 
 
 def send_to_bare_loop(path: Path, order: SendOrder) -> SendOutcome:
     """The same frames to the loop that only receives and writes."""
     _warm(path.parent, order)
-    with BareLoop("receive", bare_order(path, order)) as loop:
-        outcome = finish_load(
-            start_load(
-                "sender",
-                replace(
-                    order,
-                    port=loop.ports[0],
-                    server_pid=loop.pid,
-                    producer_id=PRODUCER_ID,
-                    producer_epoch=0,
-                    checks_offsets=False,
-                ),
-            )
+    with bare_loop("receive", bare_order(path, order)) as loop:
+        sending = replace(
+            order,
+            port=loop.ports[0],
+            server_pid=loop.pid,
+            producer_id=PRODUCER_ID,
+            producer_epoch=0,
+            checks_offsets=False,
         )
+        outcome = run_load("sender", sending, SendOutcome)
     path.unlink()
-    return SendOutcome(**outcome)
+    return outcome
 
 
 def _warm(directory: Path, order: SendOrder) -> None:

@@ -7,13 +7,12 @@ batches, each once, in order; every response is looked at for its first batch's 
 
 from __future__ import annotations
 
-import json
 import struct
-import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
+from benchmarks.processes import carry_out
 from benchmarks.wire import FETCH_VERSION, FetchFrame, connected
 from moldau.cli.bench.figures import taken
 from moldau.protocol.headers import decode_response
@@ -168,12 +167,5 @@ class Reader:
         assert head.find(wanted) > 0, "the response does not begin with the batch asked for"
 
 
-def main() -> None:
-    """Carry out the order given as the only argument."""
-    order = ReadOrder(**json.loads(sys.argv[1]))
-    reader = Reader(order)
-    print(json.dumps(asdict(reader.run())))
-
-
 if __name__ == "__main__":
-    main()
+    carry_out(ReadOrder, lambda order: Reader(order).run())

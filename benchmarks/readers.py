@@ -7,14 +7,13 @@ time from the first begin to the last end.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from benchmarks.processes import carry_out
 from benchmarks.reader import Reader, ReadOrder, ReadOutcome
 from benchmarks.senders import SWITCH_INTERVAL_S
 from moldau.cli.bench.figures import taken
@@ -26,12 +25,6 @@ class ReadersOrder:
 
     readers: Sequence[ReadOrder]
     server_pid: int
-
-    @classmethod
-    def from_json(cls, text: str) -> ReadersOrder:
-        """The order that `asdict` and `json.dumps` have written."""
-        values: dict[str, Any] = json.loads(text)
-        return cls([ReadOrder(**each) for each in values["readers"]], values["server_pid"])
 
 
 def run(order: ReadersOrder) -> ReadOutcome:
@@ -59,11 +52,6 @@ def _read_from(reader: Reader, start: threading.Barrier) -> tuple[int, int, floa
     return reader.read()
 
 
-def main() -> None:
-    """Carry out the order given as the only argument."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    print(json.dumps(asdict(run(ReadersOrder.from_json(sys.argv[1])))))
-
-
 if __name__ == "__main__":
-    main()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    carry_out(ReadersOrder, run)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.clusters import ClusterProcesses
-from benchmarks.nodes import HOST, finish_load, start_load, warm_page_cache
+from benchmarks.nodes import HOST, warm_page_cache
+from benchmarks.processes import run_load
 from benchmarks.sender import SendOrder
 from benchmarks.senders import SendersOrder, SendersOutcome
 from moldau.cli.bench.figures import payload
@@ -97,13 +98,22 @@ def send(
                 )
             )
         pids = {str(broker_id): cluster.pid(broker_id) for broker_id in cluster.broker_ids}
-        return SendersOutcome(**finish_load(start_load("senders", SendersOrder(orders, pids))))
+        return run_load("senders", SendersOrder(orders, pids), SendersOutcome)
 
 
 def send_by_confluent(
     cluster: ClusterProcesses, *, partition_count: int, record_count: int
 ) -> float:
     """MB/s of record values that confluent-kafka gets acknowledged, acks=all, idempotent."""
+    with replicated_topic(cluster, partition_count):
+        seconds = confluent_seconds(cluster.bootstrap, TOPIC, partition_count, VALUE, record_count)
+    return record_count * RECORD_BYTES / seconds / 1e6
+
+
+def confluent_seconds(
+    bootstrap: str, topic: str, partition_count: int, value: bytes, record_count: int
+) -> float:
+    """How long confluent-kafka takes until all of its records are acknowledged."""
     from confluent_kafka import Producer
 
     failures: list[object] = []
@@ -112,23 +122,20 @@ def send_by_confluent(
         if error is not None:
             failures.append(error)
 
-    with replicated_topic(cluster, partition_count):
-        producer = Producer(
-            {"bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True}
-        )
-        begin = time.perf_counter()
-        for number in range(record_count):
-            while True:
-                try:
-                    producer.produce(
-                        TOPIC, VALUE, partition=number % partition_count, on_delivery=delivered
-                    )
-                    break
-                except BufferError:
-                    producer.poll(0.01)
-            producer.poll(0)
-        left = producer.flush(PATIENCE_S)
-        seconds = time.perf_counter() - begin
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
+    begin = time.perf_counter()
+    for number in range(record_count):
+        while True:
+            try:
+                producer.produce(
+                    topic, value, partition=number % partition_count, on_delivery=delivered
+                )
+                break
+            except BufferError:
+                producer.poll(0.01)
+        producer.poll(0)
+    left = producer.flush(PATIENCE_S)
+    seconds = time.perf_counter() - begin
     assert not left, f"{left} records were not delivered"
     assert not failures, f"not delivered: {failures[0]}"
-    return record_count * RECORD_BYTES / seconds / 1e6
+    return seconds

@@ -19,10 +19,9 @@ from benchmarks.machine import resident_bytes
 from benchmarks.nodes import (
     HOST,
     BrokerNode,
-    finish_load,
-    start_load,
     wait_until_quiet,
 )
+from benchmarks.processes import run_load
 from benchmarks.secured import KeyStore, secured_nodes
 from benchmarks.wire import FetchFrame, Wire
 from moldau.cli.bench.figures import payload
@@ -93,7 +92,7 @@ def _shake(
         seconds=seconds,
         is_resumed=is_resumed,
     )
-    return HandshakeOutcome(**finish_load(start_load("handshaker", order)))
+    return run_load("handshaker", order, HandshakeOutcome)
 
 
 class _Held(NamedTuple):
@@ -216,8 +215,8 @@ def _with_connections(node: BrokerNode, port: int, trust_path: str, count: int) 
             wire.ask(ApiVersionsRequest(), 0)
         asked = _settled(node)
         for wire in wires if trust_path else ():
-            wire.socket.sendall(fetch.frame)
-            assert len(wire.receive()) > FETCH_BYTES // 2, "an answer without the record"
+            answer = wire.exchange(fetch.frame)
+            assert len(answer) > FETCH_BYTES // 2, "an answer without the record"
         return asked, _settled(node)
 
 

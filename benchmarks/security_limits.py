@@ -17,28 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from benchmarks.bench_neighbours import batches
-from benchmarks.figures import (
-    Effort,
-    Report,
-    Spread,
-    Table,
-    at_most,
-    ratio_of_all,
-)
-from benchmarks.nodes import (
-    HOST,
-    BrokerNode,
-    MoldauNode,
-    finish_load,
-    start_load,
-    temporary_directory,
-    wait_until_quiet,
-)
+from benchmarks.beside import Limits, by_turns, produce, requests, tell
+from benchmarks.figures import Effort, Report, Spread, Table, at_most
+from benchmarks.nodes import HOST, BrokerNode, MoldauNode, temporary_directory
+from benchmarks.processes import first_on_load_core, give_way, run_load, start_load
 from benchmarks.sender import SendOrder, SendOutcome
-from benchmarks.stalls import Span, selections, touched, watched
-from benchmarks.wire import CLIENT_ID, ProduceFrame, Wire, joined
-from moldau.cli.bench.figures import percentile, taken
+from benchmarks.stalls import watched
+from benchmarks.wire import ProduceFrame, Wire, request_frame
+from moldau.cli.bench.figures import taken
 from moldau.metadata.image.security import AccessControlEntry
 from moldau.protocol.access_control import (
     WILDCARD,
@@ -47,7 +33,6 @@ from moldau.protocol.access_control import (
     PermissionType,
     ResourceType,
 )
-from moldau.protocol.headers import encode_request
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p30_create_acls import AclCreation, CreateAclsRequest
 from moldau.protocol.messages.p48_describe_client_quotas import EntityData
@@ -80,7 +65,6 @@ GREEDY_BATCH_BYTES: Final = 16 * 1024
 SAMPLE_COUNT: Final = 4_000
 TURNS: Final = 4
 QUOTA_LIMIT: Final = 1.2
-ALONE: Final = "none"
 BESIDE: Final = "a client over its quota"
 
 
@@ -222,20 +206,13 @@ def _produce(effort: Effort, node: BrokerNode) -> float:
         request_count=count,
         in_flight_count=AT_ONCE,
     )
-    outcome = SendOutcome(**finish_load(start_load("sender", order)))
-    return outcome.server_microseconds_per_request
+    return run_load("sender", order, SendOutcome).server_microseconds_per_request
 
 
 def _ask(effort: Effort, node: BrokerNode) -> float:
     """The same of Metadata of one topic, so many at once."""
-    frame = joined(
-        encode_request(
-            MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]),
-            api_version=METADATA_VERSION,
-            correlation_id=0,
-            client_id=CLIENT_ID,
-        )
-    )
+    about = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
+    frame = request_frame(about, METADATA_VERSION)
     turns = effort.count(REQUEST_COUNT, least=100) // AT_ONCE
     with Wire(HOST, node.port) as wire, taken(node.pid) as cost:
         for _ in range(turns):
@@ -250,53 +227,24 @@ def _ask(effort: Effort, node: BrokerNode) -> float:
 
 def quota(effort: Effort, report: Report) -> None:
     """A producer alone, and beside one that is always over its quota, by turns."""
-    rounds: list[dict[str, list[Span]]] = []
     with (
         temporary_directory() as directory,
         MoldauNode(directory, is_pinned=True) as node,
         watched() as stalls,
+        first_on_load_core(),
         node.connect() as wire,
     ):
         wire.create_topic(NEIGHBOUR_TOPIC)
         wire.create_topic(TOPIC)
         _limit(wire)
-        batches(wire, effort.count(SAMPLE_COUNT, least=50))
+        asks = [produce(wire, NEIGHBOUR_TOPIC)]
+        requests(asks, effort.count(SAMPLE_COUNT, least=50))
+        count = max(10, effort.count(SAMPLE_COUNT) // TURNS)
         with _greedy(node) as process:
-            for _ in range(effort.rounds):
-                rounds.append(_quota_round(effort, node, wire, process))
-    table = Table(
-        ("beside", "batches", "p50 ms", "p99 ms", "p99 / alone"),
-        "Produce with acks=all every 3 ms, minimum / median / maximum over the rounds; the ratio "
-        "is of all rounds together, with one left out in turn:",
-    )
-    for kind, selected in selections(stalls).items():
-        found = [{name: selected(each[name]) for name in each} for each in rounds]
-        alone, beside = ([each[name] for each in found] for name in (ALONE, BESIDE))
-        ratio = ratio_of_all(beside, alone, 99)
-        for name, values in ((ALONE, alone), (BESIDE, beside)):
-            halves, tails = ([percentile(sorted(each), at) for each in values] for at in (50, 99))
-            cells = (Spread.of(halves).text(), Spread.of(tails).text())
-            table.add(name, kind, *cells, "" if name == ALONE else ratio.text())
-        asked = f"p99 beside {BESIDE} ({kind}): ≤ {QUOTA_LIMIT:g} × undisturbed"
-        report.targets.append(at_most(asked, ratio, QUOTA_LIMIT))
-    report.tables.append(table)
-    spans = {name: [one for each in rounds for one in each[name]] for name in (ALONE, BESIDE)}
-    report.notes.append(touched(stalls, spans, "batches"))
-
-
-def _quota_round(
-    effort: Effort, node: BrokerNode, wire: Wire, process: subprocess.Popen[bytes]
-) -> dict[str, list[Span]]:
-    count = max(10, effort.count(SAMPLE_COUNT) // TURNS)
-    found: dict[str, list[Span]] = defaultdict(list)
-    for _ in range(TURNS):
-        found[ALONE] += batches(wire, count)
-        process.send_signal(signal.SIGCONT)
-        found[BESIDE] += batches(wire, count)
-        assert process.poll() is None, "the client over its quota ended"
-        process.send_signal(signal.SIGSTOP)
-        wait_until_quiet(node)
-    return found
+            others = {BESIDE: process}
+            rounds = [by_turns(node, asks, count, TURNS, others) for _ in range(effort.rounds)]
+    title = "Produce with acks=all every 3 ms"
+    tell(report, rounds, stalls, "batches", title, Limits(QUOTA_LIMIT))
 
 
 def _limit(wire: Wire) -> None:
@@ -322,8 +270,7 @@ def _greedy(node: BrokerNode) -> Iterator[subprocess.Popen[bytes]]:
         )
         for number in range(BURST_REQUESTS + 1):
             frame.advance(number)
-            wire.socket.sendall(frame.frame)
-            wire.receive()
+            wire.exchange(frame.frame)
     order = SendOrder(
         host=HOST,
         port=node.port,
@@ -336,10 +283,9 @@ def _greedy(node: BrokerNode) -> Iterator[subprocess.Popen[bytes]]:
         in_flight_count=AT_ONCE,
         client_id=GREEDY,
     )
-    process = start_load("sender", order)
-    try:
-        process.send_signal(signal.SIGSTOP)
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    with start_load("sender", order, place=give_way) as process:
+        try:
+            process.send_signal(signal.SIGSTOP)
+            yield process
+        finally:
+            process.kill()

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from benchmarks.figures import Effort, Report, Spread, Table, at_least
-from benchmarks.nodes import HOST, BrokerNode, finish_load, start_load, warm_page_cache
+from benchmarks.nodes import HOST, BrokerNode, warm_page_cache
+from benchmarks.processes import run_load
 from benchmarks.reader import ReadOrder, ReadOutcome
 from benchmarks.readers import ReadersOrder
 from benchmarks.secured import KeyStore
@@ -145,7 +146,7 @@ def _turn(effort: Effort, side: Side, count: int) -> tuple[Figures, Figures]:
             for index, (producer_id, epoch) in enumerate(ids)
         ]
         pids = {side.name: node.pid}
-        sent = SendersOutcome(**finish_load(start_load("senders", SendersOrder(senders, pids))))
+        sent = run_load("senders", SendersOrder(senders, pids), SendersOutcome)
         frame = ProduceFrame(TOPIC, record_bytes=RECORD_BYTES, batch_bytes=BATCH_BYTES)
         readers = [
             ReadOrder(
@@ -163,7 +164,7 @@ def _turn(effort: Effort, side: Side, count: int) -> tuple[Figures, Figures]:
             for index in range(count)
         ]
         order = ReadersOrder(readers, node.pid)
-        read = ReadOutcome(**finish_load(start_load("readers", order)))
+        read = run_load("readers", order, ReadOutcome)
         node.delete_topic(wire, TOPIC)
     return (
         Figures.of(sent, sum(sent.server_cpu_seconds.values()), sent.sender_cpu_seconds),

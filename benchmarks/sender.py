@@ -9,20 +9,13 @@ prove that each was appended once.
 from __future__ import annotations
 
 import itertools
-import json
-import struct
-import sys
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import dataclass
 
-from benchmarks.wire import CLIENT_ID, ProduceFrame, connected
+from benchmarks.processes import carry_out
+from benchmarks.wire import CLIENT_ID, ProduceAnswers, ProduceFrame, connected
 from moldau.cli.bench.figures import taken
-
-RECEIVE_BYTES: Final = 64 * 1024
-_INT32: Final = struct.Struct(">i")
-_ERROR_AND_OFFSET: Final = struct.Struct(">hq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +95,7 @@ class Sender:
         self._frame = self._lanes[0].frame
         self._order = order
         self._socket = connected(order.host, order.port, trust_path=order.trust_path)
-        self._buffer = bytearray(RECEIVE_BYTES)
-        self._filled = 0
+        self._answers = ProduceAnswers(self._socket, self._frame)
         self._in_flight: deque[_Lane] = deque()
         self._correlation_id = 0
 
@@ -160,36 +152,14 @@ class Sender:
 
     def _receive(self) -> None:
         """Wait for at least one response."""
-        before = len(self._in_flight)
-        while len(self._in_flight) == before:
-            with memoryview(self._buffer) as view:
-                count = self._socket.recv_into(view[self._filled :])
-            if count == 0:
-                raise ConnectionError("the server closed the connection")
-            self._filled += count
-            self._take_responses()
-
-    def _take_responses(self) -> None:
-        buffer, start = self._buffer, 0
-        while self._filled - start >= 4:
-            (size,) = _INT32.unpack_from(buffer, start)
-            if self._filled - start < 4 + size:
-                break
-            error, base_offset = _ERROR_AND_OFFSET.unpack_from(buffer, start + self._frame.error_at)
-            assert error == 0, f"produce answered error {error}"
+        while not (offsets := self._answers.take()):
+            pass
+        for base_offset in offsets:
             lane = self._in_flight.popleft()
             if self._order.checks_offsets:
                 assert base_offset == lane.next_offset or lane.next_offset < 0, "a gap"
                 lane.next_offset = base_offset + lane.frame.record_count
-            start += 4 + size
-        buffer[: self._filled - start] = buffer[start : self._filled]
-        self._filled -= start
-
-
-def main() -> None:
-    """Carry out the order given as the only argument."""
-    print(json.dumps(asdict(Sender(SendOrder(**json.loads(sys.argv[1]))).run())))
 
 
 if __name__ == "__main__":
-    main()
+    carry_out(SendOrder, lambda order: Sender(order).run())

@@ -7,14 +7,14 @@ Invariant: bytes are counted when acknowledged, over the time from the first beg
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
+from benchmarks.processes import carry_out
 from benchmarks.sender import Sender, SendOrder
 from moldau.cli.bench.figures import taken
 
@@ -28,12 +28,6 @@ class SendersOrder:
 
     senders: Sequence[SendOrder]
     server_pids: Mapping[str, int]
-
-    @classmethod
-    def from_json(cls, text: str) -> SendersOrder:
-        """The order that `asdict` and `json.dumps` have written."""
-        values: dict[str, Any] = json.loads(text)
-        return cls([SendOrder(**each) for each in values["senders"]], values["server_pids"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +78,6 @@ def _send_from(sender: Sender, start: threading.Barrier) -> None:
     sender.send()
 
 
-def main() -> None:
-    """Carry out the order given as the only argument."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    print(json.dumps(asdict(run(SendersOrder.from_json(sys.argv[1])))))
-
-
 if __name__ == "__main__":
-    main()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    carry_out(SendersOrder, run)

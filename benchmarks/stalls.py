@@ -15,14 +15,13 @@ import gc
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from benchmarks.machine import ROOT
+from benchmarks.processes import outcome_of, running
 
 PACE_S: Final = 0.000_5
 LATE_S: Final = 0.000_3
@@ -45,6 +44,13 @@ class Span(NamedTuple):
     def milliseconds(self) -> float:
         """How long it took."""
         return (self.end_s - self.begin_s) * 1_000
+
+
+def timed(work: Callable[[], object]) -> Span:
+    """From when it began to when it was done."""
+    begin_s = time.monotonic()
+    work()
+    return Span(begin_s, time.monotonic())
 
 
 class Stalls:
@@ -105,25 +111,13 @@ def watched() -> Iterator[Stalls | None]:
         yield None
         return
     stalls = Stalls()
-    sentries = [_start_sentry(core) for core in sorted(os.sched_getaffinity(0))]
-    try:
-        for sentry in sentries:
-            assert sentry.stdout is not None, "a pipe"
-            assert sentry.stdout.readline(), "no sentry began"
+    with contextlib.ExitStack() as stack:
+        cores = sorted(os.sched_getaffinity(0))
+        sentries = [stack.enter_context(running("stalls", core, place=None)) for core in cores]
         yield stalls
         for sentry in sentries:
-            sentry.terminate()
-            assert sentry.stdout is not None, "a pipe"
-            output = sentry.stdout.read()
-            sentry.wait()
-            assert sentry.returncode == 0, "a sentry failed, see above"
-            stalls.add([Span(begin_s, end_s) for begin_s, end_s in json.loads(output)])
-    finally:
-        for sentry in sentries:
-            sentry.kill()
-            sentry.wait()
-            assert sentry.stdout is not None, "a pipe"
-            sentry.stdout.close()
+            sentry.process.terminate()
+            stalls.add([Span(*pair) for pair in outcome_of(sentry.process)])
 
 
 def _may_go_first() -> bool:
@@ -134,12 +128,6 @@ def _may_go_first() -> bool:
         return False
     os.sched_setscheduler(0, *before)
     return True
-
-
-def _start_sentry(core: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.stalls", str(core)], cwd=ROOT, stdout=subprocess.PIPE
-    )
 
 
 def _end(*_: object) -> NoReturn:

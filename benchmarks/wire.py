@@ -1,7 +1,8 @@
 """A blocking Kafka connection for preparing a benchmark, and the frames its loads send.
 
 Owns: asking a node for topics, producer ids and offsets; encoding one produce or fetch frame whose
-changing fields are then patched in place. Must not take part in what is timed, beyond `Frame`.
+changing fields are then patched in place, and taking the answers to produce frames. Must not take
+part in what is timed, beyond these.
 Invariant: a patched frame is what a client would have encoded; the CRC covers the sequence.
 """
 
@@ -11,7 +12,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Self
 
 from crc32c import crc32c
@@ -29,16 +30,10 @@ from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from moldau.protocol.messages.p19_create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
+from moldau.protocol.messages.p19_create_topics import CreateTopicsRequest
 from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.records import BATCH_HEADER_SIZE, Record, encode_batch
-from moldau.protocol.types import Part
 
 PRODUCE_VERSION: Final = 11
 FETCH_VERSION: Final = 12
@@ -49,6 +44,9 @@ ANSWER_DEADLINE_S: Final = 60.0
 READY_DEADLINE_S: Final = 60.0
 RETRY_PAUSE_S: Final = 0.002
 
+CREATED: Final = (0, 36)
+"""Answers to CreateTopics that is asked again: the topic exists when an earlier try succeeded."""
+
 MAY_PASS: Final = frozenset((3, 6, 7, 19, 20))
 """Errors of a produce: unknown partition, not the leader, timed out, not enough replicas."""
 
@@ -58,14 +56,31 @@ _SEQUENCE_AT: Final = 53
 _INT32: Final = struct.Struct(">i")
 _UINT32: Final = struct.Struct(">I")
 _INT64: Final = struct.Struct(">q")
+_ERROR_AND_OFFSET: Final = struct.Struct(">hq")
 SEQUENCE_LIMIT: Final = 2**31
+RECEIVE_BYTES: Final = 64 * 1024
 _OVERHEAD_BYTES: Final = 7
 """Lengths, deltas and attributes of a record without key and headers, at least."""
 
 
-def joined(parts: Sequence[Part]) -> bytes:
-    """The bytes of an encoded request, which never holds parts of a file."""
+def request_frame(
+    message: Any, api_version: int, *, correlation_id: int = 0, client_id: str = CLIENT_ID
+) -> bytes:
+    """A request as a client sends it; it never holds parts of a file."""
+    parts = encode_request(
+        message, api_version=api_version, correlation_id=correlation_id, client_id=client_id
+    )
     return b"".join(part for part in parts if isinstance(part, bytes | bytearray | memoryview))
+
+
+def until_accepted(ask: Callable[[], Any], accepted: Collection[int] = (0,)) -> Any:
+    """Ask until the answer's error code is one of `accepted`; that answer. Raises: TimeoutError"""
+    deadline = time.monotonic() + READY_DEADLINE_S
+    while (answer := ask()).error_code not in accepted:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not accepted: error {answer.error_code}")
+        time.sleep(RETRY_PAUSE_S)
+    return answer
 
 
 def single_record(value: bytes, key: bytes | None = None) -> bytearray:
@@ -82,14 +97,7 @@ def commit_request(group_id: str, topic: str) -> OffsetCommitRequest:
 
 def commit_frame(group_id: str, topic: str) -> bytes:
     """The same as a client sends it."""
-    return joined(
-        encode_request(
-            commit_request(group_id, topic),
-            api_version=COMMIT_VERSION,
-            correlation_id=0,
-            client_id=CLIENT_ID,
-        )
-    )
+    return request_frame(commit_request(group_id, topic), COMMIT_VERSION)
 
 
 def connected(host: str, port: int, *, trust_path: str = "") -> socket.socket:
@@ -131,15 +139,14 @@ class Wire:
     def ask(self, message: Any, api_version: int) -> Any:
         """Send a request, return its response message. Raises OSError."""
         self._correlation_id += 1
-        parts = encode_request(
-            message,
-            api_version=api_version,
-            correlation_id=self._correlation_id,
-            client_id=CLIENT_ID,
-        )
-        self.socket.sendall(joined(parts))
-        _, response = decode_response(message.API_KEY, api_version, self.receive())
+        frame = request_frame(message, api_version, correlation_id=self._correlation_id)
+        _, response = decode_response(message.API_KEY, api_version, self.exchange(frame))
         return response
+
+    def exchange(self, frame: bytes | bytearray) -> bytearray:
+        """Send an encoded request, return its response without its size prefix."""
+        self.socket.sendall(frame)
+        return self.receive()
 
     def receive(self) -> bytearray:
         """The next response, without its size prefix."""
@@ -216,13 +223,8 @@ class Wire:
     def producer_id(self) -> tuple[int, int]:
         """A new producer id and its epoch; waits while the coordinator starts."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        deadline = time.monotonic() + READY_DEADLINE_S
-        while time.monotonic() < deadline:
-            response = self.ask(request, 4)
-            if response.error_code == 0:
-                return response.producer_id, response.producer_epoch
-            time.sleep(RETRY_PAUSE_S)
-        raise TimeoutError(f"no producer id: error {response.error_code}")
+        response = until_accepted(lambda: self.ask(request, 4))
+        return response.producer_id, response.producer_epoch
 
 
 def read_answer(connection: socket.socket) -> bytearray:
@@ -252,24 +254,12 @@ def create_topic_request(
     replicas: Sequence[int] = (),
 ) -> CreateTopicsRequest:
     """One topic, with one replica of each partition unless told otherwise."""
-    return CreateTopicsRequest(
-        topics=[
-            CreatableTopic(
-                name=name,
-                num_partitions=-1 if replicas else partition_count,
-                replication_factor=-1 if replicas else replication_factor,
-                assignments=[
-                    CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
-                    for index in range(partition_count if replicas else 0)
-                ],
-                configs=[
-                    CreatableTopicConfig(name=key, value=value)
-                    for key, value in (config or {}).items()
-                ],
-            )
-        ],
-        timeout_ms=30_000,
-    )
+    # The processes of loads, which create nothing, begin sooner without the client.
+    from moldau.client.admin.topics import NewTopic, create_topics_request
+
+    placed = dict.fromkeys(range(partition_count if replicas else 0), replicas)
+    topic = NewTopic(name, partition_count, replication_factor, config or {}, placed)
+    return create_topics_request([topic])
 
 
 class ProduceFrame:
@@ -304,10 +294,7 @@ class ProduceFrame:
         self.batch_bytes = len(batch)
         self.is_idempotent = is_idempotent
         request = produce_request(topic, {partition_index: batch}, acks=acks)
-        parts = encode_request(
-            request, api_version=PRODUCE_VERSION, correlation_id=0, client_id=client_id
-        )
-        self.frame = bytearray(joined(parts))
+        self.frame = bytearray(request_frame(request, PRODUCE_VERSION, client_id=client_id))
         self._batch_at = self.frame.index(batch)
         # size, correlation id, tags, topic count, name, partition count, index come before
         self.error_at = 4 + 4 + 1 + 1 + 1 + len(topic) + 1 + 4
@@ -325,6 +312,36 @@ class ProduceFrame:
             _INT32.pack_into(frame, at + _SEQUENCE_AT, self._sequence)
             _UINT32.pack_into(frame, at + _CRC_AT, crc32c(self._covered))
             self._sequence = (self._sequence + self.record_count) % SEQUENCE_LIMIT
+
+
+class ProduceAnswers:
+    """Takes the answers to a connection's frames off it, which have to be without an error."""
+
+    def __init__(self, connection: socket.socket, frame: ProduceFrame) -> None:
+        self._socket, self._error_at = connection, frame.error_at
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._filled = 0
+
+    def take(self) -> list[int]:
+        """Wait for bytes; the base offsets of the answers that are whole with them, if any."""
+        buffer = self._buffer
+        with memoryview(buffer) as view:
+            count = self._socket.recv_into(view[self._filled :])
+        if count == 0:
+            raise ConnectionError("the server closed the connection")
+        filled, start = self._filled + count, 0
+        offsets = []
+        while filled - start >= 4:
+            (size,) = _INT32.unpack_from(buffer, start)
+            if filled - start < 4 + size:
+                break
+            error, base_offset = _ERROR_AND_OFFSET.unpack_from(buffer, start + self._error_at)
+            assert error == 0, f"produce answered error {error}"
+            offsets.append(base_offset)
+            start += 4 + size
+        buffer[: filled - start] = buffer[start:filled]
+        self._filled = filled - start
+        return offsets
 
 
 class FetchFrame:
@@ -362,10 +379,7 @@ class FetchFrame:
                 )
             ],
         )
-        parts = encode_request(
-            request, api_version=FETCH_VERSION, correlation_id=0, client_id=CLIENT_ID
-        )
-        self.frame = bytearray(joined(parts))
+        self.frame = bytearray(request_frame(request, FETCH_VERSION))
         self._offset_at = self.frame.index(_INT64.pack(self._MARK))
 
     def ask_for(self, fetch_offset: int, correlation_id: int) -> None:

@@ -14,9 +14,9 @@ import struct
 import sys
 from collections import Counter
 
-from benchmarks.wire import joined
+from benchmarks.wire import request_frame
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.headers import decode_response, encode_request
+from moldau.protocol.headers import decode_response
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 
 CONNECTIONS = 2_600
@@ -33,7 +33,7 @@ def main(host: str, port: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
     data = b"".join(
-        joined(encode_request(request, api_version=VERSION, correlation_id=n, client_id="greedy"))
+        request_frame(request, VERSION, correlation_id=n, client_id="greedy")
         for n in range(REQUESTS_EACH)
     )
     selector = selectors.DefaultSelector()

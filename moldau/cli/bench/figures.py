@@ -1,11 +1,12 @@
-"""What the loads, also those of benchmarks/, share: requests, percentiles, CPU time, memory."""
+"""What the loads, also those of benchmarks/, share: requests, tasks, percentiles, costs."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -46,6 +47,16 @@ def produce_request(
         timeout_ms=PRODUCE_TIMEOUT_MS,
         topic_data=[TopicProduceData(name=topic, topic_id=topic_id, partition_data=data)],
     )
+
+
+@asynccontextmanager
+async def together() -> AsyncIterator[asyncio.TaskGroup]:
+    """Waits for its tasks; the first failure ends all of them, and is raised by itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.cli.bench.figures import Cost, taken
+from moldau.cli.bench.figures import Cost, taken, together
 from moldau.cli.bench.plans import GroupsPlan
 from moldau.client import Admin, ClientConfig, KeyType, NewTopic
 from moldau.client.cluster.metadata_cache import Broker
@@ -352,8 +352,6 @@ class GroupLoad:
         self._group_id = group_id
         self._members: list[Member] = []
         self._connections: list[Connection] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.phases: list[Phase] = []
 
     @classmethod
@@ -376,7 +374,8 @@ class GroupLoad:
                     await load._connect(config, found)
                     await load._run()
                 finally:
-                    await load._close()
+                    for connection in load._connections:
+                        connection.close()
                 await admin.delete_groups([group_id])
             finally:
                 await admin.delete_topics([topic])
@@ -405,49 +404,32 @@ class GroupLoad:
     async def _run(self) -> None:
         *first, late = self._members
         count = len(first)
-
-        with self._phase("all join"):
-            for member in first:
-                self._start(member)
-            await self._settled(-1, count)
-        with self._phase("all stay"):
-            await asyncio.wait([self._failed], timeout=self._plan.idle_seconds)
-        with self._phase("one joins"):
-            self._start(late)
-            await self._settled(max(self._book.rounds.values()), count + 1)
-        with self._phase("one leaves"):
-            before = max(self._book.rounds.values())
-            await first[0].leave()
-            await self._settled(before, count)
-        # Not a figure: a group that is deleted afterwards has to be empty.
-        await asyncio.gather(*(member.leave() for member in self._members[1:]))
-
-    def _start(self, member: Member) -> None:
-        task = asyncio.create_task(member.run())
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None and not self._failed.done():
-            self._failed.set_exception(task.exception() or KafkaError("a member ended"))
+        async with together() as group:
+            with self._phase("all join"):
+                for member in first:
+                    group.create_task(member.run())
+                await self._settled(-1, count)
+            with self._phase("all stay"):
+                await asyncio.sleep(self._plan.idle_seconds)
+            with self._phase("one joins"):
+                group.create_task(late.run())
+                await self._settled(max(self._book.rounds.values()), count + 1)
+            with self._phase("one leaves"):
+                before = max(self._book.rounds.values())
+                await first[0].leave()
+                await self._settled(before, count)
+            # Not a figure: a group that is deleted afterwards has to be empty.
+            await asyncio.gather(*(member.leave() for member in self._members[1:]))
 
     async def _settled(self, round_number: int, member_count: int) -> None:
-        """Wait for a round of all members; a member's failure ends the wait."""
-        waiting = asyncio.create_task(self._book.settled_after(round_number, member_count))
         try:
-            done, _ = await asyncio.wait(
-                [waiting, self._failed], timeout=SETTLE_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            waiting.cancel()
-        if self._failed in done:
-            self._failed.result()
-        if not done:
+            async with asyncio.timeout(SETTLE_LIMIT_S):
+                await self._book.settled_after(round_number, member_count)
+        except TimeoutError:
             raise KafkaError(
                 f"{self._group_id}: not settled in {SETTLE_LIMIT_S:.0f} s: "
                 f"{len(self._book.rounds)} members, {self._book.owned_count} partitions owned"
-            )
+            ) from None
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -455,16 +437,6 @@ class GroupLoad:
         with taken(*([] if pid is None else [pid])) as cost:
             yield
         self.phases.append(Phase(name, cost, pid, self._book.heartbeat_count - heartbeats))
-
-    async def _close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._failed.done():
-            self._failed.exception()  # told already
-        for connection in self._connections:
-            connection.close()
 
 
 def _have_descriptors(member_count: int) -> None:

@@ -15,14 +15,13 @@ import gc
 import random
 import resource
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
-from moldau.cli.bench.figures import memory_bytes
+from moldau.cli.bench.figures import memory_bytes, taken
 from moldau.cli.metadata_files import read_metadata
 from moldau.cli.output import print_json, warn
 from moldau.config import NodeConfig
@@ -116,20 +115,20 @@ async def load(role: str, directory: str, config: NodeConfig) -> LoadFigures:
     )
     gc.collect()
     pause_garbage_collector()  # as a node that starts
-    begin, begin_cpu = time.perf_counter(), time.process_time()
-    files = await filesystem.offload(
-        open_log_files, filesystem, clock, directory, settings.log_config(), VoterSet()
-    )
-    failures: list[str] = []
-    delivery = Delivery(files, clock, asyncio.Lock(), failures.append)
-    # A copy does not say how far it is committed. The last batches may not be; they cost as much.
-    target.end_offset = files.log.log_end_offset
-    delivery.advance(target.end_offset)
-    delivery.add_listener(target)
-    async with asyncio.timeout(LOAD_DEADLINE_S):
-        await target.has_all.wait()
-    freeze_garbage_collector()
-    seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - begin_cpu
+    with taken() as cost:
+        files = await filesystem.offload(
+            open_log_files, filesystem, clock, directory, settings.log_config(), VoterSet()
+        )
+        failures: list[str] = []
+        delivery = Delivery(files, clock, asyncio.Lock(), failures.append)
+        # A copy does not say how far it is committed. The last batches may not be; they cost as
+        # much.
+        target.end_offset = files.log.log_end_offset
+        delivery.advance(target.end_offset)
+        delivery.add_listener(target)
+        async with asyncio.timeout(LOAD_DEADLINE_S):
+            await target.has_all.wait()
+        freeze_garbage_collector()
     await delivery.close()
     files.log.abandon()
     filesystem.close()
@@ -139,8 +138,8 @@ async def load(role: str, directory: str, config: NodeConfig) -> LoadFigures:
     unit_bytes = 1 if sys.platform == "darwin" else 1024
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
     return LoadFigures(
-        seconds=seconds,
-        cpu_seconds=cpu_seconds,
+        seconds=cost.seconds,
+        cpu_seconds=cost.own_cpu_seconds,
         peak_bytes=memory_bytes("VmHWM") or most,
         partition_count=sum(len(topic.partitions) for topic in topics),
         topic_count=len(topics),

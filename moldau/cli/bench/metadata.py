@@ -33,12 +33,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from moldau.cli.bench.figures import memory_bytes, percentile, process_cpu_seconds
+from moldau.cli.bench.figures import memory_bytes, percentile, process_cpu_seconds, together
 from moldau.cli.bench.image_loading import BROKER, CONTROLLER, SNAPSHOT, LoadFigures
 from moldau.cli.bench.plans import MetadataPlan
 from moldau.cli.output import progress_bar
 from moldau.client import Admin
 from moldau.client.admin.cluster import CLIENT_SOFTWARE
+from moldau.client.admin.topics import NewTopic, create_topics_request
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.config.client import AdminConfig, ClientConfig, parse_address
@@ -49,11 +50,7 @@ from moldau.metadata.features import SUPPORTED_FEATURES, range_entries
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
-from moldau.protocol.messages.p19_create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreateTopicsRequest,
-)
+from moldau.protocol.messages.p19_create_topics import CreateTopicsRequest
 from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,
     Feature,
@@ -493,44 +490,32 @@ class PhantomBroker:
                 await asyncio.sleep(HEARTBEAT_S)
 
 
-def phantom_topics(partition_count: int, partitions_per_topic: int) -> Iterator[CreatableTopic]:
+def phantom_topics(partition_count: int, partitions_per_topic: int) -> Iterator[NewTopic]:
     """Topics with `partition_count` partitions together, all of them on the phantom broker alone;
     the last topic may have fewer than the others.
     """
     number = 0
     while partition_count > 0:
         here = min(partition_count, partitions_per_topic)
-        yield _placed_topic(f"bench-{number:06d}", [[PHANTOM_ID]] * here)
+        placed = dict.fromkeys(range(here), (PHANTOM_ID,))
+        yield NewTopic(f"bench-{number:06d}", replica_assignment=placed)
         number += 1
         partition_count -= here
 
 
-def _placed_topic(name: str, replicas: Sequence[Sequence[int]]) -> CreatableTopic:
-    """A topic with a partition on each of these lists of brokers."""
-    return CreatableTopic(
-        name=name,
-        num_partitions=-1,
-        replication_factor=-1,
-        assignments=[
-            CreatableReplicaAssignment(partition_index=index, broker_ids=list(broker_ids))
-            for index, broker_ids in enumerate(replicas)
-        ],
-    )
-
-
-def creation_requests(topics: Iterator[CreatableTopic]) -> Iterator[CreateTopicsRequest]:
+def creation_requests(topics: Iterator[NewTopic]) -> Iterator[CreateTopicsRequest]:
     """`topics` in requests that make at most RECORDS_PER_REQUEST records each."""
-    chunk: list[CreatableTopic] = []
+    chunk: list[NewTopic] = []
     record_count = 0
     for topic in topics:
-        needed = 1 + len(topic.assignments)
+        needed = 1 + len(topic.replica_assignment)
         if chunk and record_count + needed > RECORDS_PER_REQUEST:
-            yield CreateTopicsRequest(topics=chunk, timeout_ms=CREATE_TIMEOUT_MS)
+            yield create_topics_request(chunk, timeout_ms=CREATE_TIMEOUT_MS)
             chunk, record_count = [], 0
         chunk.append(topic)
         record_count += needed
     if chunk:
-        yield CreateTopicsRequest(topics=chunk, timeout_ms=CREATE_TIMEOUT_MS)
+        yield create_topics_request(chunk, timeout_ms=CREATE_TIMEOUT_MS)
 
 
 async def create_partitions(
@@ -571,18 +556,13 @@ async def one_change(
     """
     request = _real_topic(topic_name, broker_ids)
     begin = time.perf_counter()
-    watchers = [
-        asyncio.create_task(_seen(brokers, broker_id, topic_name)) for broker_id in broker_ids
-    ]
-    try:
+    async with together() as group:
+        watchers = [group.create_task(_seen(brokers, each, topic_name)) for each in broker_ids]
         response = await brokers.ask_node(broker_ids[0], request)
         answered = time.perf_counter()
         [result] = response.topics
         raise_for(result.error_code, result.error_message, f"create topic {topic_name}")
-        seen = max(await asyncio.gather(*watchers))
-    finally:
-        for watcher in watchers:
-            watcher.cancel()
+    seen = max(each.result() for each in watchers)
     return ChangeSample(
         answered_ms=(answered - begin) * 1e3,
         seen_after_sent_ms=(seen - begin) * 1e3,
@@ -633,5 +613,5 @@ async def failover_seconds(
 
 def _real_topic(topic_name: str, broker_ids: Sequence[int]) -> CreateTopicsRequest:
     """A topic of one partition with a replica on each of the brokers."""
-    topic = _placed_topic(topic_name, [broker_ids])
-    return CreateTopicsRequest(topics=[topic], timeout_ms=CREATE_TIMEOUT_MS)
+    topic = NewTopic(topic_name, replica_assignment={0: broker_ids})
+    return create_topics_request([topic], timeout_ms=CREATE_TIMEOUT_MS)

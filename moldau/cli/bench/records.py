@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.cli.bench.figures import Cost, payload, percentiles, produce_request, taken
+from moldau.cli.bench.figures import Cost, payload, percentiles, produce_request, taken, together
 from moldau.cli.bench.plans import ConsumePlan, LatencyPlan, ProducePlan
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.metadata_cache import TopicMetadata
@@ -34,7 +34,6 @@ from moldau.protocol.records import (
     encode_batch,
     iter_batches,
 )
-from moldau.runtime.shared_work import look_at_failure
 
 PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 SEQUENCE_LIMIT: Final = 2**31
@@ -84,17 +83,16 @@ async def run_produce(client: ClusterClient, figures: Figures, plan: ProducePlan
     topic = await described_topic(client, plan.topic)
     share, rest = divmod(plan.records, len(topic.partitions))
     with taken() as figures.cost:
-        await asyncio.gather(
-            *(
-                _produce_partition(
-                    client, figures, plan, topic, partition, share + (partition < rest)
+        async with together() as group:
+            for partition in sorted(topic.partitions):
+                count = share + (partition < rest)
+                group.create_task(
+                    _produce_partition(group, client, figures, plan, topic, partition, count)
                 )
-                for partition in sorted(topic.partitions)
-            )
-        )
 
 
 async def _produce_partition(
+    group: asyncio.TaskGroup,
     client: ClusterClient,
     figures: Figures,
     plan: ProducePlan,
@@ -133,15 +131,11 @@ async def _produce_partition(
                 )
             )
             template_count = count
-        task = asyncio.create_task(send(bytearray(template), count))
-        task.add_done_callback(look_at_failure)  # the first one to fail is told
-        waiting.append(task)
+        waiting.append(group.create_task(send(bytearray(template), count)))
         sequence = (sequence + count) % SEQUENCE_LIMIT
         record_count -= count
         while len(waiting) >= plan.in_flight:
             await waiting.popleft()
-    while waiting:
-        await waiting.popleft()
 
 
 async def _send(client: ClusterClient, leader_id: int, request: ProduceRequest) -> None:
@@ -159,7 +153,6 @@ async def run_latency(client: ClusterClient, figures: Figures, plan: LatencyPlan
     topic = await described_topic(client, plan.topic)
     leader_id = await client.leader_of(topic.name, 0)
     value = payload(plan.record_bytes)
-    running: set[asyncio.Task[None]] = set()
 
     async def send(due: float) -> None:
         batch = encode_batch([Record(0, time.time_ns() // 1_000_000, None, value)])
@@ -169,33 +162,24 @@ async def run_latency(client: ClusterClient, figures: Figures, plan: LatencyPlan
         await _send(client, leader_id, request)
         figures.answered(due, 1, plan.record_bytes)
 
-    def ended(task: asyncio.Task[None]) -> None:
-        if task.cancelled() or task.exception() is None:
-            running.discard(task)
-
     with taken() as figures.cost:
-        begin = time.perf_counter()
-        for number in range(plan.records):
-            due = begin + number / plan.rate
-            pause = due - time.perf_counter()
-            if pause > 0:
-                await asyncio.sleep(pause)
-            task = asyncio.create_task(send(due))
-            running.add(task)
-            task.add_done_callback(ended)
-        await asyncio.gather(*running)
+        async with together() as group:
+            begin = time.perf_counter()
+            for number in range(plan.records):
+                due = begin + number / plan.rate
+                pause = due - time.perf_counter()
+                if pause > 0:
+                    await asyncio.sleep(pause)
+                group.create_task(send(due))
 
 
 async def run_consume(client: ClusterClient, figures: Figures, plan: ConsumePlan) -> None:
     """Fetch every partition from its start to the end it has now."""
     topic = await described_topic(client, plan.topic)
     with taken() as figures.cost:
-        await asyncio.gather(
-            *(
-                _consume_partition(client, figures, plan, topic, partition)
-                for partition in sorted(topic.partitions)
-            )
-        )
+        async with together() as group:
+            for partition in sorted(topic.partitions):
+                group.create_task(_consume_partition(client, figures, plan, topic, partition))
 
 
 async def _consume_partition(

@@ -16,44 +16,31 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from moldau.cli.bench.figures import Cost, payload, percentiles, produce_request, taken
 from moldau.cli.bench.plans import TransactionsPlan
 from moldau.cli.bench.records import described_topic
 from moldau.client import Admin, ClientConfig, NewTopic
 from moldau.client.cluster.cluster_client import ClusterClient, Versions
-from moldau.client.cluster.coordinators import Coordinators, KeyType
+from moldau.client.cluster.coordinators import MOVED, Coordinators, KeyType
 from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.cluster.metadata_cache import Broker, TopicMetadata
 from moldau.client.errors import KafkaError, error_for
+from moldau.client.producer.core import transaction_requests as requests
+from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
 from moldau.metadata.features import TRANSACTION_VERSION
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
-from moldau.protocol.messages.p24_add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
-from moldau.protocol.messages.p26_end_txn import EndTxnRequest
 from moldau.protocol.records import Record, encode_batch
-from moldau.protocol.schema import Request, Response
+from moldau.protocol.types import TopicPartition
 
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 GIVE_UP_S: Final = 60.0
 RETRY_PAUSE_S: Final = 0.002
 """Short, for the brokers' own time to show: they are what is measured."""
 
-#: The versions of requests with and without an epoch per transaction (transaction.version 2).
+#: By transaction version: with 2 brokers add partitions by themselves (KIP-890).
 PRODUCE_VERSIONS: Final[dict[int, Versions]] = {1: (3, 11), 2: (12, 13)}
-END_TXN_VERSIONS: Final[dict[int, Versions]] = {1: (0, 4), 2: (5, 5)}
-ADD_PARTITIONS_VERSIONS: Final[Versions] = (0, 3)
-INIT_PRODUCER_ID_VERSIONS: Final[Versions] = (0, 5)
-
-COORDINATOR_MOVED: Final = frozenset(
-    (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-)
-IMPLICIT_ADD_LEVEL: Final = 2
 PERCENTILES: Final = (50.0, 95.0, 99.0)
 Answer = TypeVar("Answer")
 
@@ -79,20 +66,16 @@ class TransactionalProducer:
         self._version = transaction_version
         self._value = payload(record_bytes)
         self._coordinator: Broker | None = None
-        self._producer_id, self._producer_epoch = -1, -1
+        self._producer = NO_PRODUCER
         self._sequences: defaultdict[int, int] = defaultdict(int)
 
     async def begin_session(self) -> None:
         """Get the producer id; open transactions of the id are aborted by that."""
-        response = await self._ask_coordinator(
-            InitProducerIdRequest(
-                transactional_id=self._id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
-            ),
-            INIT_PRODUCER_ID_VERSIONS,
-            lambda response: response.error_code,
-            "initialise",
+        ask = requests.initialize(
+            self._id, TRANSACTION_TIMEOUT_MS, NO_PRODUCER, two_phase=False, keep_prepared=False
         )
-        self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
+        response = await self._ask_coordinator(ask, "initialise")
+        self._producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
     async def run(self, partitions: Sequence[int]) -> float:
         """One transaction with a record on each partition, committed; the seconds that ending it
@@ -106,31 +89,25 @@ class TransactionalProducer:
         return time.perf_counter() - begin
 
     async def _add(self, partitions: Sequence[int]) -> None:
-        def worst(response: AddPartitionsToTxnResponse) -> int:
-            codes = [
-                each.partition_error_code
-                for topic in response.results_by_topic_v3_and_below
-                for each in topic.results_by_partition
-            ]
-            # A partition that may not join stops the others, which have an error then, too.
-            return next((code for code in codes if code), ErrorCode.NONE)
+        wanted = [TopicPartition(self._topic.name, each) for each in partitions]
+        while wanted:
+            ask = requests.add_partitions(self._id, self._producer, wanted)
+            del wanted[: len(ask.partitions)]
 
-        topic = AddPartitionsToTxnTopic(name=self._topic.name, partitions=list(partitions))
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self._id,
-            v3_and_below_producer_id=self._producer_id,
-            v3_and_below_producer_epoch=self._producer_epoch,
-            v3_and_below_topics=[topic],
-        )
-        await self._ask_coordinator(request, ADD_PARTITIONS_VERSIONS, worst, "add partitions")
+            def worst(response: Any, asked: requests.Ask = ask) -> int:
+                # A partition that may not join stops the others, which have an error then, too.
+                codes = requests.added_partitions(asked, response).values()
+                return next((code for code in codes if code), ErrorCode.NONE)
+
+            await self._ask_coordinator(ask, "add partitions", worst)
 
     async def _produce(self, partitions: Sequence[int]) -> None:
         now_ms = time.time_ns() // 1_000_000
         batches = {
             partition: encode_batch(
                 [Record(0, now_ms, None, self._value)],
-                producer_id=self._producer_id,
-                producer_epoch=self._producer_epoch,
+                producer_id=self._producer.producer_id,
+                producer_epoch=self._producer.producer_epoch,
                 base_sequence=self._sequences[partition],
                 is_transactional=True,
             )
@@ -171,29 +148,19 @@ class TransactionalProducer:
         return code, None
 
     async def _commit(self) -> None:
-        response = await self._ask_coordinator(
-            EndTxnRequest(
-                transactional_id=self._id,
-                producer_id=self._producer_id,
-                producer_epoch=self._producer_epoch,
-                committed=True,
-            ),
-            END_TXN_VERSIONS[self._version],
-            lambda response: response.error_code,
-            "end",
-        )
-        if self._version == 2:
-            self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
+        ask = requests.end(self._id, self._producer, self._version, is_commit=True)
+        response = await self._ask_coordinator(ask, "end")
+        if self._version == requests.TRANSACTION_VERSION_2:
+            self._producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
             self._sequences.clear()
 
     async def _ask_coordinator(
         self,
-        request: Request[Response],
-        versions: Versions,
-        error_of: Callable[[Response], int],
+        ask: requests.Ask,
         what: str,
-    ) -> Response:
-        async def once() -> tuple[int, Response]:
+        error_of: Callable[[Any], int] = lambda response: int(response.error_code),
+    ) -> Any:
+        async def once() -> tuple[int, Any]:
             if self._coordinator is None:
                 found = (await self._coordinators.find(KeyType.TRANSACTION, [self._id]))[self._id]
                 if isinstance(found, KafkaError):
@@ -201,10 +168,11 @@ class TransactionalProducer:
                 self._coordinator = found
             broker = self._coordinator
             response = await self._client.ask_address(
-                broker.host, broker.port, request, versions=versions
+                *(broker.host, broker.port, ask.request),
+                versions=(ask.lowest_version, ask.highest_version),
             )
             code = error_of(response)
-            if code in COORDINATOR_MOVED:
+            if code in MOVED:
                 self._coordinator = None
             return code, response
 
@@ -260,7 +228,7 @@ async def measure_transactions(
         version = plan.transaction_version
         if version is None:
             level = (await admin.describe_features()).finalized.get(TRANSACTION_VERSION, 0)
-            version = 2 if level >= IMPLICIT_ADD_LEVEL else 1
+            version = 2 if level >= requests.TRANSACTION_VERSION_2 else 1
         async with _topic(admin, plan) as topic_name, AsyncExitStack() as stack:
             producers = await _producers(config, plan, topic_name, version, stack)
             figures = [await _measure(producers, count, plan) for count in plan.partition_counts]

@@ -36,6 +36,36 @@ class NewTopic:
     replica_assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
+def create_topics_request(
+    topics: Iterable[NewTopic],
+    *,
+    timeout_ms: int = OPERATION_TIMEOUT_MS,
+    validate_only: bool = False,
+) -> created.CreateTopicsRequest:
+    return created.CreateTopicsRequest(
+        topics=[
+            created.CreatableTopic(
+                name=topic.name,
+                num_partitions=-1 if topic.replica_assignment else topic.partition_count,
+                replication_factor=-1 if topic.replica_assignment else topic.replication_factor,
+                assignments=[
+                    created.CreatableReplicaAssignment(
+                        partition_index=index, broker_ids=list(brokers)
+                    )
+                    for index, brokers in sorted(topic.replica_assignment.items())
+                ],
+                configs=[
+                    created.CreatableTopicConfig(name=name, value=value)
+                    for name, value in topic.configs.items()
+                ],
+            )
+            for topic in topics
+        ],
+        timeout_ms=timeout_ms,
+        validate_only=validate_only,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
     """The total number of partitions that a topic is to have, and the replicas of the new ones."""
@@ -97,28 +127,7 @@ class TopicCalls(AdminCalls):
         check_several(topics)
         topics = list(topics)
         check_kind(topics, NewTopic)
-        request = created.CreateTopicsRequest(
-            topics=[
-                created.CreatableTopic(
-                    name=topic.name,
-                    num_partitions=-1 if topic.replica_assignment else topic.partition_count,
-                    replication_factor=-1 if topic.replica_assignment else topic.replication_factor,
-                    assignments=[
-                        created.CreatableReplicaAssignment(
-                            partition_index=index, broker_ids=list(brokers)
-                        )
-                        for index, brokers in sorted(topic.replica_assignment.items())
-                    ],
-                    configs=[
-                        created.CreatableTopicConfig(name=name, value=value)
-                        for name, value in topic.configs.items()
-                    ],
-                )
-                for topic in topics
-            ],
-            timeout_ms=OPERATION_TIMEOUT_MS,
-            validate_only=validate_only,
-        )
+        request = create_topics_request(topics, validate_only=validate_only)
 
         def read(response: created.CreateTopicsResponse) -> dict[str, uuid.UUID]:
             for result in response.topics:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,11 +12,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bare import BareOrder
-from benchmarks.nodes import HOST, BareLoop
+from benchmarks.nodes import HOST, bare_loop
 from benchmarks.produce_load import bare_order
 from benchmarks.reader import Reader, ReadOrder
 from benchmarks.sender import Sender, SendOrder
-from benchmarks.wire import CLIENT_ID, FETCH_VERSION, PRODUCE_VERSION, FetchFrame, ProduceFrame
+from benchmarks.wire import (
+    CLIENT_ID,
+    FETCH_VERSION,
+    PRODUCE_VERSION,
+    FetchFrame,
+    ProduceAnswers,
+    ProduceFrame,
+)
 from moldau.protocol.headers import decode_request_header
 from moldau.protocol.messages.p00_produce import ProduceRequest
 from moldau.protocol.messages.p01_fetch import FetchRequest
@@ -55,6 +64,37 @@ def test_a_patched_fetch_frame_asks_for_the_offset():
     assert request.topics[0].partitions[0].fetch_offset == 123_456
 
 
+def _answer(frame: ProduceFrame, error: int, base_offset: int) -> bytes:
+    body = bytes(frame.error_at - 4) + struct.pack(">hq", error, base_offset) + bytes(20)
+    return len(body).to_bytes(4, "big") + body
+
+
+def test_answers_are_taken_however_they_are_cut():
+    frame = ProduceFrame("t", record_bytes=10, batch_bytes=1)
+    data = b"".join(_answer(frame, 0, offset) for offset in (5, 6, 2**40))
+    for first in range(1, len(data)):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            answers = ProduceAnswers(ours, frame)
+            theirs.sendall(data[:first])
+            found = answers.take()
+            theirs.sendall(data[first:])
+            assert found + answers.take() == [5, 6, 2**40]
+
+
+def test_an_answer_with_an_error_and_the_end_of_a_connection_are_refused():
+    frame = ProduceFrame("t", record_bytes=10, batch_bytes=1)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        answers = ProduceAnswers(ours, frame)
+        theirs.sendall(_answer(frame, 6, -1))
+        with pytest.raises(AssertionError, match="error 6"):
+            answers.take()
+        theirs.close()
+        with pytest.raises(ConnectionError):
+            answers.take()
+
+
 @pytest.mark.real
 def test_the_receiving_loop_writes_exactly_what_was_sent(tmp_path: Path):
     order = SendOrder(
@@ -70,7 +110,7 @@ def test_the_receiving_loop_writes_exactly_what_was_sent(tmp_path: Path):
         checks_offsets=False,
     )
     sizes = bare_order(tmp_path / "bare", order)
-    with BareLoop("receive", sizes) as loop:
+    with bare_loop("receive", sizes) as loop:
         sending = SendOrder(**{**asdict(order), "port": loop.ports[0], "server_pid": loop.pid})
         outcome = Sender(sending).run()
     assert outcome.request_count == 40
@@ -97,7 +137,7 @@ def test_the_reader_takes_whole_batches_in_order_from_the_sendfile_loop(tmp_path
         batch_bytes=frame.batch_bytes,
         fetch_bytes=10_000,
     )
-    with BareLoop("sendfile", sizes) as loop:
+    with bare_loop("sendfile", sizes) as loop:
         order = ReadOrder(
             host=HOST,
             port=loop.ports[0],
