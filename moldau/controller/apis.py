@@ -132,7 +132,7 @@ class ControllerApis:
 
     def committed_end_offset(self) -> int:
         """Where the metadata that are committed end, as far as the controller has replayed them:
-        every response that it has given tells only of what is below.
+        every response that it has given is only about what is below.
         """
         return self._controller.committed_image.provenance.last_contained_offset + 1
 

@@ -9,7 +9,7 @@ controller's state waits in line.
 A big change comes from the core in steps. Each step is appended as a batch of its own, and the loop
 gives way in between; the response waits for the commit of the last. When this node is deposed, or
 the log refuses a step, the steps end: what was appended stands, is consistent by itself, and the
-sender is told that the outcome is unsure.
+sender's answer says that the outcome is unsure.
 
 Must not: decide anything about metadata (the core does) or touch files (the log does).
 Invariant: a response leaves only when everything its request saw is committed; a request whose

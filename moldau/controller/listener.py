@@ -27,7 +27,7 @@ class ControllerListener:
     """States: made → `start` → bound, requests wait → `open` → serving → `close`.
 
     Args:
-        on_fault: told of an exception that no handler expected.
+        on_fault: called with an exception that no handler expected.
         limits: of connections and frames; the same keys as a broker's.
         watchdog: of the loop, if it has one.
     """

@@ -51,7 +51,7 @@ def _may_ask(
     words: str,
     result_class: Callable[..., Any],
 ) -> Steps[tuple[list[Any], list[Any]]]:
-    """The topics that the sender may ask for, and what the others are told."""
+    """The topics that the sender may ask for, and the answers for the others."""
     named_twice = yield from repeated(topic.name for topic in topics)
     refused = []
     for name in sorted(named_twice):
@@ -129,7 +129,7 @@ def delete_topics(
     request: p20.DeleteTopicsRequest, context: Sender, image: MetadataImage
 ) -> Filtered:
     """DELETE on the cluster, or else on the topic: a name needs DESCRIBE, too, and only with it is
-    a sender told that there is no such topic, or what an id's name is.
+    a sender learns that there is no such topic, or what an id's name is.
     """
     states = [*request.topics, *(p20.DeleteTopicState(name=name) for name in request.topic_names)]
     yield

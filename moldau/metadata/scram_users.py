@@ -1,5 +1,5 @@
-"""The users of SCRAM: their keys, and keys for names that do not exist, so that nothing tells these
-from users that do.
+"""The users of SCRAM: their keys, and keys for names that do not exist, so that nothing
+distinguishes these from users that do.
 
 Owns what a client is shown of a name before it has proved anything: the salt and the iterations.
 Invariants of what is invented: a name has the same keys on every node and after a restart,

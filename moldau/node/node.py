@@ -71,7 +71,7 @@ class Node:
 
     Args:
         config: checked configuration.
-        on_fatal: told once, from any thread, when the node must not go on.
+        on_fatal: called once, from any thread, when the node must not go on.
     """
 
     def __init__(self, config: NodeConfig, *, on_fatal: Callable[[str], None]) -> None:

@@ -127,7 +127,7 @@ _FIRST_BOOTSTRAP_ID = -2
 def metadata_log_settings(
     config: NodeConfig, directory_id: uuid.UUID, bound_ports: Mapping[str, int] = NO_PORTS
 ) -> MetadataLogSettings:
-    """What this node's replica of the metadata log is told at its start.
+    """What this node's replica of the metadata log is given at its start.
 
     Args:
         bound_ports: by controller listener, for those configured with port 0.

@@ -605,7 +605,7 @@ class Connection(asyncio.BufferedProtocol):
             await self._authenticate()
         except (AuthenticationError, OSError, TimeoutError, RemoteProtocolError) as error:
             self._reauthentication = None
-            # The next connection is told by the login itself.
+            # The login itself reports it of the next connection.
             self._fail(ConnectionLost(f"{self._peer} did not renew the session: {words_of(error)}"))
             return
         self._reauthentication = None

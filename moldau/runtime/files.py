@@ -122,7 +122,7 @@ class OsFile:
                 written += step
 
     def _cut_back(self, end: int) -> None:
-        """Best effort: the caller is told of the write's error, which is the one that matters."""
+        """Best effort: the caller gets the write's error, which is the one that matters."""
         try:
             os.ftruncate(self._fd, end)
         except OSError as error:

@@ -101,7 +101,7 @@ class LoopWatchdog:
 
 
 class _TimedCoroutine(Coroutine[object, None, T]):
-    """Tells of the steps of a coroutine that take longer than STALL_MS."""
+    """Reports the steps of a coroutine that take longer than STALL_MS."""
 
     __slots__ = ("_clock", "_coroutine", "_told")
 

@@ -90,7 +90,7 @@ def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
 
 
 def snapshot_crc(data: bytes) -> int:
-    """The CRC in a snapshot's head, by which one snapshot is told from another."""
+    """The CRC in a snapshot's head, which distinguishes one snapshot from another."""
     return int.from_bytes(data[_CRC_AT:_CRC_COVERED_FROM], "big")
 
 

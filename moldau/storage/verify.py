@@ -446,8 +446,8 @@ _LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp")
 class Verification:
     """One check of a path; run `findings` to its end, then the counts are complete.
 
-    `deep` also unpacks every batch and checks the records inside. `on_progress` is told of bytes of
-    log files as they are done with.
+    `deep` also unpacks every batch and checks the records inside. `on_progress` is called with
+    bytes of log files as they are done with.
     """
 
     filesystem: Filesystem

@@ -62,10 +62,10 @@ NO_PROBLEM: Final[Problem] = (ErrorCode.NONE, None)
 def handle(
     services: BrokerServices, context: RequestContext, request: ProduceRequest
 ) -> Iterator[None]:
-    """Append every partition's batch, then answer when the acknowledgements are there."""
+    """Append every partition's batch, then answer when all acknowledgements have come."""
     manager = services.replica_manager
     operation = ProduceOperation(manager, context, request.acks)
-    problem = NO_PROBLEM  # of the request as a whole; every partition is told
+    problem = NO_PROBLEM  # of the request as a whole; every partition reports it
     if request.acks not in VALID_ACKS:
         problem = ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, not -1, 0 or 1"
     transaction = None

@@ -187,7 +187,7 @@ class _View(NamedTuple):
         )
 
     def describe(self, topic_name: str) -> MetadataResponseTopic:
-        """The entry of a topic that is there."""
+        """The entry of a topic that exists."""
         topic = self.image.topics.topics_by_name[topic_name]
         operations = self._operations_on(topic_name)
         return metadata_topic(topic, self.alive, self.context.listener_name, operations)

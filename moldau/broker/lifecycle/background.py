@@ -17,7 +17,7 @@ class Background:
     nothing runs after `close`.
 
     Args:
-        on_fault: told of an unexpected exception.
+        on_fault: called with an unexpected exception.
     """
 
     def __init__(self, clock: Clock, on_fault: Callable[[BaseException], None]) -> None:

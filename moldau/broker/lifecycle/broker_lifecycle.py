@@ -56,7 +56,7 @@ CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 300_000
 """The longest controlled shutdown while the controller answers, as in Apache Kafka's brokers."""
 
 CONTROLLER_SILENCE_MS: Final = 10_000
-"""Without an answer for so long no controller is there to end the controlled shutdown."""
+"""Without an answer for so long no controller can end the controlled shutdown."""
 
 FATAL_REGISTRATION_ERRORS: Final = frozenset(
     {

@@ -349,7 +349,7 @@ class NetworkControllerChannel:
             if api_version != client.api_version:
                 body = None
             elif body is not None:
-                code = run_inline  # only copied, while the bytes are there
+                code = run_inline  # only copied, while the bytes are valid
             return await code(
                 encode_envelope,
                 request,

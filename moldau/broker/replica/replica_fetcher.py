@@ -442,7 +442,7 @@ class FetcherManager:
 
     Owns which partition belongs to which fetcher. Must not talk to leaders, or decide which broker
     leads. Invariants: a partition is fetched by at most one fetcher; a fetcher without partitions
-    ends; every fetcher has ended when `close` returns. `on_fault` is told of an unexpected
+    ends; every fetcher has ended when `close` returns. `on_fault` is called with an unexpected
     exception in a fetcher.
     """
 

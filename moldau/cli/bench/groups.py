@@ -127,7 +127,7 @@ class Member(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Join, and stay until `leave`; join again when told. Raises: KafkaError"""
+        """Join, and stay until `leave`; join again when asked to. Raises: KafkaError"""
 
     @abstractmethod
     async def leave(self) -> None:
@@ -464,7 +464,7 @@ class GroupLoad:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._failed.done():
-            self._failed.exception()  # told already
+            self._failed.exception()  # reported already
         for connection in self._connections:
             connection.close()
 

@@ -1,6 +1,6 @@
 """What each load of `moldau bench` does: one plan for each, whose fields are the command's options.
 
-Must not import a load: the options are there before the load is.
+Must not import a load: the options exist before the load does.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ async def _produce_partition(
             )
             template_count = count
         task = asyncio.create_task(send(bytearray(template), count))
-        task.add_done_callback(look_at_failure)  # the first one to fail is told
+        task.add_done_callback(look_at_failure)  # the first one to fail is reported
         waiting.append(task)
         sequence = (sequence + count) % SEQUENCE_LIMIT
         record_count -= count

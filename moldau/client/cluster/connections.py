@@ -146,7 +146,7 @@ class Connections:
         return failure is not None and failure[1] > self._clock.monotonic_ms()
 
     def tell_reached(self, address: Address) -> None:
-        """A node was reached, or has answered on a connection that was there before."""
+        """A node was reached, or has answered on a connection that was open before."""
         self._unreachable.end(f"the cluster is reached, at {address[0]}:{address[1]}")
 
     def in_flight_count(self, address: Address, purpose: Purpose) -> int:

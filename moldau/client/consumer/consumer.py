@@ -244,7 +244,7 @@ class Consumer(ClusterUser, Generic[Key, Value]):
         nothing came in time.
 
         Args:
-            max_records: at most so many; None for all that is there, up to about 64 MiB.
+            max_records: at most so many; None for all that have come, up to about 64 MiB.
             timeout_ms: how long to wait for the first one.
 
         Raises:

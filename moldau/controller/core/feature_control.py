@@ -34,7 +34,7 @@ from moldau.protocol.messages.p57_update_features import (
 from moldau.protocol.metadata_records import FeatureLevelRecord
 
 MAX_NAME_CHARACTERS = 80
-"""So much of an unknown feature's name is told."""
+"""So much of an unknown feature's name is repeated."""
 
 
 class UpgradeType(IntEnum):

@@ -319,7 +319,7 @@ class HttpAccess:
         raise self._unauthorized() from None
 
     def _unauthorized(self) -> HttpRefused:
-        """Who are you? A client that shows nothing is told no error (RFC 6750, section 3.1)."""
+        """Who are you? A client that shows nothing gets no error (RFC 6750, section 3.1)."""
         methods = self._security.methods
         needed = " or ".join(_NEEDED[method] for method in methods)
         challenges = (("WWW-Authenticate", CHALLENGES[method]) for method in methods)

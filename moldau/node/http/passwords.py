@@ -99,7 +99,7 @@ class PasswordChecks:
             host: the client's address.
 
         Raises:
-            TooManyTries: they are not told whether it is.
+            TooManyTries: the caller does not learn whether it is.
         """
         credentials = self._image().scram.credentials
         mechanism, credential = _find(credentials, user)
@@ -139,7 +139,7 @@ class PasswordChecks:
 
     def _cost_of(self, user: str) -> _Cost:
         """What checking this name would cost if it existed: the same on every node, as often dear
-        as for names that do, and the iterations that a login with SCRAM is told.
+        as for names that do, and the iterations that a login with SCRAM gets.
         """
         credentials = self._image().scram.credentials
         if credentials is not self._share[0]:

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs (73) v0: a broker tells which log directory holds each replica."""
+"""AssignReplicasToDirs (73) v0: a broker reports which log directory holds each replica."""
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct

@@ -403,9 +403,10 @@ class Fetching:
         following.unusable_count = min(following.unusable_count + 1, MAX_DOUBLINGS)
 
     def _poll_update_voter(self, following: Following) -> float:
-        """A voter whose endpoints or directory are wrong in the voters record tells the leader.
+        """A voter whose endpoints or directory are wrong in the voters record sends the leader its
+        own.
 
-        At kraft.version 0 there is no such record, and the leader asks to be told in every epoch,
+        At kraft.version 0 there is no such record, and the leader asks for them in every epoch,
         so that an upgrade can write it (KIP-853).
         """
         state = self._state

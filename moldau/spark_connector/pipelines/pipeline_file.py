@@ -42,7 +42,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 _TABLE_FORMATS: Final = ("parquet", "csv", "json", "orc")
-#: Options that other keys of the file stand for, whether they are there or not.
+#: Options that other keys of the file stand for, whether they are given or not.
 _SAID_ELSEWHERE: Final = (
     *("assign", "subscribe", "subscribepattern", "includeheaders"),
     *("topic", "sinkid", "semantics", "txnid", "includetimestamp", "checkpointlocation"),

@@ -69,7 +69,7 @@ BATCH_ID = 0
 
 @dataclass
 class SinkMessage(WriterCommitMessage):
-    """What a task tells the driver. `report` is None for a write without transactions."""
+    """What a task reports to the driver. `report` is None for a write without transactions."""
 
     rows: int
     planned: PlannedBatch | None = None

@@ -396,7 +396,7 @@ _TRY_AGAIN: Final = frozenset(
 
 
 def produce_error(error: ErrorCode, support: Support) -> tuple[ErrorCode, str | None]:
-    """What a producer is told when its transaction could not be verified.
+    """The error that a producer gets when its transaction could not be verified.
 
     NOT_ENOUGH_REPLICAS makes producers of any version try again without asking for metadata;
     CONCURRENT_TRANSACTIONS is understood by those that add partitions by producing.

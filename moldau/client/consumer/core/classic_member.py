@@ -82,7 +82,7 @@ _REFUSED_CODES: Final = frozenset(
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
 )
-"""The user is told; the poll after that tries again."""
+"""A poll raises it; the poll after that tries again."""
 
 _MOVED_CODES: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 

@@ -300,7 +300,7 @@ def _refuse_changes(
 
 
 def _until(frame: DataFrame, plan: ReplayPlan) -> DataFrame:
-    """The records that were there when the plan was made."""
+    """The records that existed when the plan was made."""
     from pyspark.sql import functions as f
 
     ends = frame.sparkSession.createDataFrame(
@@ -336,7 +336,7 @@ def _ranges(archive: DataFrame) -> list[ArchivedRange]:
 
 
 def _path_of(url: str) -> str:
-    """A file's name as Spark reads it; it tells of files by their URLs."""
+    """A file's name as Spark reads it; it names files by their URLs."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{unquote(parts.path)}" if parts.scheme else unquote(url)
 

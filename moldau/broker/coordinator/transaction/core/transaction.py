@@ -99,7 +99,7 @@ LAST_CLIENT_EPOCH: Final = LAST_EPOCH - 1
 """The last epoch a client gets."""
 
 NO_TIMEOUT_MS: Final = 2**31 - 1
-"""The timeout that marks transactions of a two-phase commit: they end only when told to."""
+"""The timeout that marks transactions of a two-phase commit: they end only on request."""
 
 EPOCH_BUMP_VERSION: Final = 2
 """From this `transaction.version` on every transaction has an epoch of its own (KIP-890)."""
