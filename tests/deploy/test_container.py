@@ -1,4 +1,4 @@
-"""The container file: what it copies exists, what it runs is there, and nobody is root."""
+"""The container file: what it copies exists, so does what it runs, and no process is root."""
 
 from __future__ import annotations
 

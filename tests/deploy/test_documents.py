@@ -120,7 +120,7 @@ def _of_any_listener(word: str) -> str:
 
 
 def test_keys_that_are_set_are_served():
-    """Whoever follows a document must not be told that a key has no effect."""
+    """A document must not set a key for which the node warns that it has no effect."""
     lines = [
         line for path in DOCUMENTS for line in code_of(path) if re.match(r"[a-z][a-z.]+=", line)
     ]

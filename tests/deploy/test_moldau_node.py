@@ -239,7 +239,7 @@ def listener() -> Iterator[int]:
             self.wfile.write(b"about " + self.path.encode())
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """The stream is not read."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -274,7 +274,7 @@ def test_health_over_tls(
             self.wfile.write(b"over TLS")
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """The stream is not read."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)

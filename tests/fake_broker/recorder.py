@@ -55,7 +55,7 @@ class Recorder:
         self.poke()
 
     def poke(self) -> None:
-        """Let everybody who waits look again."""
+        """Let all waiting callers look again."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

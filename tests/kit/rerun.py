@@ -183,7 +183,9 @@ class Judge:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self) -> None:
-        """What was unsteady is told as fully as a failure is, and what failed again, how often."""
+        """What was unsteady is reported as fully as a failure is, and what failed again, how
+        often.
+        """
         terminal = self._terminal
         for failed in self._failed.values():
             if failed.is_unsteady:

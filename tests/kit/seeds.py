@@ -43,7 +43,7 @@ class World(Protocol):
 
     faults: Counter[str]
     counts: Counter[str]
-    """What is worth telling of a run besides its faults: commits, elections."""
+    """What is worth a line about a run besides its faults: commits, elections."""
     history: deque[str]
     """The newest lines of the trace."""
 

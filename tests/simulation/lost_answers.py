@@ -62,7 +62,7 @@ class _Asked(NamedTuple):
 
 
 class LostAnswers(Troubles):
-    """The fault; one per world. In a run that has it, it is there from the beginning."""
+    """The fault; one per world. In a run that has it, it works from the beginning."""
 
     pauses_ms = (1_500.0, 6_000.0)
 

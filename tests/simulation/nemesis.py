@@ -147,7 +147,7 @@ class NetworkFaults:
         return True
 
     def one_way_node(self) -> bool:
-        """A node that hears everybody and is heard by nobody, or the other way round."""
+        """A node that hears all others and is heard by none, or the other way round."""
         if len(self._nodes) < 2:
             return False
         node, duration_ms = self.pick(), self._duration_ms()

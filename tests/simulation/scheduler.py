@@ -31,7 +31,7 @@ class Scheduler:
         self.event_count = 0
         self.faults: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
-        """What is worth telling of a run besides its faults: commits, elections."""
+        """What is worth a line about a run besides its faults: commits, elections."""
         self.history: deque[str] = deque(maxlen=HISTORY_LINES)
         self.print_trace = print_trace
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []

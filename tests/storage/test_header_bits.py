@@ -2,7 +2,7 @@
 
 Those are base offset, batch length, leader epoch, magic and the CRC itself. Whatever the bit, bytes
 that are not what was written are never served, compacted or recovered without a word. One thing
-cannot be told: a base offset that stays between its neighbours, where compaction left a gap.
+cannot be found out: a base offset that stays between its neighbours, where compaction left a gap.
 """
 
 from __future__ import annotations

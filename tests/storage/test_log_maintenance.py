@@ -340,7 +340,7 @@ def test_an_unreadable_but_intact_batch_does_not_end_the_partition() -> None:
 
 
 def started_search(log: Log, timestamp_ms: int = START_MS) -> TimestampSearch:
-    """A search that has looked into the log and has not told yet what it saw."""
+    """A search that has looked into the log and has not returned yet what it saw."""
     search = TimestampSearch(log, timestamp_ms)
     assert search.locate()
     search.run()

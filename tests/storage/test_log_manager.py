@@ -89,7 +89,7 @@ class Node:
 
 
 def exceptions_of_this_loop() -> list[BaseException]:
-    """What the fault table would be told."""
+    """What the fault table would be given."""
     told: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _loop, context: told.append(context["exception"])
@@ -463,7 +463,7 @@ async def test_flush_by_time_does_not_wait_for_a_wall_clock_that_was_set_back() 
 
 
 async def test_flush_waits_off_the_loop_and_is_shared() -> None:
-    """While the disk is slow, appends go on; all who ask meanwhile share one more flush."""
+    """While the disk is slow, appends go on; all who ask until then share one more flush."""
     node = Node()
     manager = await node.start()
     log = manager.get_or_create(tp("a-0"), topic_id(1))

@@ -218,7 +218,8 @@ class HistoryMachine(RuleBasedStateMachine):
         self.entries = [entry for entry in self.entries if entry.offset < offset]
         for producer_id, producer in self.producers.items():
             known = self.log.producer_state.producers.get(producer_id)
-            # Above what anybody has seen: where a producer stands after the loss is its own affair.
+            # Above what any reader has seen: where a producer stands after the loss is its own
+            # affair.
             producer.epoch += 1
             producer.sequence = 0
             assert known is None or known.producer_epoch < producer.epoch

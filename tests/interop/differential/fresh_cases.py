@@ -47,7 +47,7 @@ def stages(first: int) -> Iterator[tuple[str, int | None]]:
 
 
 def make_coordinator(node: Node, kind: int) -> None:
-    """Ask for a coordinator until its topic is there and loaded."""
+    """Ask for a coordinator until its topic exists and is loaded."""
     request = FindCoordinatorRequest(key="first", key_type=kind)
 
     def is_found() -> bool:

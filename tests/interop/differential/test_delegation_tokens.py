@@ -140,7 +140,7 @@ class Client:
         self.heard: list[Any] = []
 
     async def _settle(self, name: str, *, is_there: bool) -> None:
-        """Wait until both have seen that a token is there, or gone."""
+        """Wait until both have seen that a token exists, or is gone."""
         renewal = RenewDelegationTokenRequest(hmac=self.hmacs[name], renew_period_ms=-1)
         question = DescribeDelegationTokenRequest(owners=None)
 

@@ -55,7 +55,7 @@ def limit(pair: Pair, **values: float | None) -> None:
 
 @pytest.fixture
 def limited(pair: Pair) -> Iterator[Pair]:
-    """The pair, without quotas before and after, and after without the topics made meanwhile, of
+    """The pair, without quotas before and after, and after without the topics made in between, of
     which the two have kept different ones: other tests compare them.
     """
     keys = (

@@ -65,11 +65,11 @@ class Work(ABC):
 
     @abstractmethod
     def write(self) -> None:
-        """Hand over a record for each partition every PAUSE_S until told to stop, then flush."""
+        """Hand over a record for each partition every PAUSE_S until asked to stop, then flush."""
 
     @abstractmethod
     def consume(self) -> None:
-        """Read all partitions from offset 0 until told to stop."""
+        """Read all partitions from offset 0 until asked to stop."""
 
     def __enter__(self) -> Self:
         for thread in self._threads.values():
@@ -292,7 +292,7 @@ class AioKafkaWork(Work):
 
 
 def duplicates(numbers: list[int]) -> list[int]:
-    """What is there more than once."""
+    """What was read more than once."""
     counts: defaultdict[int, int] = defaultdict(int)
     for number in numbers:
         counts[number] += 1

@@ -248,7 +248,7 @@ class BaseWorld:
         return True
 
     def describe(self) -> str:
-        """Where everybody stands, for the message of a failure."""
+        """Where every process stands, for the message of a failure."""
         raise NotImplementedError
 
 

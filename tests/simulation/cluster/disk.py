@@ -120,7 +120,7 @@ class NodeDisk(SimulatedFilesystem):
         self._on_operation = on_operation
         self.settings = settings
         self.owner: Any = None
-        """Whose disk it is, for whoever watches the files."""
+        """Whose disk it is, for the checks that watch the files."""
         self.death = Death.KILL
         self.has_crashed_inside = False
         self.stall_until = 0.0

@@ -157,7 +157,7 @@ class World(BaseWorld):
         return unfenced == {broker.broker_id for broker in self.brokers if broker.is_alive}
 
     def describe(self) -> str:
-        """Where everybody stands, for the message of a failure."""
+        """Where every process stands, for the message of a failure."""
         controllers = [node.describe() for node in self.controllers]
         brokers = [
             f"{broker.host} {'alive' if broker.is_alive else 'dead'} epoch {broker.broker_epoch}"

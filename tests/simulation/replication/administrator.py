@@ -287,7 +287,7 @@ class Administrator(ClientHost):
         found = [
             each
             for each in self.world.data.partitions.values()
-            # What follows "~" tells topics of one name apart.
+            # What follows "~" distinguishes topics of one name.
             if re.sub(r"~\d+-", "-", each.name) == f"{place.topic}-{place.partition}"
         ]
         if not any(replicas in each.targets for each in found):
@@ -304,8 +304,8 @@ class Administrator(ClientHost):
                 self._judge(outcome[place])
 
     async def rescue(self, places: list[tuple[str, int]]) -> None:
-        """Where nobody is left who was in sync, and the last leader has no disk any more, only an
-        unclean election helps, and only an administrator may ask for it.
+        """Where no replica is left that was in sync, and the last leader has no disk any more, only
+        an unclean election helps, and only an administrator may ask for it.
         """
         for name, index in places:
             self.world.note(
@@ -343,7 +343,7 @@ class Administrator(ClientHost):
 
     async def _make_directory(self, name: str, index: int) -> None:
         """All its replicas lay on disks that are lost: one begins empty, as docs/operations.md
-        says. It is told to the controller when the broker has started, therefore several tries.
+        says. It is reported to the controller when the broker has started, therefore several tries.
         """
         partition = self.world.ledger.image.topics.topics_by_name[name].partitions[index]
         broker = self.world.brokers[partition.replicas[0] - 1]

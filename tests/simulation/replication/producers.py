@@ -2,7 +2,7 @@
 
 Owns: what is sent, when, and with which settings. Must not: know how brokers or the producer work.
 Invariants: a value names its record; every record that was handed over is decided when its producer
-is closed; a producer that knows of no record that its leader has is told so by the ledger.
+is closed; a producer that knows of no record that its leader has hears so from the ledger.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What producers were told of single records, and what the logs have of them.
+"""What producers heard of single records, and what the logs have of them.
 
 Owns: every record that was handed to a producer with what became of it, and every record that a
 leader wrote, by its place. Must not: know how clients or brokers work. Invariants: what is written

@@ -146,7 +146,7 @@ def restored(truth: PartitionTruth, behind: Batch | None, found: Iterable[Batch]
         before = known[1]
         while before is not None and before != last:
             if last is not None and before.base_offset <= last.base_offset:
-                break  # another history: whoever compares the two sees it
+                break  # another history: the check that compares the two sees it
             removed.append(before)
             before = truth.written[(before.base_offset, before.leader_epoch)][1]
         whole.extend(reversed(removed))

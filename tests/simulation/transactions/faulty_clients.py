@@ -177,7 +177,7 @@ class FaultyMember(FaultyClient):
         return error
 
     async def _sync(self, joined: Any) -> None:
-        """As a leader it assigns nothing to anyone."""
+        """As a leader it assigns nothing to any member."""
         request = syncing.SyncGroupRequest(
             group_id=self.plan.name,
             generation_id=self.generation,

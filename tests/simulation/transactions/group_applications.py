@@ -104,7 +104,7 @@ class GroupApplication:
         self.is_away = False
         """Whether it stays away when it has gone."""
         self.is_steady = False
-        """Whether its member stays, and does not dawdle, unless it is told to go."""
+        """Whether its member stays, and does not dawdle, unless it is asked to go."""
         self.world.loop.call_outside(random.uniform(0.0, starts_within_ms), self.start)
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class GroupApplication:
             self.worker = Worker(self, self.starts, protocol)
 
     def restart_later(self) -> None:
-        """After a while, or as long as it was told to be away."""
+        """After a while, or as long as it was asked to be away."""
         if not self.is_away:
             back_ms, self.back_ms = self.back_ms, None
             if back_ms is None:

@@ -98,7 +98,9 @@ class GroupLog:
         self.asked_again: dict[OffsetKey, set[int]] = {}
         """Offsets that were sent to be committed and not answered: they may arrive at any time."""
         self.may_go_back: set[str] = set()
-        """Groups with a producer whose late requests nothing tells from new ones (version 1)."""
+        """Groups with a producer whose late requests nothing distinguishes from new ones (version
+        1).
+        """
         self.by_name: dict[str, set[str]] = {}
         """By consumer group: its classic members, those of before included."""
         self.generations: dict[str, int] = {}
@@ -110,7 +112,8 @@ class GroupLog:
         """Of classic groups, as the log says."""
         self.heard_until: dict[tuple[str, str], float] = {}
         """By group and member id: when the coordinator may put a classic member out that it has
-        just told that all is well; virtual seconds. Static ones may lose their place at any time.
+        just answered that all is well; virtual seconds. Static ones may lose their place at any
+        time.
         """
         self.authors: dict[str, Author] = {}
         """By the metadata of their commits."""
@@ -127,7 +130,7 @@ class GroupLog:
         self.replaced_in: dict[str, int] = {}
         """By classic group: the last generation in which a process took a static member's place."""
         self.seen_at: dict[str, float] = {}
-        """When the newest record of a group came that is there."""
+        """When the newest record of an existing group came."""
         self.removed: dict[OffsetKey, list[tuple[Commit, float]]] = {}
         """What was committed once, and is not there any more, with the time until which it was."""
         self.removed_at: dict[OffsetKey, int] = {}
@@ -220,8 +223,8 @@ class GroupLog:
         return group in self.unreadable and self.written_as.get(group) == GROUP
 
     def check_authors(self, records: Iterable[Record]) -> None:
-        """Offsets as they come to lie in the log, of transactions too: whoever commits is a member
-        then, of the generation that is in force, or (KIP-848) still has what it commits.
+        """Offsets as they come to lie in the log, of transactions too: the client that commits is a
+        member then, of the generation that is in force, or (KIP-848) still has what it commits.
         """
         for record in records:
             key: Any = CONSUMER_OFFSETS.decode_key(record.key or b"")
@@ -371,7 +374,7 @@ class GroupLog:
         return len(known) > 1
 
     def _remove(self, key: OffsetKey, commits: list[Commit], place: int) -> None:
-        """Offsets go because somebody asked, in time, or with their topic; never from under a
+        """Offsets go because a client asked, in time, or with their topic; never from under a
         member that has the partition.
         """
         mark = topic_mark(commits[-1].metadata) if commits else ""
@@ -421,7 +424,7 @@ class GroupLog:
             del instances[before]
 
     def _check_instances(self, group: str) -> None:
-        """Of the members that are there no two have one instance id."""
+        """Of the members that a group has no two have one instance id."""
         epochs = self.member_epochs.get(group, {})
         there = [
             instance_id

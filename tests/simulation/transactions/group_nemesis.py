@@ -184,7 +184,7 @@ class GroupNemesis(ReplicationNemesis):
 
     def _lose_an_hour(self) -> None:
         """A group's coordinator has its wall clock an hour ahead, or behind, for a while; members
-        come and go meanwhile, and thereafter.
+        come and go during that, and thereafter.
         """
         found = self._in_turn(is_changing=False)
         broker = None if found is None else self._coordinator_of(found[0].name)

@@ -308,8 +308,8 @@ class GroupMember(RebalanceListener):
         )
 
     async def look_up(self) -> None:
-        """What is committed, as the consumer reports it, is what its coordinator has told. Raises
-        MustEnd, Violation.
+        """What is committed, as the consumer reports it, is what its coordinator has answered.
+        Raises MustEnd, Violation.
         """
         partitions = sorted(self.consumer.assignment())
         found = await self.called(lambda: self.consumer.committed(partitions), "committed")
@@ -381,7 +381,7 @@ class GroupMember(RebalanceListener):
             self.world.guard(data.commit_reported, key, each.metadata)
 
     async def go_back(self) -> bool:
-        """To what is committed, as after an aborted transaction; whether it is there. Raises
+        """To what is committed, as after an aborted transaction; whether there is one. Raises
         MustEnd.
         """
         self._positions.clear()

@@ -285,7 +285,7 @@ class TransactionalProducer:
     ) -> None:
         data, pairs = self.world.data, (before, self.pair)
         # Before it is decided, what is left of another instance may have records on their way,
-        # which that instance is not told of any more.
+        # of which that instance does not hear any more.
         if transaction is self._latest or transaction.decided is not None:
             self.world.guard(data.check_decided, transaction)
         self.world.counts["ends_above_level"] += transaction.version > self.world.level_of(

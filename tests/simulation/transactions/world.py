@@ -282,7 +282,7 @@ class TransactionWorld(ReplicationWorld):
         return leader is not None and leader.is_alive and leader.stopped_until is not None
 
     def note_partitions(self) -> None:
-        """Topics have grown: from now on everybody knows."""
+        """Topics have grown: from now on every client knows."""
         for number, plan in enumerate(self.topics):
             count = self.partition_count(plan.name)
             if plan.is_recreated and count:

@@ -78,7 +78,7 @@ def keyed(partition: int) -> list[Record]:
 
 @judging()
 def check_same(found: Mapping[int, Sequence[Record]], sent: Mapping[int, Sequence[Record]]) -> None:
-    """Each record once, in its order; what is not so is told in one line."""
+    """Each record once, in its order; what is not so is reported in one line."""
     for partition, wanted in sent.items():
         came = found[partition]
         values = Counter(each.value for each in came)

@@ -1,4 +1,4 @@
-"""A short `make demo`, and that its checker finds what it is there to find."""
+"""A short `make demo`, and that its checker finds what it has to find."""
 
 from __future__ import annotations
 

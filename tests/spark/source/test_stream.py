@@ -164,7 +164,7 @@ def test_a_topic_that_was_created_again_is_read_anew(start, send, collected, adm
 def test_a_topic_that_was_created_again_with_lower_leader_epochs(
     start, send, collected, cluster, admin, topic
 ):
-    """While the query runs, and while it does not, when only the id tells it: the new topic is
+    """While the query runs, and while it does not, when only the id shows it: the new topic is
     longer than the former one was.
     """
 

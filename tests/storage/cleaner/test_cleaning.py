@@ -397,7 +397,7 @@ async def test_a_truncation_voids_a_cleaning_under_way(free: int) -> None:
     worker.free = 100
     worker.gate.set()
     await bench.clean()
-    # What was cut off cannot be read any more, else the worker is told.
+    # What was cut off cannot be read any more, else the worker hears of it.
     assert worker.aborted_count == min(free, 1)
     assert bench.newest() == newest | {b"k1": bench.newest()[b"k1"]}
     assert bench.log.log_end_offset == 51

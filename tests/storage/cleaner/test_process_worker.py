@@ -194,8 +194,8 @@ async def test_a_child_that_is_gone(worker: ProcessWorker, make_log: MakeLog, ho
 
 
 def test_a_child_whose_parent_is_gone_ends_without_a_word(make_log: MakeLog) -> None:
-    """Killed in the middle of a job: nobody reads events, and the job's thread may be the first to
-    find that out (its pipe is still open here, so that it is).
+    """Killed in the middle of a job: no thread reads events, and the job's thread may be the first
+    to find that out (its pipe is still open here, so that it is).
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(command_of(CHILD), stdin=pipe, stdout=pipe, stderr=pipe) as child:

@@ -50,7 +50,7 @@ class Piped:
         assert self.run("produce", *arguments, given=given) == (b"", [])
 
     def consume(self, *arguments: object) -> bytes:
-        """Consume everything that is there."""
+        """Consume everything that the topic has."""
         output, errors = self.run("consume", *arguments, "--until-end")
         assert errors == []
         return output

@@ -26,7 +26,7 @@ RAW = ("\x1b]0;", "\x07", "\x1b[31m", "\x9b", "\u202e", "\rforged", "\nforged")
 
 
 class Tenant(NamedTuple):
-    """What is there of one: a topic, and the name of all else."""
+    """What exists of one: a topic, and the name of all else."""
 
     topic: str
     name: str

@@ -2,7 +2,7 @@
 
 Three brokers and one controller. Two processes (`exactly_once_app.py`) consume the input with this
 project's consumer, transform each record and produce it with this project's transactional producer,
-offsets included. Meanwhile the processes, brokers and coordinators are killed with SIGKILL. What
+offsets included. The processes, brokers and coordinators are killed with SIGKILL. What
 read_committed then sees is read with another client (librdkafka) and compared with the input,
 record by record. Ends with status 1 when anything is lost, doubled, altered, or out of order within
 a key.

@@ -25,7 +25,7 @@ SHELL: Final = ("bash", "-euo", "pipefail", "-c")
 
 
 class Serving:
-    """A command that goes on until it is told to end."""
+    """A command that goes on until it is asked to end."""
 
     def __init__(self, command: str, home: Path, environ: Mapping[str, str], log: Path) -> None:
         self.command = command

@@ -86,7 +86,7 @@ async def coordinator_of(connection: Connection) -> tuple[int, str]:
 
 
 async def join(connection: Connection) -> HeartbeatRequest:
-    """Become the only member of a classic group; how it tells that it lives."""
+    """Become the only member of a classic group; its heartbeat."""
     request = JoinGroupRequest(
         group_id="team",
         session_timeout_ms=SESSION_MS,

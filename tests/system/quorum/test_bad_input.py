@@ -32,7 +32,7 @@ METADATA = "__cluster_metadata-0"
 OTHER_CLUSTER = "AAAAAAAAQACAAAAAAAAAAQ"
 VICTIM = 103
 TIMEOUT = "initial.broker.registration.timeout.ms=2500"
-#: What a start makes anew from the records before it finds that they do not do.
+#: What a start makes again from the records before it finds that they do not do.
 DERIVED = (".index", ".timeindex", ".snapshot")
 
 Change = Callable[[Path], object]
@@ -441,7 +441,7 @@ def test_a_second_controller_with_the_same_id(cluster: Cluster, tmp_path: Path):
 
 
 def test_a_double_of_the_active_controller(cluster: Cluster, tmp_path: Path):
-    """Nobody follows itself: it does not even observe, and says so."""
+    """A node does not follow itself: it does not even observe, and says so."""
     double = cluster.active_controller_id()
     config = stranger(cluster, tmp_path, double, "controller", cluster_id(cluster))
     _run_beside(cluster, config, f"node.id={double} leads the quorum in epoch")

@@ -13,7 +13,7 @@ from tests.system.quorum.hosts import why_not
 
 REASON = why_not()
 
-#: What happens, and who is in sync right then (None: anybody).
+#: What happens, and who is in sync right then (None: any broker).
 EXPECTED: list[tuple[str, set[int] | None]] = [
     ("created", {1, 2, 3}),
     ("writing", {1, 2, 3}),

@@ -179,7 +179,7 @@ class Nonsense:
         await self._say(name, parts, has_tls=name == "SASL_SSL")
 
     async def changed_hello(self) -> None:
-        """The first words of TLS, changed, cut, or where nobody expects them."""
+        """The first words of TLS, changed, cut, or where no peer expects them."""
         await self._say(self._listener(LISTENERS), [self._changed(self._hello())])
 
     async def noise_inside_tls(self) -> None:

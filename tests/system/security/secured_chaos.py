@@ -239,7 +239,7 @@ class SecuredChaosCluster(ChaosCluster):
 
 @contextlib.contextmanager
 def rotating(cluster: ChaosCluster, seed: int, say: Say, complaints: list[str]) -> Iterator[None]:
-    """What a secured cluster is given meanwhile; nothing for another one."""
+    """What a secured cluster is given during the run; nothing for another one."""
     if not isinstance(cluster, SecuredChaosCluster):
         yield
         return

@@ -77,7 +77,7 @@ class StormNodes:
     Attributes:
         trust: what a client of ours needs to trust them.
         process: node 1.
-        large_topic_id: of a topic that is worth reading; everyone may.
+        large_topic_id: of a topic that is worth reading; every user may.
     """
 
     def __init__(self, home: Path) -> None:

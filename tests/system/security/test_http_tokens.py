@@ -1,4 +1,6 @@
-"""The HTTP listener with signed tokens (RFC 6750): who comes in, who does not, and what is told."""
+"""The HTTP listener with signed tokens (RFC 6750): who comes in, who does not, and what the answers
+say.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Promise(Enum):
 
 
 class Reports(Enum):
-    """How a reader tells that a topic was created again."""
+    """How a reader reports that a topic was created again."""
 
     BY_TOPIC = "once per topic"
     BY_PARTITION = "once per partition"
@@ -165,8 +165,8 @@ Logs = defaultdict[tuple[str, int, int], set[int]]
 
 @dataclass
 class Member:
-    """What one of a reader's members has told: each hands out and reports in an order of its own,
-    since each hears of a new topic by itself.
+    """What one of a reader's members has reported: each hands out and reports in an order of its
+    own, since each hears of a new topic by itself.
     """
 
     last_of_topic: dict[str, int] = field(default_factory=dict)
@@ -425,10 +425,10 @@ class Account:
 
     def check_losses(self, reader: Reader) -> None:
         """Of a reader that reports BY_OFFSET, and has read everything that the live topics hold:
-        each change of a partition that it had read is told, from an offset on below which it has
-        everything, and not twice by one driver.
+        each change of a partition that it had read is reported, from an offset on below which it
+        has everything, and not twice by one driver.
 
-        A loss does not say of which incarnation it is. Losses are told in the order of
+        A loss does not say of which incarnation it is. Losses are reported in the order of
         incarnations; so they are wrong when they cannot be shared out to them.
         """
         if reader.reports is not Reports.BY_OFFSET:
@@ -477,7 +477,7 @@ class Account:
 def share_out(losses: list[LossReport], incarnations: list[tuple[bool, int | None]]) -> int | None:
     """Whether the losses of a partition can be of its incarnations, in this order.
 
-    One that was read has at least one loss; one member tells of an incarnation once; and
+    One that was read has at least one loss; one member reports an incarnation once; and
     what was not read lies at or after the lowest offset that is named.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a reader's process tells the soak: a line of tab-separated fields per event.
+"""What a reader's process reports to the soak: a line of tab-separated fields per event.
 
 Owns the lines, both ways. Must not judge. Invariant: lines of one process are in the order in which
 it handed out and reported.

@@ -1,7 +1,7 @@
 """The readers that are consumers alone, each for a process of its own.
 
-Owns their loops. Must not judge. Invariant: each record that the client has handed out is told, in
-order, with the id of the topic that the client names.
+Owns their loops. Must not judge. Invariant: each record that the client has handed out is reported,
+in order, with the id of the topic that the client names.
 """
 
 from __future__ import annotations

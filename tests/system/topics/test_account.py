@@ -1,4 +1,4 @@
-"""The account finds what it is there for; without it the soak would say nothing."""
+"""The account finds what it has to find; without it the soak would say nothing."""
 
 from __future__ import annotations
 

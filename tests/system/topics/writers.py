@@ -1,7 +1,7 @@
 """Who writes while topics come and go: idempotent and transactional, asyncio and blocking.
 
 Owns the producers; each record has its number as its value. Must not judge. Invariant: every record
-that was handed over is in the account before it is sent, and its outcome when it is told.
+that was handed over is in the account before it is sent, and its outcome when it is known.
 """
 
 from __future__ import annotations

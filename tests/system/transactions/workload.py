@@ -169,7 +169,7 @@ class Workload:
         self.owned_after_s: float | None = None
         self._is_started = False
 
-    # -- who is there ----------------------------------------------------------------------------
+    # -- who takes part -------------------------------------------------------------------------
 
     def _confluent(self, name: str, transactional_id: str, process: str) -> Sender:
         setting = self.setting
@@ -228,8 +228,8 @@ class Workload:
             watch.finish()
 
     def _place_groups(self) -> None:
-        """Every group begins at the beginning, by an offset of its own: a member that is told of
-        none later has been told something wrong.
+        """Every group begins at the beginning, by an offset of its own: a member that reads
+        that there is none got a wrong answer.
         """
         for group in self.groups:
             config = consumer_config(self.setting.bootstrap, group, is_committed_only=True)
@@ -261,7 +261,7 @@ class Workload:
 
     @property
     def complaints(self) -> list[str]:
-        """What no client may ever be told, and who has died of what."""
+        """The errors that no client may ever get, and who has died of what."""
         everybody = (*self.writers, *self.pipelines, *self.readers)
         return [text for client in everybody for text in client.complaints]
 
@@ -386,7 +386,7 @@ def _is_committed(consumer: Consumer, offsets: list[TopicPartition]) -> bool:
     try:
         answers = consumer.commit(offsets=offsets, asynchronous=False)
     except KafkaException:
-        return False  # nobody coordinates yet
+        return False  # no broker coordinates yet
     return all(each.error is None for each in answers)
 
 

@@ -168,7 +168,7 @@ class FakeRequest:
         self._answer(None)
 
     def release_body(self) -> None:
-        """As the server: the bytes are anybody's from now on, so tests poison them."""
+        """As the server: the bytes may be used again from now on, so tests poison them."""
         if not self.is_body_released:
             self.is_body_released = True
             self.frame[:] = b"\xee" * len(self.frame)
@@ -225,7 +225,7 @@ class CountingProducerIds:
 
 
 class EmptyNetwork(AsyncioNetwork):
-    """Nobody is there."""
+    """No broker is reached."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -53,7 +53,7 @@ from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
 
 class ScriptedController:
-    """Answers as it is told; None plays a controller that does not answer."""
+    """Answers as the test says; None plays a controller that does not answer."""
 
     def __init__(self, answer: Callable[[Message], Message] | None) -> None:
         self.answer = answer
@@ -124,7 +124,7 @@ async def test_metadata_without_a_controller_tells_what_there_is(administered: D
 async def test_metadata_of_very_many_partitions_lets_others_have_their_turn(
     administered: DataPath,
 ) -> None:
-    """One image, though it takes several turns: a topic that comes meanwhile is not in it."""
+    """One image, though it takes several turns: a topic that comes in between is not in it."""
     topic_count, partition_count = 9, 600
     for topic in range(topic_count):
         # Of another broker: no logs are made here.
@@ -224,8 +224,8 @@ async def test_a_missing_topic_tells_what_may_be_done_with_it(administered: Data
 async def test_configurations_that_no_controller_changes(
     administered: DataPath, request_class: Any, resource_class: Any, version: int, told_count: int
 ) -> None:
-    """What is named twice is refused here: AlterConfigs tells it once, IncrementalAlterConfigs each
-    time. The rest is told last.
+    """What is named twice is refused here: AlterConfigs reports it once, IncrementalAlterConfigs
+    each time. The rest is reported last.
     """
     for name in ("once", "twice"):
         administered.create_topic(name)

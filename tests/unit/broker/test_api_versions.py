@@ -1,4 +1,4 @@
-"""ApiVersions: what clients are told is served."""
+"""ApiVersions: what clients read that is served."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def answer_commit(request: Any) -> Message:
 
 
 def answer_describe(request: Any) -> Message:
-    """ "busy" has a member, "idle" none, nothing else is there."""
+    """ "busy" has a member, "idle" none, nothing else exists."""
     states = {"busy": "Stable", "idle": "Empty"}
     groups = []
     for group_id in request.group_ids:

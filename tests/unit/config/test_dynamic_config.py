@@ -1,4 +1,4 @@
-"""Dynamic broker configuration and how DescribeConfigs tells it."""
+"""Dynamic broker configuration and how DescribeConfigs shows it."""
 
 from __future__ import annotations
 

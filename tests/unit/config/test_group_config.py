@@ -1,4 +1,4 @@
-"""What groups may override, as DescribeConfigs tells it."""
+"""What groups may override, as DescribeConfigs shows it."""
 
 from __future__ import annotations
 

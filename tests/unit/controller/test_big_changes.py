@@ -51,7 +51,7 @@ STEP = 3
 
 
 class WatchedLog(HandLog):
-    """Tells of every batch before it takes it."""
+    """Reports every batch before it takes it."""
 
     before_append: Callable[[], None] | None = None
 

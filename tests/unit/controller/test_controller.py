@@ -48,7 +48,7 @@ from tests.unit.metadata.builders import CLUSTER_ID, node_config, registration
 
 @dataclass
 class HandLog:
-    """A metadata log that commits when told to."""
+    """A metadata log that commits when asked to."""
 
     epoch: int = 1
     end_offset: int = 0

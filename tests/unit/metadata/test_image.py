@@ -299,7 +299,7 @@ def test_older_metadata_levels_write_older_records() -> None:
 
 
 def test_an_image_made_from_nothing_is_as_one_replayed() -> None:
-    """What a late publisher is told: the same changes as if the image's records were replayed."""
+    """What a late publisher gets: the same changes as if the image's records were replayed."""
     image = replay(MetadataImage.EMPTY, metadata_records(golden("00000000000000000000.log")))
     replayed = MetadataDelta(MetadataImage.EMPTY)
     for record, _version in image.write():

@@ -1,4 +1,4 @@
-"""The fault table decides between telling and stopping."""
+"""The fault table decides between reporting and stopping."""
 
 from __future__ import annotations
 

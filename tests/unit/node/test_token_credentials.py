@@ -157,7 +157,7 @@ async def test_a_token_is_good_at_the_last_message_too(monkeypatch: pytest.Monke
     exchange, proof = await proved()
     clock.advance(600)
     assert exchange.step(proof).left_ms == 400  # type: ignore[union-attr]
-    # Its keys were dropped meanwhile: the same message comes again when they are there.
+    # Its keys were dropped in between: the same message comes again when they are loaded.
     exchange, proof = await proved()
     monkeypatch.setattr(token_credentials, "MAX_KEYS", 1)
     await found(find, "SCRAM-SHA-256", "b")

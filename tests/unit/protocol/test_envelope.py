@@ -167,7 +167,7 @@ def test_error_codes_are_found_without_a_look_at_parts_that_have_none() -> None:
         CreatableTopicResult(name="b", error_code=0, configs=None),
     ]
     [config] = topics[0].configs = [CreatableTopicConfigs(name="retention.ms")]
-    del config.name  # whoever looks at all of it fails
+    del config.name  # a reader of all of it fails
     with pytest.raises(AttributeError):
         repr(config)
     response = CreateTopicsResponse(topics=topics)

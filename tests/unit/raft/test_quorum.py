@@ -388,7 +388,7 @@ async def test_what_was_refused_is_fetched_again_without_anything_else_happening
         leader = await quorum.leader()
         leader.append("a")
         await quorum.converged("a")
-        await quorum.pass_ms(1_000)  # everybody's fetch waits for news
+        await quorum.pass_ms(1_000)  # the fetch of each follower waits for news
         damaged: list[int] = []
 
         def flip(node_id: int, answer: Any) -> None:

@@ -1,4 +1,4 @@
-"""What tokens, entries, credentials, configurations and quotas are told, in how many steps."""
+"""What tokens, entries, credentials, configurations and quotas are shown, in how many steps."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ TOKENS = {
 def told(
     *entries: AccessControlEntry, owners: list[str] | None = None, principal: str = "User:alice"
 ) -> tuple[int, list[p41.DescribedDelegationToken]]:
-    """The steps, and the tokens that a principal is told of."""
+    """The steps, and the tokens that a principal is shown."""
     authorizer = StandardAuthorizer((), allows_unmentioned=False)
     authorizer.change({uuid.uuid4(): each for each in entries})
     named = None

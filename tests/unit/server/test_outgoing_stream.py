@@ -148,7 +148,7 @@ class Loop:
 
 
 class Rig:
-    """A stream, and what is told to its connection."""
+    """A stream, and what is reported to its connection."""
 
     def __init__(self, offload: Any = None, **kind: bool) -> None:
         self.file = Contents()

@@ -1,4 +1,4 @@
-"""The server on real sockets: order, limits, and that one bad peer hurts nobody else."""
+"""The server on real sockets: order, limits, and that one bad peer hurts no other."""
 
 import asyncio
 import logging

@@ -247,7 +247,7 @@ def echo(request: Request) -> None:
 
 
 def receive_at_once(connection: ServerConnection, data: bytes) -> None:
-    """What the transport does when all of it is there in one piece."""
+    """What the transport does when all of it has come in one piece."""
     with memoryview(connection.get_buffer(-1)) as buffer:
         assert len(buffer) >= len(data)
         buffer[: len(data)] = data

@@ -158,7 +158,7 @@ def test_spark_4_1_is_served_without_being_told_where_batches_begin(monkeypatch)
     source = data_source()
     reader = source.streamReader(source.schema())
     planner = reader._planner = RecordingPlanner()
-    # After a restart nobody knows, until the first batch is planned.
+    # After a restart that is unknown, until the first batch is planned.
     assert reader.latestOffset() == {"t": {"0": 99}}
     assert reader.partitions({"t": {"0": 1}}, {"t": {"0": 5}}) == []
     assert reader.latestOffset() == {"t": {"0": 9}}

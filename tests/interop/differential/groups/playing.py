@@ -262,7 +262,7 @@ class _Player:
         return ", ".join([step.label, *where, *self.history])
 
     async def answers(self, number: int, *, waits: bool) -> dict[int, bytes]:
-        """The answers that are there when the cluster has dealt with the step.
+        """The answers that have come when the cluster has dealt with the step.
 
         Args:
             waits: whether the step's own answer may wait for requests of other members.

@@ -47,7 +47,7 @@ class Toy:
         return self.states[-1]
 
     def tell(self) -> None:
-        """What the last change of metadata means to it (the data path told the others)."""
+        """What the last change of metadata means to it (the data path knows the others)."""
         self.runtime.on_metadata_update(None, self.broker.metadata.image)  # type: ignore[arg-type]
 
     async def loaded(self) -> None:

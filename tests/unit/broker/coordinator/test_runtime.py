@@ -172,7 +172,7 @@ NAME_TOO_LONG = "x" * 32_768
 def test_records_each_for_itself_go_in_as_many_batches_as_they_need(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What no batch can hold is left out, counted and told; all else of the result happens."""
+    """What no batch can hold is left out, counted and reported; all else of the result happens."""
     bench = led_bench()
     bench.broker.partition().max_batch_bytes = 400
     caller, told = Caller(), Caller()
@@ -210,7 +210,7 @@ def left_out_count(bench: Bench) -> float:
 
 
 def test_records_each_for_itself_that_are_refused() -> None:
-    """Timers are set all the same, and who asked is told at once."""
+    """Timers are set all the same, and the caller is answered at once."""
     bench = led_bench()
     caller = Caller()
     bench.broker.partition().append_error = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -452,7 +452,7 @@ def test_a_topic_that_is_made_again_has_the_partitions_it_has() -> None:
 def test_after_a_restart_no_key_is_looked_for_where_it_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Only the log tells that there were fewer partitions; the added ones are empty."""
+    """Only the log shows that there were fewer partitions; the added ones are empty."""
     bench = grown_bench(3, 5)
     runtime = restarted(bench)
     for key in KEYS:

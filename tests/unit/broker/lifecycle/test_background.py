@@ -1,4 +1,4 @@
-"""Work in the background: failures are told once, a stop waits, nothing starts after it."""
+"""Work in the background: failures are reported once, a stop waits, nothing starts after it."""
 
 from __future__ import annotations
 

@@ -125,7 +125,9 @@ async def test_it_is_confirmed_by_heartbeats_that_let_it_lead() -> None:
 
 
 async def test_after_a_silence_it_is_confirmed_only_with_the_metadata_of_that_time() -> None:
-    """Its session may have been over: the heartbeat begins another one, whoever leads by now."""
+    """Its session may have been over: the heartbeat begins another one, whichever controller leads
+    by now.
+    """
     controller = ScriptedController()
     broker = lifecycle(controller, confirmed_for_ms=20)
     await broker.register()
@@ -206,7 +208,7 @@ async def running(controller: ScriptedController) -> BrokerLifecycle:
 
 
 async def test_it_survives_a_time_without_controllers(caplog: pytest.LogCaptureFixture) -> None:
-    """The same registration goes on with the next controller; the trouble is told once."""
+    """The same registration goes on with the next controller; the trouble is reported once."""
     caplog.set_level("INFO", logger="moldau.broker.lifecycle.broker_lifecycle")
     controller = ScriptedController()
     broker = await running(controller)

@@ -286,7 +286,7 @@ async def test_a_controller_that_dies_is_waited_for(start: Start, quorum: Quorum
 async def test_a_silent_old_leader_is_left_as_soon_as_there_is_a_new_one(
     start: Start, quorum: Quorum
 ) -> None:
-    """It stands still (SIGSTOP): nothing is lost, no answer comes, and nobody waits for it."""
+    """It stands still (SIGSTOP): nothing is lost, no answer comes, and no caller waits for it."""
     old, new = await start(1, answer=lambda _request: None), await start(2)
     quorum.elect(old.address)
     asked = [
@@ -418,7 +418,7 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     router = NetworkControllerChannel(relay.leader, own=of_this_process, retry_backoff_ms=5)
     relay.on_change = router.leader_changed
     own_address = LeaderAddress(1, "127.0.0.1", 1)
-    # As the quorum's thread tells it.
+    # As the quorum's thread reports it.
     await asyncio.to_thread(relay.publish, own_address)
     client = CLIENT._replace(api_version=5)
     response, end_offset = await router.forward(topics(), "User:alice", client)

@@ -24,7 +24,7 @@ def topic(name: str, number: int) -> TopicRecord:
 
 
 class Recorder:
-    """A publisher that keeps what it was told."""
+    """A publisher that keeps what it was given."""
 
     def __init__(self) -> None:
         self.names: list[list[str]] = []

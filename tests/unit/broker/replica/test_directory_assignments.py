@@ -95,7 +95,8 @@ async def test_what_comes_as_the_last_answer_does_is_told_too(rig: Rig) -> None:
     task = rig.directories._task
     assert task is not None
     answer(sent)
-    # The task takes its answer next and ends; this comes after it, and before anybody is told.
+    # The task takes its answer next and ends; this comes after it, and before any listener is
+    # called.
     loop = asyncio.get_running_loop()
     was_over: asyncio.Future[bool] = loop.create_future()
 

@@ -519,6 +519,6 @@ async def test_a_late_fetch_of_a_given_up_connection_does_not_keep_a_follower_ou
     assert progress.log_end_offset == 0
     await living.poll()
     assert progress.log_end_offset == 2
-    # Not for ever by turns: without news nobody repeats himself.
+    # Not for ever by turns: without news no session repeats itself.
     await living.poll()
     assert progress.log_end_offset == 2

@@ -323,7 +323,7 @@ async def test_records_that_the_leader_does_not_have_are_cut_and_replaced(
     append(leader, "topic", batch(10))
     followers.follow("topic", port=port_of(server))
     await level(leader, followers, "topic")
-    # The follower led epoch 1 and wrote; nobody had that when broker 1 was elected again.
+    # The follower led epoch 1 and wrote; no replica had that when broker 1 was elected again.
     followers.fetchers.unfollow(followers.partition("topic"))
     followers.become("topic", leader_epoch=1, leader=OTHER_BROKER_ID)
     followers.partition("topic").append(RecordBatches.read(batch(7, value=b"foreign")), 1)
@@ -380,7 +380,7 @@ async def test_a_follower_below_the_leaders_start_begins_anew_there(
     lead(leader, "topic", segment_bytes="1048576")
     for _ in range(3):
         append(leader, "topic", batch(5))
-    # Two records are there, from long ago.
+    # The log has two records, from long ago.
     followers.become("topic", leader_epoch=0, leader=OTHER_BROKER_ID)
     followers.partition("topic").append(RecordBatches.read(batch(2)), 1)
     theirs = leader.log("topic")

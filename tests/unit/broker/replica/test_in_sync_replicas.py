@@ -350,7 +350,7 @@ def test_who_has_not_fetched_for_long_does_not_join_by_itself() -> None:
 
 
 def test_whom_the_controller_took_out_has_to_say_where_it_is_now() -> None:
-    """Its log may have failed and begun anew: that it was level proves nothing any more."""
+    """Its log may have failed and begun again: that it was level proves nothing any more."""
     core = leader(isr=(1, 2))
     core.local_log_grew(5, 1)
     fetched(core, 2, 5)

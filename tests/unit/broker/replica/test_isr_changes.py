@@ -28,7 +28,7 @@ TOPIC_ID = uuid.UUID(int=7)
 
 
 class FakePartition:
-    """A led partition that remembers what it is told."""
+    """A led partition that remembers what it is given."""
 
     def __init__(self, index: int = 0, topic_id: uuid.UUID = TOPIC_ID) -> None:
         self.topic_id = topic_id

@@ -1,5 +1,5 @@
-"""A partition that leads: what followers' fetches do to it, what it tells the controller and the
-operators.
+"""A partition that leads: what followers' fetches do to it, what it reports to the controller and
+the operators.
 """
 
 from __future__ import annotations
@@ -403,7 +403,7 @@ async def test_a_follower_that_the_controller_took_out_is_asked_where_it_is(
     broker: DataPath, controller: Controller
 ) -> None:
     """A session says nothing of partitions in which nothing happens, and a log that failed may have
-    begun anew since.
+    begun again since.
     """
     broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
     follower = Follower(broker)

@@ -201,7 +201,7 @@ async def test_a_log_half_made_at_a_power_loss_needs_no_operator_when_its_direct
     named: str,
 ) -> None:
     """The replica is begun in another directory, and the power fails at any moment of that; then
-    the first directory is put back. The controller may have been told of the other, or not.
+    the first directory is put back. The controller may know of the other, or not.
     """
     machine = Machine()
     await machine.fill("/one")

@@ -149,7 +149,9 @@ async def test_a_replica_that_lies_elsewhere_than_the_metadata_says(broker: Data
 
 
 async def test_nothing_is_told_of_directories_that_are_not_registered(tmp_path: Path) -> None:
-    """The cluster's metadata.version is older than directories; told when it is not any more."""
+    """The cluster's metadata.version is older than directories; reported when it is not any
+    more.
+    """
     async with DataPath(tmp_path) as broker:
         create(broker, "t", UNASSIGNED_DIRECTORY)
         assert broker.log("t").log_end_offset == 0
@@ -335,7 +337,9 @@ async def test_damage_is_reported_again_when_the_metadata_has_earlier_damage(
 
 
 async def test_one_of_two_copies_is_not_chosen_here(broker: DataPath) -> None:
-    """The controller is told, so that others lead; which copy is right an operator has to say."""
+    """The controller gets a report, so that others lead; which copy is right an operator has to
+    say.
+    """
     create(broker, "t", directory_ids(broker)[0])
     broker.log_manager.found.twins.add(TopicPartition("t", 0))
     await break_log(broker, "t")
@@ -346,7 +350,7 @@ async def test_one_of_two_copies_is_not_chosen_here(broker: DataPath) -> None:
 
 
 async def test_a_failed_directory_is_no_damage(broker: DataPath) -> None:
-    """The heartbeat tells the controller of it; nothing is put aside on a disk that is gone."""
+    """The heartbeat reports it to the controller; nothing is put aside on a disk that is gone."""
     first, second = directory_ids(broker)
     create(broker, "t", second)
     create(broker, "u", first)

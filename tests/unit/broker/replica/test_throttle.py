@@ -1,4 +1,4 @@
-"""Replication quotas: what is throttled, how fast it may go, and that nobody starves."""
+"""Replication quotas: what is throttled, how fast it may go, and that no replica starves."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_any_long_span_stays_within_the_limit_and_one_burst(burst_bytes: int, se
 
 
 def test_nobody_starves() -> None:
-    """Each of many that wait gets its turn, in rounds; each waits as long as it is told to."""
+    """Each of many that wait gets its turn, in rounds; each waits as long as it is asked to."""
     seed = drawn_seed()
     dice = random.Random(seed)
     clock = ManualClock()

@@ -71,7 +71,7 @@ async def until_expelled(cluster: FakeCluster, consumer: Consumer, protocol: str
 
 
 class Listener(RebalanceListener):
-    """Notes what it hears; may wait, or raise, when told to revoke."""
+    """Notes what it hears; may wait, or raise, when asked to revoke."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, set[TopicPartition]]] = []
@@ -408,7 +408,7 @@ async def test_closing_ends_a_poll_that_waits_for_the_group():
 
 
 async def test_a_topic_that_is_made_after_the_first_assignment_is_assigned_soon():
-    """The leader assigned nothing, for it knew no such topic; it notices without being told."""
+    """The leader assigned nothing, for it knew no such topic; it notices by itself."""
     async with (
         cluster_of() as cluster,
         consumer_of(cluster, allow_auto_create_topics=False) as consumer,

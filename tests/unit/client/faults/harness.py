@@ -114,7 +114,7 @@ async def take(consumer: Any, count: int, what: str = "the consumer") -> list[An
 
 
 async def poll_until(consumers: Iterable[Any], condition: Any, what: str) -> list[Any]:
-    """Poll all of them until a condition holds; the records that came meanwhile."""
+    """Poll all of them until a condition holds; the records that came until then."""
     records: list[Any] = []
 
     async def poll() -> None:

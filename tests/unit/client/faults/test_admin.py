@@ -35,7 +35,7 @@ Call = Callable[[Admin], Awaitable[Any]]
 _TOPIC_RESOURCE = ConfigResource(ConfigResourceType.TOPIC, "t")
 
 FINAL = {(ApiKey.DESCRIBE_TOPIC_PARTITIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
-"""Retriable by its class, but what the caller asked about: told at once, as by Kafka's own."""
+"""Retriable by its class, but what the caller asked about: raised at once, as by Kafka's own."""
 
 COORDINATOR_CODES = (
     ErrorCode.NOT_COORDINATOR,

@@ -35,7 +35,7 @@ from tests.unit.client.faults.harness import (
 )
 
 NOT_PASSING_IN_FETCH = frozenset((ErrorCode.CORRUPT_MESSAGE,))
-"""What the broker found damaged stays so: the consumer tells."""
+"""What the broker found damaged stays so: the consumer raises it."""
 
 
 def _consumer(cluster: FakeCluster, **settings: Any) -> Consumer:
@@ -345,7 +345,7 @@ async def test_without_a_reset_a_topic_that_is_created_again_is_an_error(
 
 
 async def test_a_seek_that_knows_the_topic_reads_no_other_of_its_name():
-    """Somebody else has heard of the new topic first, and of the former one."""
+    """Another client has heard of the new topic first, and of the former one."""
     async with (
         FakeCluster(1, topics={"t": 1}) as cluster,
         _consumer(cluster, auto_offset_reset="none") as consumer,

@@ -231,7 +231,7 @@ async def test_coordinators_may_move_at_any_time(protocol: str):
 
 
 async def _commit(consumer: Consumer) -> list[Any]:
-    """Commit, through rebalances; the records that came meanwhile."""
+    """Commit, through rebalances; the records that came until then."""
     records: list[Any] = []
     while True:
         try:
@@ -299,7 +299,7 @@ async def test_a_member_that_the_group_lost_joins_again_and_says_so(protocol: st
 
 
 class _SlowListener(RebalanceListener):
-    """Is told of a revocation until the group has lost the member."""
+    """Hears of a revocation until the group has lost the member."""
 
     def __init__(self) -> None:
         self.is_told = asyncio.Event()

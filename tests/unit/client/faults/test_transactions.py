@@ -82,7 +82,7 @@ async def _run(producer: Producer, name: str, number: int) -> None:
 
 
 def _check(cluster: FakeCluster, names: list[str]) -> None:
-    """Each transaction is there, whole and once, and nothing is open."""
+    """Each transaction is stored, whole and once, and nothing is open."""
     committed = delivered(cluster, "t", committed_only=True)
     assert committed == [f"{name}-{index}".encode() for index in range(2) for name in names]
     assert cluster.groups.committed("g", "t") == len(names)

@@ -80,7 +80,7 @@ class Sender:
                 await self.step()
         except ClientClosed:
             self._account.count("ended by close")
-        except Exception as error:  # noqa: BLE001 - told at the end
+        except Exception as error:  # noqa: BLE001 - reported at the end
             self._account.wrong(f"sender {self._number}: {error!r}")
 
     async def step(self) -> None:

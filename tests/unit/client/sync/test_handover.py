@@ -24,7 +24,7 @@ SIZE_BYTES = RECORD_OVERHEAD_BYTES + VALUE_BYTES
 
 
 class FakeDelivery:
-    """Done when somebody says so."""
+    """Done when the test says so."""
 
     def __init__(self, number: int) -> None:
         self.number = number

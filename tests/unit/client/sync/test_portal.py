@@ -158,7 +158,7 @@ def test_a_result_that_comes_after_it_was_given_up_is_taken_back(loop: ThreadPor
 def test_an_interruption_while_the_last_errand_runs_ends_the_call(
     loop: ThreadPortal, callers: Callers
 ):
-    """The result is there already: the work ended while the thread was busy with the errand."""
+    """The result has come already: the work ended while the thread was busy with the errand."""
     errands: list[asyncio.Task[object]] = []
 
     async def work() -> str:

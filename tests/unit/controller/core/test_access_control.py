@@ -1,4 +1,6 @@
-"""Access control entries at the controller: created, deleted, refused, and told when committed."""
+"""Access control entries at the controller: created, deleted, refused, and answered when
+committed.
+"""
 
 from __future__ import annotations
 

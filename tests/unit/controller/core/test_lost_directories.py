@@ -105,7 +105,7 @@ def test_a_directory_taken_out_ends_the_eligibility_of_its_replicas() -> None:
 
 
 def test_a_start_without_a_registered_directory_is_not_clean() -> None:
-    """A replica whose directory the controller was never told may have been in that one."""
+    """A replica whose directory was never reported to the controller may have been in that one."""
     driver = cluster([1, 2], min_insync_replicas="2", directory=UNASSIGNED_DIRECTORY)
     restart(driver, SECOND)
     assert driver.partition().elr == ()

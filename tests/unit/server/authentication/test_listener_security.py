@@ -306,7 +306,7 @@ def test_what_a_failed_handshake_means(reason: str | None, words: str) -> None:
 
 
 class Ended:
-    """What a group of connections is told of handshakes."""
+    """What a group of connections hears of handshakes."""
 
     limits = ServerLimits(tls_handshake_ms=1_234.0)
 

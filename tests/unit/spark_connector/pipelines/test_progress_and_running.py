@@ -75,7 +75,7 @@ def test_on_a_terminal_there_is_a_table_with_the_sum():
 
 
 class FakeQuery:
-    """What a streaming query tells."""
+    """What a streaming query reports."""
 
     def __init__(self) -> None:
         self.recentProgress: list[dict[str, Any]] = []

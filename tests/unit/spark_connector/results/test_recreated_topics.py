@@ -31,7 +31,7 @@ class Store(Protocol):
         """One batch: how many rows were new."""
 
     def written(self) -> list[str]:
-        """The rows that are there, in order."""
+        """The rows that are stored, in order."""
 
     def put_former(self, topic: str, partition: int, next_offset: int) -> None:
         """A position as a release before topic ids has written it."""
@@ -272,7 +272,7 @@ def test_rows_without_ids_are_of_the_topic_heard_of_last(store: Store):
 
 
 def test_whatever_happens_every_row_is_there_once(store: Store):
-    """Topics are created again, batches come again, checkpoints are taken back and cut anew."""
+    """Topics are created again, batches come again, checkpoints are taken back and cut again."""
     seed = drawn_seed()
     dice = random.Random(seed)
     partition_count = 2

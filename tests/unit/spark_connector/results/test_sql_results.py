@@ -151,7 +151,7 @@ def test_a_store_that_has_lost_everything_is_refused(store: SqlResults):
     store.write_batch(iter(rows(0, 3)), COLUMNS, 0, "another query")
     with pytest.raises(ResultsBehind, match="has none of this query"):
         store.write_batch(iter(rows(6, 9)), COLUMNS, 7, QUERY)
-    assert store.write_batch(iter(rows(6, 9)), COLUMNS, 7, None) == 3  # nobody can tell
+    assert store.write_batch(iter(rows(6, 9)), COLUMNS, 7, None) == 3  # unknown
 
 
 @pytest.mark.promise("sql-by-batch")

@@ -13,7 +13,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class FakeConsumer:
-    """Knows what it was told, and when it was closed."""
+    """Knows what it was given, and when it was closed."""
 
     def __init__(self, settings):
         self.settings = dict(settings)

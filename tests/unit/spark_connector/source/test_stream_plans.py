@@ -32,7 +32,7 @@ def offsets_in(value):
 
 
 class Clock:
-    """Time that passes when somebody sleeps."""
+    """Time that passes when a caller sleeps."""
 
     def __init__(self):
         self.now_ms = 0.0
@@ -273,7 +273,7 @@ def test_each_partition_of_a_topic_that_was_created_again_is_told_once(caplog):
     1. a batch reads t-0 up to 15 and t-2 up to 6; its driver dies
     2. the topic is created again, with two partitions
     3. another driver runs the batch: t-0 is lost from 10 on, t-2 from 5 on; t-1 was not to be read
-    4. the next batch is planned: t-1 is lost from 7 on; t-0 and t-2 are told already
+    4. the next batch is planned: t-1 is lost from 7 on; t-0 and t-2 are reported already
     """
     source = ScriptedSource(t=[Log(0, 10), Log(0, 7), Log(0, 5)])
     query = Query(source, startingOffsets="earliest")
@@ -321,7 +321,7 @@ def test_a_topic_that_was_created_again_where_nobody_says_where_a_batch_begins(c
 
 
 def test_a_broker_that_lags_does_not_make_a_loss():
-    """It tells the former id, which this query has never seen, for a moment."""
+    """It reports the former id, which this query has never seen, for a moment."""
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, startingOffsets="earliest", fetchOffset__retryIntervalMs="100")
     query.run()

@@ -5,7 +5,7 @@
     member.join(); groups.advance(3000)
     member.sync({member.member_id: b"all"})
 
-Each request returns a `Caller`, whose `answer` is there when the coordinator has answered.
+Each request returns a `Caller`, whose `answer` is set when the coordinator has answered.
 """
 
 from __future__ import annotations

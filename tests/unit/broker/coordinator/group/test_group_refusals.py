@@ -1,6 +1,6 @@
 """Requests of groups that are refused: wrong broker, no permission, and input that makes no sense.
 
-Kafka's error code for each, told by a broker, and no other client is disturbed.
+Kafka's error code for each, recorded from a broker, and no other client is disturbed.
 """
 
 from __future__ import annotations

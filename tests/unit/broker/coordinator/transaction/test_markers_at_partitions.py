@@ -180,7 +180,7 @@ async def test_with_an_epoch_for_each_transaction_a_late_marker_ends_nothing(
 
 
 async def test_without_it_a_late_marker_ends_the_next_transaction(path: DataPath) -> None:
-    """What transaction version 2 is for: nothing here tells the two apart."""
+    """What transaction version 2 is for: nothing here distinguishes the two."""
     begin(path)
     assert end(path) is ErrorCode.NONE
     begin(path, sequence=1)

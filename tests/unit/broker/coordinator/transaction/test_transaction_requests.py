@@ -141,7 +141,7 @@ def to_add(
 
 
 async def serve(path: DataPath, *, with_groups: bool = True) -> None:
-    """The coordinators' topics are there and loaded."""
+    """The coordinators' topics exist and are loaded."""
     path.replay(FeatureLevelRecord(name=TRANSACTION_VERSION, feature_level=2))
     create_internal_topic(path, TRANSACTION_STATE)
     if with_groups:

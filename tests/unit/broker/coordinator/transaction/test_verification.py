@@ -1,4 +1,4 @@
-"""Questions to coordinators on other brokers: batched, one request at a time, told in order."""
+"""Questions to coordinators on other brokers: batched, one request at a time, answered in order."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def coordinator(broker: DataPath) -> ScriptedCoordinator:
 
 
 class Asker:
-    """Asks, and remembers what it was told, in order."""
+    """Asks, and remembers the answers, in order."""
 
     def __init__(self, broker: DataPath) -> None:
         self.verifier = broker.services.coordinators.verifier
