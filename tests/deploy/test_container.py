@@ -105,7 +105,7 @@ def test_extras_exist():
 
 
 @pytest.mark.parametrize("stage", ["node", "spark"])
-def test_nobody_is_root_and_data_are_on_volumes(stage: str):
+def test_no_process_is_root_and_data_are_on_volumes(stage: str):
     assert of(stage, "USER")[-1] == f"{USER_ID}:{USER_ID}"
     [volume] = of(stage, "VOLUME")
     made = [text for text in of(stage, "RUN") if f"--owner={USER_ID}" in text]

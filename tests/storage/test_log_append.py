@@ -472,7 +472,7 @@ def test_config_from_topic_keys() -> None:
 
 
 @pytest.mark.parametrize("path_part", [".log", ".index", ".timeindex"])
-def test_running_out_of_descriptors_is_told_and_passes(path_part: str) -> None:
+def test_running_out_of_descriptors_is_reported_and_passes(path_part: str) -> None:
     filesystem = SimulatedFilesystem()
     bench = LogBench(filesystem)
     log = bench.open()

@@ -272,7 +272,7 @@ def test_aborted_transactions_are_in_the_order_in_which_they_began(
     ]
 
 
-def test_a_reader_in_the_middle_is_told_of_what_began_before() -> None:
+def test_a_reader_in_the_middle_gets_the_aborted_transactions_that_began_before() -> None:
     log = LogBench().open()
     interleaved(log)
     log.update_high_watermark(log.log_end_offset)

@@ -237,7 +237,7 @@ OWN_WORDS = re.compile(r"\[?type\(\w+\)\.__name__\]?")
 LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 
 
-def test_faults_of_the_network_are_never_told_without_words():
+def test_faults_of_the_network_are_never_logged_without_words():
     """`words_of` says what kind an exception is that has no text."""
     wordless = []
     for path in python_files("moldau"):

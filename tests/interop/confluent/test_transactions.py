@@ -196,7 +196,7 @@ def test_consume_transform_produce(trio: str, trio_topics: TopicMaker, protocol:
         ] * PARTITIONS
 
 
-def test_offsets_of_somebody_who_left_the_group_are_refused(
+def test_offsets_of_a_member_that_left_the_group_are_refused(
     trio: str, trio_topics: TopicMaker
 ) -> None:
     """KIP-447: the group's generation fences, whatever the transactional id."""

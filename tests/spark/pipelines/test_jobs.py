@@ -141,7 +141,7 @@ trigger: available-now
     }
 
 
-def test_malformed_json_fails_the_pipeline_unless_it_is_told_otherwise(
+def test_malformed_json_fails_the_pipeline_unless_configured_otherwise(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ):
     server, topic, out = cluster.bootstrap_server, make_topic(admin), make_topic(admin)

@@ -102,7 +102,7 @@ def by_key(
 
 @SEVERAL_BATCHES
 @pytest.mark.promise("stream-batch-again", "sink-order", "pipeline-order", "pipeline-once")
-def test_killed_jobs_go_on_and_every_record_is_there_once_in_its_order(
+def test_killed_jobs_go_on_and_every_record_is_written_once_in_its_order(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ):
     server, topic = cluster.bootstrap_server, make_topic(admin, partitions=4)

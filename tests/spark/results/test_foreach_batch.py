@@ -349,7 +349,7 @@ def test_offsets_after_the_results_are_at_least_once(
     assert len(written) == COUNT + PER_BATCH
 
 
-def test_unique_rows_counts_what_was_there_in_every_database(database: str):
+def test_unique_rows_counts_rows_that_existed_in_every_database(database: str):
     columns = ("topic", "partition", "offset", "delay")
     rows = [dict(zip(columns, ("t", 0, offset, offset), strict=True)) for offset in range(1_500)]
     unique = UniqueRows(database, "each_once")

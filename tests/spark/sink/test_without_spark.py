@@ -184,7 +184,7 @@ def test_a_slot_that_was_used_after_the_decision(
 
 
 @pytest.mark.promise("refusal-rows-unseen")
-def test_rows_that_were_deleted_before_anybody_looked(
+def test_rows_that_were_deleted_before_the_sink_looked_stop_it(
     cluster: Cluster, topic: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether they were committed cannot be known any more: the sink stops, and stays stopped."""
@@ -601,7 +601,7 @@ def test_a_ledgers_write_that_another_driver_has_ended(
 
 
 @pytest.mark.promise("refusal-ledger")
-def test_a_ledger_that_was_made_anew(cluster: Cluster, topic: str, admin: Admin) -> None:
+def test_a_ledger_that_was_deleted_and_created_again_is_refused(cluster: Cluster, topic: str, admin: Admin) -> None:
     ledger = f"ledger-{uuid.uuid4().hex[:8]}"
     sink = Sink(cluster, topic, ledgerTopic=ledger)
     planned = sink.plan()

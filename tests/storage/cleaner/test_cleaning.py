@@ -163,7 +163,7 @@ async def _stamp(bench: CleanerBench, key: bytes, among: list[int] | None = None
     return stamp
 
 
-async def test_tombstones_go_in_time_when_nobody_writes() -> None:
+async def test_tombstones_go_in_time_without_new_records() -> None:
     bench = await CleanerBench().start()
     bench.append(("gone", "v"), ("kept", "v"))
     bench.append(("gone", None))

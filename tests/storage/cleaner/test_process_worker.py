@@ -145,7 +145,7 @@ async def test_a_child_does_what_this_process_would(
     assert isinstance((await events_of(await worker.start(job_for(logs[1]))))[-1], CleaningDone)
 
 
-async def test_a_log_that_cannot_be_cleaned_is_told_of(
+async def test_a_log_that_cannot_be_cleaned_is_reported(
     worker: ProcessWorker, make_log: MakeLog
 ) -> None:
     log = make_log("damaged")

@@ -324,7 +324,7 @@ def _starts_and_catches_up(cluster: Cluster, directory: Path) -> None:
         "nothing",
     ],
 )
-def test_what_a_crash_leaves_or_nobody_needs_is_no_damage(
+def test_what_a_crash_leaves_or_the_log_does_not_need_is_no_damage(
     cluster: Cluster, copy: Path, change: Change
 ):
     change(copy / METADATA)
@@ -391,7 +391,7 @@ def test_a_second_broker_with_the_same_id(cluster: Cluster, tmp_path: Path):
     ("servers", "said"),
     [("127.0.0.1:1", "Connect call failed"), ("no.such.host.invalid:9", "no.such.host.invalid:9:")],
 )
-def test_nobody_at_the_bootstrap_address(cluster: Cluster, tmp_path: Path, servers: str, said: str):
+def test_a_node_without_a_controller_at_the_bootstrap_address_ends_with_one_line(cluster: Cluster, tmp_path: Path, servers: str, said: str):
     config = stranger(cluster, tmp_path, 8, "broker", cluster_id(cluster))
     override = f"controller.quorum.bootstrap.servers={servers}"
     ended = run_node(config, "--override", override, format_if_needed=False)

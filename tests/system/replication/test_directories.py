@@ -48,7 +48,7 @@ def garble(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_a_damaged_follower_is_replicated_anew(trio: Trio) -> None:
+def test_a_damaged_follower_is_replicated_from_its_leader_again(trio: Trio) -> None:
     topic = fresh(trio)
     writer = fill(trio, topic)
     # An orderly stop, so that all of it lies below the recovery point, then an unclean start.

@@ -201,7 +201,7 @@ def test_a_controlled_shutdown_costs_producers_nothing(trio: Trio, topic: str) -
     trio.wait_equal(topic)
 
 
-def test_where_a_log_ends_is_told_while_a_transaction_is_open(trio: Trio, topic: str) -> None:
+def test_the_end_of_a_log_is_listed_while_a_transaction_is_open(trio: Trio, topic: str) -> None:
     """A new leader knows the last stable offset once it knows what is committed, however long the
     transaction goes on."""
     producer = Producer(

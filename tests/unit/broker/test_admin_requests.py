@@ -110,7 +110,7 @@ def administered(broker: DataPath, tmp_path: Path) -> DataPath:
     return broker
 
 
-async def test_metadata_without_a_controller_tells_what_there_is(administered: DataPath) -> None:
+async def test_metadata_without_a_controller_shows_what_there_is(administered: DataPath) -> None:
     """A missing topic cannot be created now; that is no reason to end the connection."""
     administered.create_topic("known")
     topics = [MetadataRequestTopic(name=name) for name in ("known", "missing")]
@@ -203,7 +203,7 @@ async def test_a_topic_that_may_not_be_described_is_refused_by_its_id(
     ]
 
 
-async def test_a_missing_topic_tells_what_may_be_done_with_it(administered: DataPath) -> None:
+async def test_a_missing_topic_has_its_authorized_operations(administered: DataPath) -> None:
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name="missing")],
         allow_auto_topic_creation=False,

@@ -300,7 +300,7 @@ async def test_a_fetch_of_many_partitions_lets_others_have_their_turn(
 
 
 @pytest.mark.parametrize("turn_count", range(1, 10))
-async def test_what_changes_while_a_fetch_is_answered_is_told_with_the_next(
+async def test_what_changes_while_a_fetch_is_answered_comes_with_the_next(
     free: DataPath, small_steps: None, turn_count: int
 ) -> None:
     free.create_topic("t", 3)

@@ -53,7 +53,7 @@ def test_check_shows_what_a_file_means(file: Path):
 
 
 @pytest.mark.parametrize("command", ["check", "run"])
-def test_a_wrong_file_is_told_line_by_line_with_status_2(command: str, file: Path):
+def test_a_wrong_file_is_reported_line_by_line_with_status_2(command: str, file: Path):
     file.write_text(FILE.replace("mirror", "miror").replace("checkpoint: state\n", ""))
     status, out, err = moldau(command, str(file))
     assert (status, out) == (2, "")

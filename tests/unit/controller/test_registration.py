@@ -166,7 +166,7 @@ def test_the_leaders_address_is_that_of_the_first_listener_it_has() -> None:
     assert leader_address(Leadership(-1, 1), ["NEW"]) is None
 
 
-async def test_a_registration_that_raises_is_told_and_tried_again(
+async def test_a_registration_that_raises_is_reported_and_tried_again(
     bench: ControllerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restarts, "FIRST_PAUSE_MS", 1)

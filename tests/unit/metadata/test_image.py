@@ -119,7 +119,7 @@ def test_deleting_a_topic_takes_its_configuration_along() -> None:
     assert image == MetadataImage.EMPTY
 
 
-def test_a_topic_made_anew_under_its_old_name_in_one_delta() -> None:
+def test_a_topic_deleted_and_created_in_one_delta_has_its_new_id() -> None:
     image = replay(MetadataImage.EMPTY, topic_records())
     delta = MetadataDelta(image)
     for record in [RemoveTopicRecord(topic_id=TOPIC), *topic_records(OTHER, "t", 1)]:

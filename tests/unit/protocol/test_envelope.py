@@ -113,7 +113,7 @@ def test_round_trip_in_every_version(api_key: ApiKey, host: str, told: str) -> N
         )
 
 
-def test_an_address_that_is_none_is_told_as_nobodys() -> None:
+def test_an_invalid_client_address_becomes_an_unknown_one() -> None:
     envelope = encode_envelope(
         request_class(ApiKey.UNREGISTER_BROKER)(),
         api_version=0,

@@ -690,7 +690,7 @@ async def test_the_refusal_comes_after_a_pause_and_reads_nothing_more(harness: H
     assert await client.at_eof()
 
 
-async def test_a_raw_token_is_refused_after_the_pause_and_told_of(
+async def test_a_raw_token_is_refused_after_the_pause_and_reported(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()

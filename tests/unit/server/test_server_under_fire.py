@@ -215,7 +215,7 @@ async def test_every_request_is_answered_in_order(
     assert len(server.connections) == PEER_COUNT
 
 
-async def test_peers_that_vanish_leave_nothing_and_hold_nobody_up(
+async def test_peers_that_vanish_leave_nothing_and_do_not_delay_others(
     harness: Harness,
     filesystem: OsFilesystem,
     segment: File,

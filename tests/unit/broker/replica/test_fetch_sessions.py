@@ -428,7 +428,7 @@ async def test_an_evicted_session_answers_its_waiting_fetch(broker: DataPath) ->
 
 
 @pytest.mark.parametrize("round_number", range(6))
-async def test_a_session_tells_all_that_full_fetches_would(
+async def test_a_session_answers_all_that_full_fetches_would(
     broker: DataPath, round_number: int
 ) -> None:
     """Whatever happens, the client's picture after an incremental fetch is the whole truth."""

@@ -253,7 +253,7 @@ async def test_a_leader_that_is_down_is_tried_again_after_the_back_off(
         await level(leader, followers, "topic")
 
 
-async def test_a_session_that_the_leader_lost_is_founded_anew_at_once(
+async def test_a_session_that_the_leader_lost_is_founded_again_at_once(
     leader: DataPath, server: Server, followers: Followers
 ) -> None:
     lead(leader, "topic")
@@ -374,7 +374,7 @@ async def test_an_epoch_that_was_led_without_records_is_no_obstacle(
     await level(leader, followers, "topic")
 
 
-async def test_a_follower_below_the_leaders_start_begins_anew_there(
+async def test_a_follower_below_the_leaders_start_begins_again_there(
     leader: DataPath, server: Server, followers: Followers
 ) -> None:
     lead(leader, "topic", segment_bytes="1048576")

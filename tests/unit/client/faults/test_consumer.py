@@ -160,7 +160,7 @@ async def test_a_broker_may_stop_and_come_back():
         assert await _take_next(cluster, consumer, b"back") is None
 
 
-async def test_a_session_that_the_broker_forgot_is_opened_anew():
+async def test_a_session_that_the_broker_forgot_is_opened_again():
     async with FakeCluster(1, topics={"t": 2}) as cluster, _consumer(cluster) as consumer:
         consumer.assign([partition(0), partition(1)])
         assert await _take_next(cluster, consumer, b"a") is None
@@ -259,7 +259,7 @@ async def _overcome(consumer: Consumer) -> Any:
             continue
 
 
-async def test_a_damaged_batch_is_told_with_its_place_and_can_be_skipped():
+async def test_a_damaged_batch_is_raised_with_its_place_and_can_be_skipped():
     async with FakeCluster(1, topics={"t": 1}) as cluster, _consumer(cluster) as consumer:
         consumer.assign([partition(0)])
         cluster.fill("t", [b"a"])

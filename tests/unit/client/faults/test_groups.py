@@ -244,7 +244,7 @@ async def _commit(consumer: Consumer) -> list[Any]:
 
 @PROTOCOLS
 @pytest.mark.parametrize("action", [CutRequest(20), CutResponse(0), CutResponse(9)])
-async def test_lost_connections_are_made_anew(protocol: str, action: Any):
+async def test_lost_connections_are_opened_again(protocol: str, action: Any):
     beat = {
         "classic": ApiKey.HEARTBEAT,
         "consumer": ApiKey.CONSUMER_GROUP_HEARTBEAT,
@@ -312,7 +312,7 @@ class _SlowListener(RebalanceListener):
 
 @PROTOCOLS
 @pytest.mark.timeout(60)
-async def test_a_member_that_is_lost_while_its_listener_is_told_joins_again(protocol: str):
+async def test_a_member_that_is_lost_while_its_listener_runs_joins_again(protocol: str):
     listener = _SlowListener()
     async with _cluster(partition_count=2) as cluster, _consumer(cluster, protocol) as first:
         first.subscribe(["t"], listener=listener)
@@ -342,7 +342,7 @@ async def test_a_member_that_is_lost_while_its_listener_is_told_joins_again(prot
             assert first.assignment().isdisjoint(second.assignment())
 
 
-async def test_a_static_member_whose_id_is_taken_is_told():
+async def test_a_static_member_whose_id_is_taken_gets_an_error():
     async with _cluster() as cluster:
         first = _consumer(cluster, "classic", group_instance_id="i")
         second = _consumer(cluster, "classic", group_instance_id="i")
@@ -359,7 +359,7 @@ async def _poll_for_ever(consumer: Consumer) -> None:
 
 
 @PROTOCOLS
-async def test_who_may_not_join_is_told(protocol: str):
+async def test_a_user_that_may_not_join_gets_an_error(protocol: str):
     api_key = {
         "classic": ApiKey.JOIN_GROUP,
         "consumer": ApiKey.CONSUMER_GROUP_HEARTBEAT,

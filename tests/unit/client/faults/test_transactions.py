@@ -245,7 +245,7 @@ async def _finish(producer: Producer) -> None:
 
 
 @VERSIONS
-async def test_a_transaction_that_ran_out_of_time_is_told_and_nothing_of_it_stays(version: int):
+async def test_a_transaction_that_ran_out_of_time_raises_and_nothing_of_it_stays(version: int):
     async with _cluster(version) as cluster:
         async with _producer(cluster) as producer:
             await ends(_run(producer, "before", 1), "before")

@@ -45,7 +45,7 @@ def _interrupt_main_thread() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_work_runs_in_one_other_thread_for_everybody(loop: ThreadPortal):
+def test_work_runs_in_one_other_thread_for_all_callers(loop: ThreadPortal):
     def ask() -> None:
         idents.append(loop.call(_thread_of_work))
 

@@ -252,7 +252,7 @@ def test_zombie_resumed_at_every_step_of_its_successor() -> None:
 
 
 @pytest.mark.promise("sink-late-task")
-def test_a_zombies_prepared_transaction_holds_back_nobody() -> None:
+def test_a_zombies_prepared_transaction_holds_back_no_reader() -> None:
     """It has no time limit, and after the last batch of a run no driver looks for it."""
     too_late = 0
     for paused_at in range(1, step_count()):
@@ -464,7 +464,7 @@ def test_ledger_write_of_unknown_outcome_at_every_step() -> None:
 
 
 @pytest.mark.promise("refusal-rows-unseen")
-def test_rows_that_nobody_can_see_stop_the_sink() -> None:
+def test_rows_that_no_reader_can_see_stop_the_sink() -> None:
     kinds = set()
     for at in range(step_count()):
         cluster, query = SimulatedCluster(), Query("a")

@@ -161,7 +161,7 @@ def test_a_replay_that_an_earlier_release_has_begun_keeps_its_names(tmp_path: Pa
     assert plan.chunk_name("back", 3) == "replay-ba337c762db89ca1-3"
 
 
-def test_a_broken_file_is_told_by_its_name(tmp_path: Path):
+def test_a_broken_file_is_reported_by_its_name(tmp_path: Path):
     mine = book(tmp_path)
     mine.keep_done_count(1)
     for broken in ("{", "[]", "{}", '{"chunks": null}'):

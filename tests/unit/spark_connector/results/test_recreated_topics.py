@@ -136,7 +136,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.promise("created-again-ids")
-def test_rows_that_say_their_topic_begin_anew_in_one_that_was_created_again(
+def test_rows_that_say_their_topic_begin_again_in_one_that_was_created_again(
     store: Store, caplog: pytest.LogCaptureFixture
 ):
     assert store.write(rows(0, 5, FORMER), 0) == 5
@@ -271,7 +271,7 @@ def test_rows_without_ids_are_of_the_topic_heard_of_last(store: Store):
         store.write(rows(3, 6), 3)
 
 
-def test_whatever_happens_every_row_is_there_once(store: Store):
+def test_whatever_happens_every_row_is_stored_once(store: Store):
     """Topics are created again, batches come again, checkpoints are taken back and cut again."""
     seed = drawn_seed()
     dice = random.Random(seed)

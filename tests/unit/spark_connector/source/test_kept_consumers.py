@@ -104,7 +104,7 @@ def test_rows_that_are_not_wanted_any_more_are_no_error(consumers, made):
 
 
 @pytest.mark.promise("stream-connections")
-def test_what_nobody_uses_is_closed():
+def test_an_unused_consumer_is_closed():
     made = []
 
     def connect(settings):

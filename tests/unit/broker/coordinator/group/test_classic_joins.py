@@ -154,7 +154,7 @@ def test_a_join_that_could_not_be_written_is_owed_no_sync() -> None:
     assert member.member_id in groups.consumer_group().members
 
 
-def test_refused_classic_members_are_told_no_id() -> None:
+def test_refused_classic_members_get_no_id() -> None:
     groups = shard()
     groups.consumer("team", ["events"]).join()
     stranger = groups.member(protocols={"range": subscription({}, "events")}, protocol_type="other")

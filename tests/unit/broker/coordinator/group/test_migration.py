@@ -538,7 +538,7 @@ def test_a_classic_member_that_waits_for_its_answer_is_not_silent() -> None:
     assert member.member_id not in groups.consumer_group().members
 
 
-def test_a_classic_member_told_to_join_by_a_refused_write_has_its_time() -> None:
+def test_a_classic_member_asked_to_join_by_a_refused_write_has_its_rebalance_timeout() -> None:
     groups = shard()
     new = groups.consumer("team", ["events"])
     new.join()

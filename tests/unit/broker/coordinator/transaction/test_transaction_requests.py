@@ -299,7 +299,7 @@ async def test_illegal_transitions(broker: Broker, version: int) -> None:
     assert aborted.error_code == invalid
 
 
-async def test_a_producer_id_of_somebody_else(broker: Broker) -> None:
+async def test_a_producer_id_of_another_producer_is_refused(broker: Broker) -> None:
     producer_id = (await broker.init()).producer_id
     mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert (await broker.end(producer_id + 1, 0)).error_code == mapping
