@@ -184,7 +184,7 @@ def _fill(node: BrokerNode, _wire: Wire, topic: str, effort: Effort, size: int) 
         topic,
         order.record_count,
         size,
-        # Some readers take whole polls: more than they need is there.
+        # Some readers take whole polls: more than they need has come.
         order.warm_up_count + order.record_count // 10,
     )
     run_load(fill)

@@ -1,4 +1,4 @@
-"""What an ill-behaved client costs its neighbours: the latency of another client meanwhile.
+"""What an ill-behaved client costs its neighbours: the latency of another client at that time.
 
 One node, one producer with acks=all that sends a batch of 1 KB every 3 ms, alone and beside a
 client, in a process of its own, that does one of these twenty times a second: joins groups with

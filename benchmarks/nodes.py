@@ -78,7 +78,7 @@ def warm_page_cache(directory: Path, size_bytes: int) -> None:
     """Write and delete a file, so that the next one goes into memory that was just in use.
 
     On a virtual machine the first write into long-free memory costs ten times as much as a later
-    one, and would hit whoever comes first.
+    one, and would hit the node that comes first.
     """
     piece = memoryview(bytes(PIECE_BYTES))
     path = directory / "scratch"
@@ -293,7 +293,7 @@ class KafkaNode(BrokerNode):
 
 
 def kafka_jars() -> Path | None:
-    """Where Apache Kafka's jars are, or None: `make setup` fetches them when Maven is there."""
+    """Where Apache Kafka's jars are, or None: `make setup` fetches them when Maven is installed."""
     places = [ROOT / ".cache" / f"kafka-{KAFKA_VERSION}"]
     given = os.environ.get("MOLDAU_KAFKA_JARS")
     if given:

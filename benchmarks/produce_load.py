@@ -52,7 +52,7 @@ class Contest:
 
 @contextlib.contextmanager
 def brokers(effort: Effort) -> Iterator[tuple[BrokerNode, BrokerNode | None]]:
-    """A node of ours, and Kafka's when it is there, both running throughout."""
+    """A node of ours, and Kafka's when it is installed, both running throughout."""
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(temporary_directory())
         (directory / "moldau").mkdir()

@@ -251,7 +251,7 @@ def create_topic_request(
     replication_factor: int = 1,
     replicas: Sequence[int] = (),
 ) -> CreateTopicsRequest:
-    """One topic, with one replica of each partition unless told otherwise."""
+    """One topic, with one replica of each partition by default."""
     return CreateTopicsRequest(
         topics=[
             CreatableTopic(

@@ -45,7 +45,7 @@ class Feed:
         self._thread.start()
 
     def allow(self, share: float) -> None:
-        """Go on to this share of the input and no further: somebody wants to see the rest sent."""
+        """Go on to this share of the input and no further: the stage wants to see the rest sent."""
         with self._gate:
             self._allowed_count = math.ceil(share * len(self._transactions))
             self._gate.notify()

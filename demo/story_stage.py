@@ -34,7 +34,7 @@ SILENCE_S: Final = 5.0
 
 
 class Batch(NamedTuple):
-    """One batch that the driver has told of: when (monotonic), whose, and how many rows."""
+    """One batch that the driver has reported: when (monotonic), whose, and how many rows."""
 
     begun: float
     done: float

@@ -59,7 +59,7 @@ def run(
         bool,
         typer.Option(
             "--available-now",
-            help="Read only the records that are there now, whatever the file says.",
+            help="Read only the records that exist now, whatever the file says.",
         ),
     ] = False,
     as_json: Annotated[

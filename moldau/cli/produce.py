@@ -98,7 +98,7 @@ Partition = Annotated[
     int | None, typer.Option(min=0, help="Write to this partition, whatever the input says.")
 ]
 IgnorePartition = Annotated[
-    bool, typer.Option("--ignore-partition", help="Json: choose the partitions anew.")
+    bool, typer.Option("--ignore-partition", help="Json: choose the partitions again.")
 ]
 SkipLines = Annotated[
     int, typer.Option(min=0, help="Begin behind so many lines (raw: files) of the whole input.")

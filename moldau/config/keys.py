@@ -646,7 +646,7 @@ _METRICS = (
         "session."),
     ConfigKey("moldau.group.coordinator.max.bytes", LONG, 1_073_741_824, within(1), LOW, STATIC,
         "Our own: how much memory groups and their offsets take at one broker, estimated. A "
-        "principal has no more than is left for others; what is there is never taken away."),
+        "principal has no more than is left for others; what is stored is never taken away."),
     ConfigKey("moldau.health.socket", STRING, "", None, LOW, STATIC,
         "Our own: the path of a Unix domain socket that `moldau server health` asks whether the "
         "node's event loops run, without the network; empty switches it off."),
@@ -701,7 +701,7 @@ _METRICS = (
         "in a log directory."),
     ConfigKey("moldau.transaction.coordinator.max.bytes", LONG, 536_870_912, within(1), LOW, STATIC,
         "Our own: how much memory transactional ids take at one broker, estimated. A principal "
-        "has no more than is left for others; what is there is never taken away."),
+        "has no more than is left for others; what is stored is never taken away."),
     ConfigKey("quota.window.num", INT, 11, within(1), LOW, STATIC,
         "Samples kept for client quotas."),
     ConfigKey("quota.window.size.seconds", INT, 1, within(1), LOW, STATIC,

@@ -68,7 +68,7 @@ def test_every_node_has_a_configuration_without_a_complaint(services: dict[str, 
     assert config.metadata_log_directory.startswith(volume.partition(":")[2] + "/")
 
 
-#: What brokers are told, and controllers decide for topics that do not say it themselves.
+#: Set on the brokers, and decided by controllers for topics that do not say it themselves.
 DECIDED_BY_CONTROLLERS = ("default.replication.factor", "min.insync.replicas", "num.partitions")
 
 

@@ -40,7 +40,7 @@ IDENTITY: Final = (
     "user",
     "mechanism",
 )
-"""Fields by which elements of an array are told apart; what has none of them is known by its
+"""Fields that distinguish the elements of an array; what has none of them is known by its
 place.
 """
 

@@ -433,7 +433,7 @@ HERE = Path(__file__).parent
 
 @f.udf(returnType=BinaryType())
 def held(value):
-    # In the second batch: until somebody says so.
+    # In the second batch: until the test says so.
     deadline = time.monotonic() + 60
     while value == b"030" and not (HERE / "go").exists() and time.monotonic() < deadline:
         (HERE / "at-work").touch()

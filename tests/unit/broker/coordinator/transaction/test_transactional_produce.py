@@ -1,5 +1,5 @@
-"""Produce within transactions: who is asked before a batch begins one, and what each version is
-told (KIP-98, KIP-890).
+"""Produce within transactions: who is asked before a batch begins one, and the answer in each
+version (KIP-98, KIP-890).
 """
 
 from __future__ import annotations
