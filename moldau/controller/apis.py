@@ -107,8 +107,8 @@ class ControllerApis:
         self._mutations = mutations
         self._changes = changes
         self._in_order: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By client: held from its request until the decision is asked for, so that none overtakes
-        another of the client whose resources are being looked at.
+        """A lock for each client, held from its request until the decision is asked for, so that
+        none overtakes another of the client whose resources are being looked at.
         """
 
     def routes(self) -> dict[int, Route]:

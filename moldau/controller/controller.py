@@ -138,7 +138,7 @@ class SnapshotPolicy:
         self._not_before_ms = self._last_ms + RETRY_AFTER_MS
 
     def next_check_ms(self, now_ms: float) -> float | None:
-        """In how many milliseconds to look again because of time."""
+        """How many milliseconds from now to look again because of time."""
         if not self._interval_ms:
             return None
         return max(self._last_ms + self._interval_ms - now_ms, 1_000.0)

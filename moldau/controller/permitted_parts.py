@@ -39,7 +39,7 @@ NAMED_TWICE: Final = "named twice in one request"
 Merge = Callable[[Any], Steps[Message]]
 Filtered = Steps[tuple[AnyRequest | None, Merge]]
 Filter = Callable[[Any, Sender, MetadataImage], Filtered]
-"""Of a request that names resources, the one that the sender may ask for (None when nothing is
+"""Makes of a request that names resources the one that the sender may ask for (None when nothing is
 left), and a function that makes the whole response out of the controller's, or of None. Both work
 in steps, since a request may name much.
 """

@@ -27,7 +27,7 @@ class CommittedBatch:
 
     @property
     def provenance(self) -> Provenance:
-        """Of the image with this batch."""
+        """The provenance of the image with this batch."""
         return Provenance(self.last_offset, self.leader_epoch, self.append_timestamp_ms)
 
 

@@ -75,9 +75,9 @@ logger = logging.getLogger(__name__)
 SERVER_CLOSE_MS: Final = 2_000
 
 CONFIRMED_SHARE: Final = 2 / 3
-"""Of `broker.session.timeout.ms`: for so long after a heartbeat that was answered well, no other
-broker leads in this one's place. Not all of it: the answer may be that of a controller which is
-being replaced.
+"""The share of `broker.session.timeout.ms`: for so long after a heartbeat that was answered well,
+no other broker leads in this one's place. Not all of it: the answer may be that of a controller
+which is being replaced.
 """
 
 

@@ -43,7 +43,7 @@ class PeerRefused(ConnectionError):
 
 
 class ConnectionOptions(TypedDict, total=False):
-    """Of `Connection.connect`, what callers choose."""
+    """The arguments of `Connection.connect` that callers choose."""
 
     client_id: str | None
     connect_timeout_ms: int

@@ -75,7 +75,9 @@ class HealthSocket:
             os.unlink(self._path)
 
     def _remove_remains(self) -> None:
-        """Of a process that has ended without `close`. Raises: OSError, unless it is that."""
+        """Remove the socket of a process that has ended without `close`. Raises: OSError, unless it
+        is that.
+        """
         try:
             if not stat.S_ISSOCK(os.lstat(self._path).st_mode):
                 raise OSError(errno.EEXIST, "it exists, and is no socket")

@@ -21,7 +21,7 @@ MAX_PAUSE_MS: Final = 60_000
 LONG_LIFE_MS: Final = 60_000
 
 JOB_KEY: Final = "job"
-"""In the context of the loop's exception handler: the name of the job that is begun again."""
+"""The key of the loop's exception context that has the name of the job that is begun again."""
 
 
 class Restarts:

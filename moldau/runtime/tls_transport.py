@@ -121,7 +121,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._shaken = None
 
     async def wait_closed(self) -> None:
-        """Until the socket is closed."""
+        """Wait until the socket is closed."""
         await asyncio.wait([self._gone])
 
     # -- the protocol's side ---------------------------------------------------------------------

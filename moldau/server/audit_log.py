@@ -261,7 +261,7 @@ def _who(sender: Names) -> str:
 
 
 def _decision_text(fields: dict[str, object], rule: Rule) -> str:
-    """In the order and the words in which log parsers know Kafka's lines."""
+    """The text in the order and the words in which log parsers know Kafka's lines."""
     told = {name: quoted(str(value)) for name, value in fields.items()}
     verdict = "Allowed" if fields["allowed"] else "Denied"
     resource = _resource_text(fields, told)

@@ -96,7 +96,7 @@ class LogSegments(Sequence[LogSegment]):
     clock: Clock
     directory: str
     producer_state: ProducerState
-    """Of the same log: its snapshot files come and go with the segments."""
+    """The producers of the same log: its snapshot files come and go with the segments."""
     open_segments: OpenSegments
     active: LogSegment = field(init=False)
     _segments: list[LogSegment] = field(default_factory=list)

@@ -69,7 +69,7 @@ def _one_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
 def _respond_single(
     context: RequestContext, asked: OffsetFetchRequestGroup, group: OffsetFetchResponseGroup
 ) -> Iterator[None]:
-    """In the form of the versions that ask for one group."""
+    """The answer in the form of the versions that ask for one group."""
     topics = group.topics
     if group.error_code and context.api_version < FIRST_TOP_LEVEL_ERROR_VERSION:
         error = ErrorCode.of(group.error_code)

@@ -51,7 +51,9 @@ def described_tokens(
     sender: Sender,
     request: DescribeDelegationTokenRequest,
 ) -> Steps[DescribeDelegationTokenResponse]:
-    """Of all tokens, or of those that the named principals own, have asked for or may renew."""
+    """The description of all tokens, or of those that the named principals own, have asked for or
+    may renew.
+    """
     response = DescribeDelegationTokenResponse()
     named = None
     if request.owners is not None:

@@ -46,11 +46,11 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS: Final = 200
 CATCH_UP_PAUSE_MS: Final = 10
-"""Between the heartbeats of a broker that reads the metadata up to its own registration."""
+"""The pause between heartbeats of a broker that reads the metadata up to its own registration."""
 
 MAX_FENCED_PAUSE_MS: Final = 500
 SHUTDOWN_PAUSE_MS: Final = 50
-"""Between the heartbeats of a broker in controlled shutdown."""
+"""The pause between heartbeats of a broker in controlled shutdown."""
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 300_000
 """The longest controlled shutdown while the controller answers, as in Apache Kafka's brokers."""
@@ -196,7 +196,7 @@ class BrokerLifecycle:
             await asyncio.sleep(RETRY_MS / 1000)
 
     def _registration_request(self) -> BrokerRegistrationRequest:
-        """Without failed log directories: the replicas in those are lost at once."""
+        """A request without failed log directories: the replicas in those are lost at once."""
         failed = self._offline_log_directories()
         request = copy(self._registration)
         request.log_dirs = [each for each in request.log_dirs if each not in failed]

@@ -455,7 +455,7 @@ class FetcherManager:
         self._on_fault = on_fault
         self._assignments: dict[TopicPartition, _Assignment] = {}
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
-        """By leader and number."""
+        """The fetchers by leader and number."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._dead_count = 0
         self._sweeps = False

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class UncleanElectionNotice:
-    """Of one partition."""
+    """The notice about one partition."""
 
     _is_told: bool = False
 

@@ -243,7 +243,7 @@ class Call(Generic[Answer]):
         return self._inbox[0]
 
     def _cancel(self) -> None:
-        """On the loop."""
+        """Cancel the work; called on the loop."""
         if self._begun and self._task is not None and not self._task.done():
             self._leave()
             self._task.cancel()

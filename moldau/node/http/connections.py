@@ -37,7 +37,7 @@ SERVER: Final = "moldau"
 """The header `Server`, on every answer: without a version of anything."""
 END_OF_HEADERS: Final = b"\r\n\r\n"
 MAX_AHEAD_BYTES: Final = 128 * 1024
-"""Of a header block, and of what a client sends behind a request that is under way."""
+"""The limit for a header block, and for what a client sends behind a request that is under way."""
 NO_HTTP: Final = "what it sends is no HTTP"
 LINGER_S: Final = 1.0
 """How long what a client still sends is thrown away before its connection is closed: else it could

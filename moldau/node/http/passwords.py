@@ -28,7 +28,7 @@ from moldau.protocol.scram import (
 
 MAX_REMEMBERED: Final = 1_000
 TRIES_PER_S: Final = 20.0
-"""Of all clients together; one takes 3 to 15 ms."""
+"""The limit for all clients together; one try takes 3 to 15 ms."""
 HOSTS_TRIES_PER_S: Final = 2.0
 BURST_S: Final = 5.0
 """For so many seconds' worth of tries at once there is room after a rest."""
@@ -162,7 +162,7 @@ def _find(credentials: Credentials, user: str) -> tuple[int, ScramCredential | N
 
 
 def _stored_key(cost: _Cost, password: str, salt: bytes) -> bytes:
-    """Off the loop; OpenSSL lets other threads run."""
+    """The key, made off the loop; OpenSSL lets other threads run."""
     mechanism = MECHANISMS_BY_NUMBER[cost.mechanism]
     salted = salted_password(mechanism, password, salt, cost.iterations)
     return scram_keys(mechanism, salted, salt, cost.iterations).stored_key

@@ -37,9 +37,9 @@ REFUSALS_OF_THE_DEAD: Final = 3
 """Fetches that fail at once, one after the other, until a follower gives its leader up: the first
 may be the connection that breaks, the others are new connections that are refused."""
 MAX_DOUBLINGS: Final = 20
-"""Of the pause after records that were refused."""
+"""The limit for doublings of the pause after records that were refused."""
 REFUSED_WITHIN: Final = 0.1
-"""Of the request timeout: what fails faster was refused, not lost."""
+"""The share of the request timeout: what fails faster was refused, not lost."""
 
 
 class Fetching:

@@ -289,7 +289,7 @@ class Replication:
         return progress.log_end_offset if progress is not None else UNKNOWN_OFFSET
 
     def advance_high_watermark(self) -> bool:
-        """To what a majority of the voters has, once that is of this epoch."""
+        """Move it to what a majority of the voters has, once that is of this epoch."""
         state, leading = self._state, self._state.leading
         if leading is None:
             return False

@@ -381,7 +381,7 @@ def _allows(allowed: frozenset[str] | frozenset[int] | None, value: object) -> b
 
 
 def _microseconds(moment: datetime) -> int:
-    """Since 1970 UTC; Spark's times without a zone are in UTC here."""
+    """Microseconds since 1970 UTC; Spark's times without a zone are in UTC here."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // _MICROSECOND

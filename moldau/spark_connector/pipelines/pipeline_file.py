@@ -96,7 +96,7 @@ def load_pipelines(path: str | Path, variables: Mapping[str, str] | None = None)
 def parse_pipelines(
     text: str, file_name: str, directory: str = ".", variables: Mapping[str, str] | None = None
 ) -> PipelineFile:
-    """Like `load_pipelines`, from text. Relative paths are meant from `directory`."""
+    """Reads pipelines as `load_pipelines` does, from text. Relative paths are meant from `directory`."""
     reading = Reading(file_name, os.environ if variables is None else variables)
     pipelines: list[Pipeline] = []
     spark: dict[str, str] = {}
@@ -268,7 +268,9 @@ def _starting(section: Section, options: dict[str, str]) -> None:
 
 
 def _meaning(section: Section, options: dict[str, str]) -> TopicSource:
-    """With the formats of key and value, the schema, and what becomes of malformed values."""
+    """The source with the formats of key and value, the schema, and what becomes of malformed
+    values.
+    """
     key_format = section.choice("key", ("string", "binary"), "string")
     schema = section.optional_text("schema")
     default = "string" if schema is None else "json"
@@ -518,7 +520,9 @@ def spark_interval(text: str) -> str:
 
 
 def watermark_interval(text: str) -> str:
-    """Like `spark_interval`, but 0 is allowed: any row behind the newest one is then late."""
+    """Reads an interval as `spark_interval` does, but 0 is allowed: any row behind the newest one is then
+    late.
+    """
     count, unit = _parts(text)
     return f"{count} {unit}s"
 

@@ -107,7 +107,7 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
         self.planned: PlannedBatch | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """On the driver, before the tasks: plan."""
+        """Plan: the driver pickles it before the tasks run."""
         if self.options.semantics is Semantics.EXACTLY_ONCE and self.planned is None:
             self.planned = plan_batch(self.options, self.sink_id)
         return self.__dict__
@@ -199,7 +199,7 @@ class MoldauBatchWriter(DataSourceArrowWriter):
         self.sink_id = options.batch_sink_id(self.query_id)
 
     def __getstate__(self) -> dict[str, object]:
-        """On the driver, before the tasks: plan."""
+        """Plan: the driver pickles it before the tasks run."""
         if self.options.semantics is Semantics.EXACTLY_ONCE and self.planned is None:
             self.planned = plan_batch(
                 self.options,

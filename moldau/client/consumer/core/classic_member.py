@@ -38,7 +38,7 @@ class ClassicState(Enum):
     """Where the member is between two assignments."""
 
     OUT = auto()
-    """In no generation; the next poll prepares a join."""
+    """The member is in no generation; the next poll prepares a join."""
     READY_TO_JOIN = auto()
     """What had to be given up is given up; JoinGroup is to be sent, or under way."""
     LEADING = auto()
@@ -46,7 +46,7 @@ class ClassicState(Enum):
     READY_TO_SYNC = auto()
     """SyncGroup is to be sent, or under way."""
     STABLE = auto()
-    """In a generation, with heartbeats."""
+    """The member is in a generation, with heartbeats."""
     FATAL = auto()
     """Fenced or refused for good, until the user subscribes again."""
 

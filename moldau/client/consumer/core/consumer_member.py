@@ -59,7 +59,7 @@ class ConsumerState(Enum):
     """Where the member is with its coordinator."""
 
     UNSUBSCRIBED = auto()
-    """In no group; no heartbeats."""
+    """The consumer is in no group and sends no heartbeats."""
     JOINING = auto()
     """A heartbeat with epoch 0 is to be sent, or under way."""
     STABLE = auto()

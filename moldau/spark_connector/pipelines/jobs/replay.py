@@ -39,7 +39,7 @@ NAMED_BY_PLAN: Final = 1
 """The version of earlier releases: it does not know the sink's topic, and names chunks by the plan,
 so that another plan wrote everything again."""
 MAX_CELLS: Final = 100_000
-"""Into how many pieces an archive is cut at most before they are put together to chunks."""
+"""How many pieces an archive is cut into at most before they are put together to chunks."""
 SCHEMA: Final = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
@@ -133,7 +133,7 @@ class ReplayPlan:
 
 
 def cells_of(ranges: Sequence[ArchivedRange], records_per_chunk: int) -> Cells:
-    """In which steps to count the records, so that chunks can be made of the counts.
+    """The steps in which to count the records, so that chunks can be made of the counts.
 
     A cell takes as many offsets of each partition as make up a chunk together, so no cell holds
     more than a chunk may (unless offsets reach so far that there would be too many cells).
