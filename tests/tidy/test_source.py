@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,37 +146,6 @@ def _exported_names() -> set[str]:
                 names.update(each.name for each in node.names if each.asname == each.name)
     assert {"Producer", "Consumer", "Cluster", "settle_sink"} <= names
     return names
-
-
-#: Names for components that do not say which component is meant (style.md, plain English).
-NO_COMPONENT = re.compile(
-    r"\b(some|no|any|every)(body|one)(?!-)\b|\bno one\b|\bwho(so)?ever\b", re.IGNORECASE
-)
-
-
-def test_sentences_name_their_component():
-    vague = [
-        f"{name_of(path)}: {found.group()} in: {text.strip()[:100]}"
-        for path in python_files("moldau")
-        if NO_COMPONENT.search(path.read_text(encoding="utf-8"))  # else nothing is taken apart
-        for text in (*_docstrings(path), *_comments(path))
-        if (found := NO_COMPONENT.search(text))
-    ]
-    assert vague == []
-
-
-def _docstrings(path: Path) -> Iterator[str]:
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, documented):
-            yield ast.get_docstring(node) or ""
-
-
-def _comments(path: Path) -> Iterator[str]:
-    with path.open("rb") as file:
-        for token in tokenize.tokenize(file.readline):
-            if token.type == tokenize.COMMENT:
-                yield token.string
 
 
 def _documented_protocol_methods() -> set[str]:

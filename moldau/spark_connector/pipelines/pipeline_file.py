@@ -96,7 +96,7 @@ def load_pipelines(path: str | Path, variables: Mapping[str, str] | None = None)
 def parse_pipelines(
     text: str, file_name: str, directory: str = ".", variables: Mapping[str, str] | None = None
 ) -> PipelineFile:
-    """Reads pipelines as `load_pipelines` does, from text. Relative paths are meant from `directory`."""
+    """Reads what `load_pipelines` does, from text. Relative paths are meant from `directory`."""
     reading = Reading(file_name, os.environ if variables is None else variables)
     pipelines: list[Pipeline] = []
     spark: dict[str, str] = {}
@@ -520,9 +520,7 @@ def spark_interval(text: str) -> str:
 
 
 def watermark_interval(text: str) -> str:
-    """Reads an interval as `spark_interval` does, but 0 is allowed: any row behind the newest one is then
-    late.
-    """
+    """As `spark_interval`, but 0 is allowed: any row behind the newest one is then late."""
     count, unit = _parts(text)
     return f"{count} {unit}s"
 
