@@ -224,6 +224,23 @@ def test_faults_of_the_network_are_never_logged_without_words():
     assert wordless == []
 
 
+#: Where an application's own code is called, or an error goes on to another thread.
+CATCHES_ALL = ("moldau/client/", "moldau/spark_connector/")
+
+
+def test_no_room_of_a_node_catches_every_exception():
+    """`node.faults` decides about those that no handler expects (CONTRIBUTING, Errors)."""
+    catching = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in python_files("moldau")
+        if not name_of(path).startswith(CATCHES_ALL)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or "Exception" in ast.unparse(node.type).split("."))
+    ]
+    assert catching == []
+
+
 #: Ways of a command to a terminal that go past `moldau.cli.output`.
 PRINTS = re.compile(
     r"print|typer\.(?:echo|secho|echo_via_pager|launch)|(?:sys\.)?__?std(?:out|err)__?.*"

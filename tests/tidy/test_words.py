@@ -37,9 +37,6 @@ FRAGMENT = re.compile(
 
 PYTHON = ("moldau", "pyspark_moldau", "tests", "docs", "benchmarks", "demo", "deploy", "tools", ".ci")
 
-#: The longest cell of a table in characters; a longer thought is a section.
-MAX_CELL = 300
-
 _NO_PROSE = re.compile(r"^ *(```+).*?^ *\1`*$|`+[^`]+`+|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _ARGUMENT = re.compile(r"^\s*\w+(?:, \w+)*: ", re.MULTILINE)
 
