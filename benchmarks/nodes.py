@@ -111,10 +111,20 @@ def on_load_core() -> Iterator[None]:
         os.sched_setaffinity(0, cores)
 
 
-def give_way() -> None:
-    """Run on the loads' core while nothing else has work for it: what it takes of the server shows,
-    not that the client that is measured waits for a core.
+@contextlib.contextmanager
+def first_on_load_core() -> Iterator[None]:
+    """The measuring client has the loads' core as soon as it has work, where that is allowed: what
+    is measured is the server, not the wait for a core.
     """
+    with on_load_core(), contextlib.ExitStack() as stack:
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+            stack.callback(os.sched_setscheduler, 0, os.SCHED_OTHER, os.sched_param(0))
+        yield
+
+
+def give_way() -> None:
+    """Run on the loads' core while nothing else has work for it."""
     pin_load()
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 

@@ -25,6 +25,9 @@ request is handled between two looks at the sockets; nothing more is read from t
 the handler has all that it has sent.
 """
 
+SHARED_AT_ONCE_MS: Final = 0.125
+"""The same while parties share the loop."""
+
 CREDIT_PART: Final = 0.1
 """While parties share the loop, one is credited with that part of the time: so long its requests
 are worked on at once; what it takes beyond that waits for turns.
@@ -68,7 +71,7 @@ class Turns:
         credit_ms = party.credit_ms + (now_ms - party.credited_ms) * CREDIT_PART
         party.credit_ms = min(credit_ms, MAX_CREDIT_MS)
         party.credited_ms = now_ms
-        return AT_ONCE_MS if party.credit_ms >= AT_ONCE_MS else 0.0
+        return SHARED_AT_ONCE_MS if party.credit_ms >= SHARED_AT_ONCE_MS else 0.0
 
     @staticmethod
     def took(party: Holder, elapsed_ms: float) -> None:

@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 SERVER: Final = "moldau"
 """The header `Server`, on every answer: without a version of anything."""
 END_OF_HEADERS: Final = b"\r\n\r\n"
+_VERSIONS: Final = (b" HTTP/1.1\r", b" HTTP/1.0\r")
+MAX_HEAD_BYTES: Final = 4096
+"""Of a first header block that are kept here; aiohttp reads a longer one while it comes."""
 MAX_AHEAD_BYTES: Final = 128 * 1024
 """The limit for a header block, and for what a client sends behind a request that is under way."""
 NO_HTTP: Final = "what it sends is no HTTP"
@@ -103,6 +106,12 @@ class HttpConnections:
             limits.max_connections, limits.max_connections_per_ip
         )
 
+    def close(self) -> None:
+        """End what has not asked for anything yet, and write the counts that are due."""
+        for each in tuple(self.places):
+            each.cut()
+        self.lines.close()
+
     def make_room(self, size_bytes: int) -> None:
         """Have so many bytes less than allowed wait for clients: the address that most of them
         wait for loses the connection that has waited longest.
@@ -146,22 +155,19 @@ _LATE: Final = {
 """What is logged when a phase takes too long."""
 
 
-class HttpConnection(web.RequestHandler):
-    """One client's connection: aiohttp's protocol, with limits."""
+class HttpConnection(asyncio.Protocol):
+    """One client's connection, with limits. What it sends goes to aiohttp from the first whole
+    header block on, or once it is none: before that a connection costs little.
+    """
 
     def __init__(self, connections: HttpConnections, server: web.Server) -> None:
-        super().__init__(
-            server,
-            loop=asyncio.get_running_loop(),
-            access_log=cast(logging.Logger, None),
-            logger=logger,
-            keepalive_timeout=connections.limits.idle_timeout_s,
-            lingering_time=LINGER_S,
-            auto_decompress=False,
-        )
         self._connections = connections
+        self._server = server
+        self._loop = asyncio.get_running_loop()
         self._phase = Phase.HEADER
-        self._below: asyncio.Transport | None = None  # aiohttp forgets its own when it closes
+        self._transport: asyncio.Transport | None = None
+        self._handler: _Handler | None = None
+        self._head = b""
         self._limit: asyncio.TimerHandle | None = None
         self._end = b""
         self._ahead_bytes = 0
@@ -172,23 +178,23 @@ class HttpConnection(web.RequestHandler):
     @property
     def unsent_bytes(self) -> int:
         """What the client has not taken yet."""
-        return 0 if self._below is None else self._below.get_write_buffer_size()
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     # -- of the transport ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._below = cast(asyncio.Transport, transport)
+        self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.host = canonical_address(str(peer[0])) if peer else ""
         connections = self._connections
         self.since_s = self._loop.time()
         connections.places.take(self)
         self._wait(connections.limits.header_timeout_s)
-        super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget()
-        super().connection_lost(exc)
+        if self._handler is not None:
+            self._handler.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if data and self._phase is not Phase.ENDING:
@@ -199,7 +205,29 @@ class HttpConnection(web.RequestHandler):
             self._end = (self._end + data[-len(END_OF_HEADERS) :])[-len(END_OF_HEADERS) :]
             if self._phase is Phase.IDLE:
                 self._move(Phase.HEADER, self._connections.limits.header_timeout_s)
-        super().data_received(data)
+        if self._handler is None:
+            self._head += data
+            if _may_become_headers(self._head):
+                return
+            transport = self._transport
+            if transport is None or transport.is_closing():
+                return
+            data, self._head = self._head, b""
+            self._handler = _Handler(self, self._server, self._connections.limits.idle_timeout_s)
+            self._handler.connection_made(transport)
+        self._handler.data_received(data)
+
+    def eof_received(self) -> None:
+        if self._handler is not None:
+            self._handler.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._handler is not None:
+            self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._handler is not None:
+            self._handler.resume_writing()
 
     # -- of requests -----------------------------------------------------------------------------
 
@@ -209,63 +237,41 @@ class HttpConnection(web.RequestHandler):
         if self._phase in (Phase.HEADER, Phase.IDLE):
             self._move(Phase.ANSWERING, self._connections.limits.response_timeout_s)
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        self.begin_request()
-        if not isinstance(exc, HttpProcessingError):
-            return super().handle_error(request, status, exc, message)
-        self._tell(NO_HTTP)
-        return web.Response(status=400, text="400: Bad Request")  # the last one, as it is HTTP/1.0
+    def make_room(self, size_bytes: int) -> None:
+        """An answer of that size leaves next."""
+        self._connections.make_room(size_bytes)
 
-    async def finish_response(
-        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
-    ) -> tuple[web.StreamResponse, bool]:
-        resp.headers.setdefault("Server", SERVER)
-        if request.body_exists:
-            resp.force_close()  # the body is not read
-        if isinstance(resp, web.Response) and isinstance(resp.body, bytes):
-            self._connections.make_room(len(resp.body))
-        finished = await super().finish_response(request, resp, start_time)
-        if self._phase is Phase.ANSWERING:
-            limits = self._connections.limits
-            if not resp.keep_alive:
-                self._move(Phase.ENDING, ENDING_S)
-            elif self._end == END_OF_HEADERS:
-                self._move(Phase.IDLE, limits.idle_timeout_s)
-            else:  # a part of the next header block has come already
-                self._move(Phase.HEADER, limits.header_timeout_s)
-        return finished
+    def end_request(self, *, is_kept: bool) -> None:
+        """The answer to the request has been made."""
+        if self._phase is not Phase.ANSWERING:
+            return
+        limits = self._connections.limits
+        if not is_kept:
+            self._move(Phase.ENDING, ENDING_S)
+        elif self._end == END_OF_HEADERS:
+            self._move(Phase.IDLE, limits.idle_timeout_s)
+        else:  # a part of the next header block has come already
+            self._move(Phase.HEADER, limits.header_timeout_s)
 
-    def log_exception(self, *args: Any, **kw: Any) -> None:
-        """One line of what a client caused; the traceback of what it did not."""
-        error = kw.get("exc_info")
-        if isinstance(error, HttpProcessingError | web.RequestPayloadError | ConnectionError):
-            self._tell(NO_HTTP)
-        else:
-            super().log_exception(*args, **kw)
+    def tell(self, problem: str) -> None:
+        """Log what the client got wrong."""
+        self._connections.lines.tell(self.host, problem)
 
     # -- limits ----------------------------------------------------------------------------------
 
     def cut(self, problem: str = "") -> None:
         """End the connection now, without another byte; with a line unless `problem` is empty."""
         if problem:
-            self._tell(problem)
-        below = self._below
+            self.tell(problem)
+        transport = self._transport
         self._forget()
-        self.force_close()
-        if below is not None:
-            below.abort()
+        if self._handler is not None:
+            self._handler.force_close()
+        if transport is not None:
+            transport.abort()
 
     def give_up(self) -> None:
         self.cut("cut, as its address takes too many connections")
-
-    def _tell(self, problem: str) -> None:
-        self._connections.lines.tell(self.host, problem)
 
     def _move(self, phase: Phase, limit_s: float) -> None:
         assert phase in TRANSITIONS[self._phase], f"{self._phase} → {phase}"
@@ -288,3 +294,72 @@ class HttpConnection(web.RequestHandler):
         if self._limit is not None:
             self._limit.cancel()
         self._connections.places.leave(self)
+
+
+def _may_become_headers(head: bytes) -> bool:
+    """Whether these are the first bytes of a header block, as far as that shows without reading it,
+    and the rest is to come.
+    """
+    if not head:
+        return True
+    line, line_end, _ = head.partition(b"\n")
+    is_request = b"A" <= line[:1] <= b"Z" and (not line_end or line.endswith(_VERSIONS))
+    return is_request and END_OF_HEADERS not in head and len(head) <= MAX_HEAD_BYTES
+
+
+class _Handler(web.RequestHandler):
+    """aiohttp's side of a connection."""
+
+    def __init__(
+        self, connection: HttpConnection, server: web.Server, idle_timeout_s: float
+    ) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=cast(logging.Logger, None),
+            logger=logger,
+            keepalive_timeout=idle_timeout_s,
+            lingering_time=LINGER_S,
+            auto_decompress=False,
+        )
+        self.connection = connection
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        self.connection.begin_request()
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        self.connection.tell(NO_HTTP)
+        return web.Response(status=400, text="400: Bad Request")  # the last one, as it is HTTP/1.0
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        resp.headers.setdefault("Server", SERVER)
+        if request.body_exists:
+            resp.force_close()  # the body is not read
+        if isinstance(resp, web.Response) and isinstance(resp.body, bytes):
+            self.connection.make_room(len(resp.body))
+        finished = await super().finish_response(request, resp, start_time)
+        self.connection.end_request(is_kept=bool(resp.keep_alive))
+        return finished
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """One line of what a client caused; the traceback of what it did not."""
+        error = kw.get("exc_info")
+        if isinstance(error, HttpProcessingError | web.RequestPayloadError | ConnectionError):
+            self.connection.tell(NO_HTTP)
+        else:
+            super().log_exception(*args, **kw)
+
+
+def begin(request: web.BaseRequest) -> None:
+    """Count a request as begun, whose headers have come."""
+    handler = request.protocol
+    assert isinstance(handler, _Handler), "made by this listener"
+    handler.connection.begin_request()

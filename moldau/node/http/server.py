@@ -32,6 +32,7 @@ from moldau.node.http.connections import (
     HttpConnection,
     HttpConnections,
     HttpLimits,
+    begin,
 )
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.runtime.loop_thread import LoopThread, call_on
@@ -197,7 +198,7 @@ class HttpListener:
             await self._runner.cleanup()
         await self._access.close()
         if self._connections is not None:
-            self._connections.lines.close()
+            self._connections.close()
 
     def _application(self) -> web.Application:
         application = web.Application(middlewares=[self._admit])
@@ -327,9 +328,7 @@ async def _receive(
     """Begin with a request whose headers have come. Nothing is expected (RFC 9110, section 10.1.1):
     no page takes a body.
     """
-    connection = request.protocol
-    assert isinstance(connection, HttpConnection), "made by this listener"
-    connection.begin_request()
+    begin(request)
     if "Expect" in request.headers:
         return _json({"error": "no expectation is met"}, 417)
     return await handle(request)

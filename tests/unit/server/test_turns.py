@@ -11,7 +11,14 @@ import pytest
 from moldau.server.memory_shares import Holder
 from moldau.server.request import Request
 from moldau.server.server_connection import ServerConnection
-from moldau.server.turns import AT_ONCE_MS, CREDIT_PART, MAX_CREDIT_MS, SHARED_MS, Turns
+from moldau.server.turns import (
+    AT_ONCE_MS,
+    CREDIT_PART,
+    MAX_CREDIT_MS,
+    SHARED_AT_ONCE_MS,
+    SHARED_MS,
+    Turns,
+)
 from tests.kit.manual_clock import ManualClock
 from tests.unit.server.connection_rig import Rig, answer, frame, numbers, receive
 
@@ -56,20 +63,20 @@ def test_a_party_alone_always_has_its_requests_handled_at_once() -> None:
 def test_parties_that_share_the_loop_have_what_they_are_credited_with() -> None:
     turns, greedy, other = Bench().turns, Holder(), Holder()
     assert turns.at_once_ms(greedy, 0.0) == AT_ONCE_MS
-    assert turns.at_once_ms(other, 1.0) == AT_ONCE_MS
-    assert turns.at_once_ms(greedy, 1.0) == AT_ONCE_MS
-    turns.took(greedy, MAX_CREDIT_MS - AT_ONCE_MS)
-    assert turns.at_once_ms(greedy, 1.0) == AT_ONCE_MS
-    turns.took(greedy, AT_ONCE_MS / 2)
+    assert turns.at_once_ms(other, 1.0) == SHARED_AT_ONCE_MS
+    assert turns.at_once_ms(greedy, 1.0) == SHARED_AT_ONCE_MS
+    turns.took(greedy, MAX_CREDIT_MS - SHARED_AT_ONCE_MS)
+    assert turns.at_once_ms(greedy, 1.0) == SHARED_AT_ONCE_MS
+    turns.took(greedy, SHARED_AT_ONCE_MS / 2)
     assert turns.at_once_ms(greedy, 1.0) == 0
-    assert turns.at_once_ms(other, 1.0) == AT_ONCE_MS
-    renewed_ms = 1.0 + AT_ONCE_MS / 2 / CREDIT_PART
+    assert turns.at_once_ms(other, 1.0) == SHARED_AT_ONCE_MS
+    renewed_ms = 1.0 + SHARED_AT_ONCE_MS / 2 / CREDIT_PART
     assert turns.at_once_ms(greedy, renewed_ms - 0.01) == 0
-    assert turns.at_once_ms(greedy, renewed_ms + 0.01) == AT_ONCE_MS
+    assert turns.at_once_ms(greedy, renewed_ms + 0.01) == SHARED_AT_ONCE_MS
     turns.took(greedy, 1_000 * MAX_CREDIT_MS)
     assert greedy.credit_ms == 0, "there are no debts"
-    assert turns.at_once_ms(other, 40.0) == AT_ONCE_MS
-    assert turns.at_once_ms(greedy, 40.0) == AT_ONCE_MS
+    assert turns.at_once_ms(other, 40.0) == SHARED_AT_ONCE_MS
+    assert turns.at_once_ms(greedy, 40.0) == SHARED_AT_ONCE_MS
     assert greedy.credit_ms == MAX_CREDIT_MS, "however long it was quiet"
     last_ms = 40.0  # of a change from one party to another
     turns.took(greedy, MAX_CREDIT_MS)
@@ -111,14 +118,14 @@ def test_a_turn_that_fails_leaves_the_others_theirs() -> None:
 def use_up(rig: Rig, connection: ServerConnection) -> None:
     """Leave its party so much credit that it may begin once."""
     party = connection.share.party
-    party.credit_ms, party.credited_ms = AT_ONCE_MS, rig.clock.monotonic_ms()
+    party.credit_ms, party.credited_ms = SHARED_AT_ONCE_MS, rig.clock.monotonic_ms()
 
 
 def test_a_principal_with_many_connections_does_not_hold_up_another() -> None:
     rig = Rig()
 
     def handle(request: Request) -> None:
-        rig.clock.stand_still(AT_ONCE_MS / 2)
+        rig.clock.stand_still(SHARED_AT_ONCE_MS / 2)
         answer(request)
 
     rig.on_request = handle

@@ -24,6 +24,7 @@ from tests.virtual.machine import pass_time
 OTHER = "10.0.0.2"
 HALF = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: "
 WHOLE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+LONG_HEADERS = [HALF + b"y" * 5_000, b"y" * 1_000, b"\r\n\r\n"]
 LIMITS = {
     "header_timeout_ms": "5000",
     "idle_timeout_ms": "75000",
@@ -87,6 +88,40 @@ async def test_a_byte_now_and_then_does_not_make_the_time_longer(
         assert not client.is_closed
         assert await lives_ms(client) == pytest.approx(50, abs=5)
     assert problems(caplog) == [("10.0.0.1", LATE)]
+
+
+@pytest.mark.parametrize("pieces", [[WHOLE[i : i + 1] for i in range(len(WHOLE))], LONG_HEADERS])
+async def test_headers_may_come_in_pieces(monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]):
+    async with served(monkeypatch, settings=LIMITS) as site:
+        client = await site.client()
+        for piece in pieces:
+            assert client.received == b""
+            client.send(piece)
+            await pass_time(1)
+        assert (await client.answer()).status == 200
+        client.close()
+
+
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01", b"/ HTTP", b"GET / HTTP/9.9\r\n"])
+async def test_what_begins_no_header_block_is_refused_before_it_ends(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+):
+    async with served(monkeypatch, settings=LIMITS) as site:
+        client = await site.client()
+        client.send(sent)
+        assert (await client.answer()).status == 400
+        await client.closed()
+
+
+async def test_a_connection_that_has_asked_for_nothing_ends_with_the_listener(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with served(monkeypatch, settings=LIMITS) as site:
+        client = await site.client()
+        client.send(HALF)
+        await pass_time(10)
+        assert not client.is_closed
+    await client.closed()
 
 
 @pytest.mark.parametrize("is_in_one_piece", [True, False])
