@@ -116,7 +116,7 @@ AsJsonSummary = Annotated[
 
 
 class InputFormat(StrEnum):
-    """How records are told apart in the input."""
+    """How records are separated in the input."""
 
     TEXT = "text"
     JSON = "json"
