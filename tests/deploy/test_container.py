@@ -25,7 +25,7 @@ class Instruction(NamedTuple):
 
 
 def stages() -> dict[str, tuple[str, list[Instruction]]]:
-    """By name: what each stage is made from, and its instructions."""
+    """The stages by name: what each is made from, and its instructions."""
     text = re.sub(r"^\s*#.*\n", "", CONTAINERFILE.read_text(), flags=re.MULTILINE)
     found: dict[str, tuple[str, list[Instruction]]] = {}
     for line in re.sub(r"\\\n\s*", "", text).splitlines():

@@ -141,7 +141,9 @@ def test_every_metric_exists(path: Path):
 
 
 def test_values_of_the_chart_exist():
-    """In code as `brokers.external`, on command lines as `--set brokers.replicas=4`."""
+    """Values are written in code as `brokers.external`, on command lines as `--set
+    brokers.replicas=4`.
+    """
     values = yaml_of(DEPLOY / "helm" / "moldau" / "values.yaml")
     text = README.read_text(encoding="utf-8")
     named = set(re.findall(r"--set ([\w.]+)=", text))

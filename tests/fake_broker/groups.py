@@ -28,7 +28,7 @@ class FakeGroup:
     consumer: ConsumerGroup
     offsets: Offsets = field(default_factory=dict)
     pending: dict[int, Offsets] = field(default_factory=dict)
-    """By producer id."""
+    """The offsets by producer id."""
 
     @property
     def is_empty(self) -> bool:

@@ -83,5 +83,5 @@ class Recorder:
         )
 
     def versions(self, api_key: ApiKey) -> set[int]:
-        """In which versions an API was used."""
+        """The versions in which an API was used."""
         return {each.api_version for each in self.requests if each.api_key == api_key}

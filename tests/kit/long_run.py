@@ -47,7 +47,9 @@ class Search:
 
     name: str
     arguments: Sequence[Arguments]
-    """Of `python`; more than one are taken in turn, in an order that is drawn, each once."""
+    """The arguments of `python`; more than one are taken in turn, in an order that is drawn, each
+    once.
+    """
     events: str
     """A pattern whose first group counts what happened; the last match of an output counts."""
     weight: int = 1

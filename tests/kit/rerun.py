@@ -75,7 +75,7 @@ class Failed:
     test: str
     reports: list[pytest.TestReport] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
-    """Of the runs that failed again."""
+    """The output of the runs that failed again."""
     run_count: int = 0
 
     @property

@@ -200,7 +200,9 @@ class Simulation:
     def outcomes(
         self, seeds: Iterable[int], choice: Choice = FREE, workers: int = 1
     ) -> Iterator[Outcome]:
-        """In the order of the seeds; several workers may have begun a few more than asked for."""
+        """The outcomes in the order of the seeds; several workers may have begun a few more than
+        asked for.
+        """
         if workers == 1:
             for seed in seeds:
                 yield self.run_seed(str(seed), choice)

@@ -297,7 +297,7 @@ def test_a_child_that_is_only_slow_does_not_hang(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.real
 def test_a_child_that_has_no_group_yet_is_ended(monkeypatch: pytest.MonkeyPatch):
-    """On a busy machine it may not have begun when it is to end."""
+    """It may not have begun on a busy machine when it is to end."""
     monkeypatch.setattr(os, "setsid", signal.pause)
     child = Child(lambda _tell: {})
     assert child.kill() == {"result": HUNG}

@@ -19,7 +19,9 @@ from tests.virtual.transport import SimulatedTransport
 
 SEEDS_SHARE = 0.2
 SILENT = 0.25
-"""Of connections on which an answer is lost; all others break, when what they carried has gone."""
+"""The share of connections on which an answer is lost; all others break, when what they carried has
+gone.
+"""
 SPARED_S = 4.0
 """For so long a process that has lost its first answers gets all others: it may get through."""
 RESPONSE_PART = slice(4, 8)

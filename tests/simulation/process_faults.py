@@ -38,7 +38,7 @@ class ProcessFaults:
         self._fault = world.scheduler.fault
 
     def actions(self) -> dict[str, Action]:
-        """By name."""
+        """The actions by name."""
         return {
             "kill": partial(self._crash, power_loss=False),
             "power-loss": partial(self._crash, power_loss=True),
@@ -164,7 +164,7 @@ class Operator:
         self._number = 0
 
     def actions(self) -> dict[str, Action]:
-        """By name; what changes voters only where that can ever be."""
+        """The actions by name; what changes voters only where that can ever be."""
         actions: dict[str, Action] = {"transfer": self._transfer, "shut-down": self._shut_down}
         if not self._world.shape.is_dynamic:
             if self._random.random() < UPGRADING_RATE:

@@ -201,7 +201,7 @@ async def test_a_damaged_partition_of_another_topic_is_put_aside() -> None:
 
 
 async def two_copies() -> tuple[Node, LogManager]:
-    """Of a-0 of topic 1, in both directories."""
+    """Two copies of a-0 of topic 1, one in each directory."""
     node = Node("/one", "/two")
     manager = await node.start()
     one, two = manager.directories.all

@@ -130,7 +130,7 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @rule(producer_id=PRODUCERS, is_commit=st.booleans(), own_epoch=st.booleans())
     def end_transaction(self, producer_id: int, is_commit: bool, own_epoch: bool) -> None:
-        """Of an open transaction, or of an empty one; by either version's rule."""
+        """End an open transaction, or an empty one; by either version's rule."""
         producer = self.producer(producer_id)
         if own_epoch:
             producer.epoch += 1

@@ -63,7 +63,7 @@ def _prose_of(path: Path) -> Iterator[str]:
 
 
 def _docstrings(path: Path) -> Iterator[str]:
-    """Of modules, classes and functions, and what stands below a constant or a field."""
+    """Those of modules, classes and functions, and what stands below a constant or a field."""
     for node in ast.walk(tree_of(path)):
         for child in getattr(node, "body", ()) if not isinstance(node, ast.Lambda) else ():
             is_text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
@@ -132,10 +132,10 @@ def test_questions_and_code_are_no_refused_words(text: str):
     assert list(refused_in(text)) == []
 
 
-def test_docstrings_of_the_product_stand_alone():
+def test_docstrings_of_the_product_and_the_tests_stand_alone():
     fragments = [
         f"{name_of(path)}: {text.strip()[:80]}"
-        for path in python_files("moldau", "pyspark_moldau")
+        for path in python_files("moldau", "pyspark_moldau", "tests")
         for text in _docstrings(path)
         if FRAGMENT.match(text.lstrip())
     ]

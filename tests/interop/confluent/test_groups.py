@@ -149,7 +149,7 @@ def static_config(
 def test_a_second_member_with_the_same_instance_id_fences_the_first(
     trio: str, trio_topics: TopicMaker
 ) -> None:
-    """In classic groups the newest wins."""
+    """The newest wins in classic groups."""
     topic = trio_topics.create()
     group = fresh_name("fenced")
     config = PROTOCOLS["range"]
@@ -177,7 +177,7 @@ def test_a_second_member_with_the_same_instance_id_fences_the_first(
 
 
 def test_an_instance_id_that_is_in_use_is_refused(trio: str, trio_topics: TopicMaker) -> None:
-    """In consumer groups the newest is refused while the first is a member."""
+    """The newest is refused in consumer groups while the first is a member."""
     topic = trio_topics.create()
     group = fresh_name("unreleased")
     first = Consumer(static_config(trio, group, CONSUMER_PROTOCOL))

@@ -155,7 +155,7 @@ class Group:
 
     @property
     def failures(self) -> list[str]:
-        """Of all members there ever were."""
+        """The failures of all members there ever were."""
         return [failure for member in self.everybody for failure in member.failures]
 
     def come_and_go(self) -> None:

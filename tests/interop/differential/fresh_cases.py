@@ -32,8 +32,9 @@ STRANGER: Final = (1_000_000, 0)
 INIT_VERSION: Final = 3
 TIMEOUT_MS: Final = 60_000
 LEFT_OUT: Final = frozenset({"instance", "same instance", "pattern"})
-"""In two stages with groups a static member joins a second time, which Apache Kafka 4.3 refuses to
-it (apache/kafka#23542); and when a pattern's topics are found is a matter of time, on both sides.
+"""Stages that are left out: in two with groups a static member joins a second time, which Apache
+Kafka 4.3 refuses to it (apache/kafka#23542); and when a pattern's topics are found is a matter of
+time, on both sides.
 """
 
 ADDED: Final = (ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.ADD_PARTITIONS_TO_TXN)
@@ -65,7 +66,9 @@ def make_coordinator(node: Node, kind: int) -> None:
 
 
 def use_an_id(node: Node) -> None:
-    """Until the controller has given the broker producer ids, and the first of them is used."""
+    """Wait until the controller has given the broker producer ids, and the first of them is
+    used.
+    """
     request = InitProducerIdRequest(transactional_id=None)
 
     def is_given() -> bool:

@@ -60,7 +60,7 @@ KEYS = {
 
 
 class Addresses(NamedTuple):
-    """Of one node."""
+    """The addresses of one node."""
 
     plaintext: str
     sasl: str

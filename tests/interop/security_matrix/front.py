@@ -282,7 +282,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "expired token (OAUTHBEARER)": Fault(SIGNED, Front.expired_bearer),
     "wrong secret (delegation token)": _password(TOKEN, "d3Jvbmc="),
 }
-"""By its name in the table."""
+"""Each way by its name in the table."""
 
 
 def _acls() -> Iterator[AclBinding]:

@@ -76,7 +76,7 @@ class BaseNemesis:
             each.end()
 
     def hosts(self) -> list[str]:
-        """Between whom links can be cut."""
+        """The hosts between which links can be cut."""
         raise NotImplementedError
 
     def repair_others(self) -> None:

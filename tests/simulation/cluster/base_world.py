@@ -41,7 +41,7 @@ COLLECT_EVERY = 5_000
 """So many steps lie between two collections of what is young."""
 
 COLLECT_ALL_EVERY = 8 * COLLECT_EVERY
-"""And so many between two of everything: the garbage of disks is large."""
+"""So many events lie between two collections of everything: the garbage of disks is large."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ class BaseWorld:
     observer_lag_ms: float = 0.0
     """How late a broker applies metadata that it has fetched, at most, and besides other faults."""
     slice_ms: float = SLICE_MS
-    """Of a controller's decisions; with 0 they give way after each of their parts."""
+    """The slices of a controller's decisions; with 0 they give way after each of their parts."""
     controllers: list[ControllerNode]
     controller_addresses: list[tuple[str, int]]
 

@@ -88,7 +88,7 @@ class World(BaseWorld):
         self._choose_security(Random(f"security {self.seed}"))
 
     def _choose_security(self, random: Random) -> None:
-        """By dice of its own, as who acts by it."""
+        """Choose by dice of its own, as who acts by it."""
         self.administrator_seeds = [
             random.getrandbits(64) for _ in range(random.choice((0, 1, 1, 2)))
         ]

@@ -212,8 +212,8 @@ class Administrator(ClientHost):
         self.world.counts["topics_recreated"] += 1
 
     async def _delete_topic(self, topic_id: UUID) -> bool:
-        """By its id, which the admin client does not offer: an earlier copy of the request that
-        comes late does not hit the next topic.
+        """Delete it by its id, which the admin client does not offer: an earlier copy of the
+        request that comes late does not hit the next topic.
         """
         request = delete_topics.DeleteTopicsRequest(
             topics=[delete_topics.DeleteTopicState(name=None, topic_id=topic_id)],

@@ -68,7 +68,7 @@ class BrokerDirectories:
         self._places: dict[Key, str] = {}
         self._away: dict[Key, str] = {}
         self._flips: dict[str, Flip] = {}
-        """By path."""
+        """The flips by path."""
 
     @property
     def spare(self) -> list[str]:

@@ -108,7 +108,7 @@ class DataBroker:
         self.is_ready = False
         self.has_failed_disk = False
         self.bad_lanes: dict[str, float] = {}
-        """Until when what it asks controllers for comes late and more than once."""
+        """The time until which what it asks controllers for comes late and more than once."""
         self.is_mute_until = 0.0
         """None of its heartbeats arrive before."""
         self.is_held = False
@@ -141,7 +141,7 @@ class DataBroker:
 
     @property
     def name(self) -> str:
-        """Of this incarnation."""
+        """The name of this incarnation."""
         assert self.process is not None
         return self.process.name
 

@@ -36,9 +36,9 @@ class PartitionTruth:
     name: str
     committed: Mirror = field(default_factory=Mirror)
     in_sync: dict[Batch, tuple[int, frozenset[int]]] = field(default_factory=dict)
-    """In which leader epoch a batch was committed, and who was in sync then."""
+    """The leader epoch in which a batch was committed, and who was in sync then."""
     written: dict[tuple[int, int], tuple[Batch, Batch | None]] = field(default_factory=dict)
-    """By base offset and leader epoch: what the leader wrote, and behind what."""
+    """What the leader wrote by base offset and leader epoch, and behind what."""
     replicas: dict[int, Mirror] = field(default_factory=dict)
     assigned: frozenset[int] = frozenset()
     """The replicas of now."""
@@ -53,7 +53,7 @@ class PartitionTruth:
     targets: set[tuple[int, ...]] = field(default_factory=set)
     """The replicas that it had, or was to have."""
     losses: dict[int, int] = field(default_factory=dict)
-    """By broker: the last leader epoch there was when it lost something."""
+    """The losses by broker: the last leader epoch there was when it lost something."""
     impaired: set[int] = field(default_factory=set)
     """Replicas that have lost something while they were in sync, until they are not any more."""
     writers: dict[int, int] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class PartitionTruth:
     last_of_producer: dict[int, Batch] = field(default_factory=dict)
     """The last batch committed of each idempotent producer."""
     high_watermarks: dict[tuple[str, int], int] = field(default_factory=dict)
-    """By process and leader epoch."""
+    """The high watermarks by process and leader epoch."""
     checked_leaders: set[tuple[str, int]] = field(default_factory=set)
     lost: set[Batch] = field(default_factory=set)
     acknowledged: set[Batch] = field(default_factory=set)

@@ -39,7 +39,7 @@ class OffsetClient(ClientHost):
         self.world = world
         self.places = places
         self._told: dict[tuple[UUID, int], tuple[int, int]] = {}
-        """By partition: the latest offset that was answered, and the leader epoch of the answer."""
+        """The latest offset that was answered by partition, and the leader epoch of the answer."""
         self.start()
 
     def start(self) -> None:

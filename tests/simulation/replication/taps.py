@@ -165,7 +165,9 @@ def _apply_state(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def taps() -> Iterator[None]:
-    """In force while the block runs: what happens in simulated brokers reaches their ledger."""
+    """The taps are in force while the block runs: what happens in simulated brokers reaches their
+    ledger.
+    """
     replaced: list[tuple[Any, str, Any]] = []
 
     def put(owner: Any, name: str, make: Callable[[Any], Any]) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def client_taps(world: TransactionWorld) -> Iterator[None]:
-    """In force while the block runs."""
+    """The taps are in force while the block runs."""
     negotiate, unanswered = Connection._negotiate, TransactionManager.unanswered
     take_partition = Fetcher._take_partition
 

@@ -75,7 +75,7 @@ class CompactedLogs:
         self._written[_place(name, content)] = content
 
     def contents(self, name: str, batches: Iterable[Batch]) -> list[Content]:
-        """Of batches as they were written."""
+        """The contents of batches as they were written."""
         return [self._written[(name, each.base_offset, each.leader_epoch)] for each in batches]
 
     def compacted(self, name: str, before: list[Content], after: list[Content]) -> None:
@@ -92,7 +92,7 @@ class CompactedLogs:
         held = {record.offset for content in found for record in content.records}
         seen: list[Content] = []
         begun: dict[int, list[int]] = {}
-        """By producer: where in `seen` its batches lie that no marker has decided."""
+        """The places by producer: where in `seen` its batches lie that no marker has decided."""
         for content in written:
             if content.marker is None:
                 if content.is_transactional:

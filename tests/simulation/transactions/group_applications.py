@@ -29,7 +29,7 @@ POLL_MS = 300.0
 DAWDLES = 0.05
 LOOKS_UP = 0.05
 PAUSES = 0.4
-"""Of dawdling processes so many do nothing at all, as stopped ones."""
+"""The share of dawdling processes that do nothing at all, as stopped ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class GroupApplication:
         return worker is None or worker.is_over
 
     def start(self) -> None:
-        """Unless everything is over, or it runs."""
+        """Start a process, unless everything is over, or one runs."""
         is_running = self.worker is not None and not self.worker.is_over
         if self.world.members_may_act and not is_running:
             self.starts += 1
@@ -219,7 +219,7 @@ class Worker:
         await self._leave()
 
     async def _leave(self) -> None:
-        """In good order; the next process may follow."""
+        """Leave in good order; the next process may follow."""
         self.world.note(f"{self.process.name} leaves")
         await self.member.close()
         self.world.counts["leaves"] += 1

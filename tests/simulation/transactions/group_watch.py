@@ -120,7 +120,9 @@ class GroupWatch:
         self._owes = False
         """Whether its coordinator waits for partitions that are to be given back."""
         self._newest_commits: dict[Place, int] = {}
-        """Of those that are committed, or may be: not answered, or with an error IN_DOUBT."""
+        """The newest of those that are committed, or may be: not answered, or with an error
+        IN_DOUBT.
+        """
 
     def __repr__(self) -> str:
         state = "in" if self.is_member else "out, before in"

@@ -175,7 +175,7 @@ def markers_before_commit(patch: Patch) -> None:
 
 
 def loading_skips_tail(patch: Patch) -> None:
-    """Of every piece of the log the last batch is not replayed."""
+    """The last batch of every piece of the log is not replayed."""
     original = LogLoader.feed
 
     def feed(self: Any, records: Any) -> Any:
@@ -201,7 +201,7 @@ def aborted_records_supersede(patch: Patch) -> None:
 
 
 def compaction_drops_the_newest(patch: Patch) -> None:
-    """Of a key with an older record the cleaner keeps that one."""
+    """The cleaner keeps the older record of a key that has one."""
     original = OffsetMap.put
 
     def put(self: Any, columns: Any, first_offset: int) -> int:

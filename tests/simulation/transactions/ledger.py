@@ -99,7 +99,7 @@ class TransactionLedger(DataLedger):
         self.given: set[tuple[int, int]] = set()
         """Producer ids and epochs that instances were given."""
         self.fences: dict[int, tuple[int, float]] = {}
-        """By producer id: the lowest epoch that may write, and since when."""
+        """The fences by producer id: the lowest epoch that may write, and since when."""
         self.excused: set[str] = set()
         """Ids of version 1 of which a request was sent twice: they have no protection from that."""
         self.id_of_producer: dict[int, str] = {}
@@ -108,13 +108,17 @@ class TransactionLedger(DataLedger):
         self.processed: dict[OffsetKey, set[int]] = {}
         """Offsets of records that the members of a group have handed out."""
         self.challengers: dict[tuple[str, str], dict[str, bool]] = {}
-        """By group and instance id: processes that have joined with it, in the classic protocol?"""
+        """The processes that have joined with an instance id of a group; in the classic
+        protocol?
+        """
         self.challenges: dict[tuple[str, str], dict[str, float]] = {}
         """When they did so last, also those that have gone since; virtual seconds."""
         self.claims: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
         self._loaded_ends: dict[tuple[str, Key], int] = {}
         self._epoch_starts: dict[tuple[str, Key, int], int] = {}
-        """By process, partition and leader epoch: where the log ended when it began to lead."""
+        """The starts by process, partition and leader epoch: where the log ended when it began to
+        lead.
+        """
         self.contents: dict[tuple[str, int, int], Content] = {}
         self.compacted = CompactedLogs()
 

@@ -104,7 +104,7 @@ class OffsetReader:
         self._turns: dict[tuple[str, int], asyncio.Lock] = {}
         self._expected: dict[tuple[tuple[str, int], int], int] = {}
         self._answers: dict[tuple[tuple[str, int], int], Any] = {}
-        """By place and isolation level: what the leader has answered last."""
+        """What the leader has answered last, by place and isolation level."""
         self._consumers = {level: self._consumer(level) for level in ISOLATION_LEVELS}
         for place in places:
             self.process.spawn(self._run(place))

@@ -212,7 +212,9 @@ def test_a_child_whose_parent_is_gone_ends_without_a_word(make_log: MakeLog) -> 
 def test_a_child_that_dies_before_it_is_given_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On uvloop, as in brokers: there a write to a pipe that is closed is a RuntimeError."""
+    """The loop is uvloop, as in brokers: there a write to a pipe that is closed is a
+    RuntimeError.
+    """
     make_child = ChildProcess._running
 
     async def dead_child(child: ChildProcess) -> asyncio.subprocess.Process:

@@ -84,7 +84,7 @@ class Outcome:
         return not self.complaints and wrong == 0 and self.read_count == self.input_count
 
     def lines(self) -> Iterator[str]:
-        """To be printed."""
+        """The lines to be printed."""
         yield f"input records             {self.input_count:>10,}"
         yield f"read under read_committed {self.read_count:>10,}"
         yield f"lost                      {self.lost_count:>10,}"

@@ -29,7 +29,7 @@ def transformed(value: bytes) -> bytes:
 
 
 async def run(bootstrap: str, name: str, protocol: str, record_count: int) -> None:
-    """Until SIGTERM. Raises: KafkaError when the producer can do nothing any more."""
+    """Run until SIGTERM. Raises: KafkaError when the producer can do nothing any more."""
     settings: ConsumerSettings = {"group_protocol": "consumer"}
     if protocol == "classic":
         # Restarted under the same name it is the same member: no other member is disturbed.

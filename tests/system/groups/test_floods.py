@@ -49,7 +49,7 @@ METADATA = "m" * 4_000
 """So that a commit is nearly as large as a batch may be."""
 FLOODING_CONNECTIONS = 3
 IN_FLIGHT = 64
-"""Of each: together more than the coordinator lets wait."""
+"""The requests of each in flight: together more than the coordinator lets wait."""
 
 
 class Flood:

@@ -44,7 +44,7 @@ class Joiner:
         self._cluster_id = described(cluster).cluster_id
 
     def start_empty(self) -> None:
-        """On a disk with nothing on it, wait until it has read everything."""
+        """Start on a disk with nothing on it, and wait until it has read everything."""
         shutil.rmtree(self._home / "data", ignore_errors=True)
         done = run_cli("storage", "format", "-c", self.config, "-t", self._cluster_id, "-N")
         assert done.status == 0, done.errors

@@ -73,7 +73,7 @@ REQUEST_TIMEOUT_MS: Final = 30_000
 """What clients have by themselves."""
 
 PAUSE_S: Final = 0.3
-"""Between two rounds of a good client."""
+"""The pause between two rounds of a good client."""
 
 MOST_PLAY_S: Final = 12.0
 ROOT: Final = Path(__file__).parents[3]

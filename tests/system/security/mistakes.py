@@ -78,7 +78,7 @@ class Peer:
         return self.ask(SaslAuthenticateRequest(auth_bytes=token), 2)
 
     def log_in(self, token: bytes = f"\0alice\0{PASSWORD}".encode()) -> Any:
-        """By PLAIN; returns the answer."""
+        """Log in by PLAIN; returns the answer."""
         self.choose("PLAIN")
         return self.token(token)
 

@@ -180,7 +180,7 @@ class SecuredChaosCluster(ChaosCluster):
         self._asked(change)
 
     def wait_followed(self) -> None:
-        """Until every broker has the metadata that are committed now. Raises: TimeoutError."""
+        """Wait until every broker has the metadata that are committed now. Raises: TimeoutError."""
         wanted = -1
 
         def applied() -> list[int]:

@@ -56,8 +56,8 @@ PROTOCOLS: Final = {
     **{name: name for name in CLIENTS if name != "MTLS"},
 }
 USERS: Final = ("alice", "mallory", "bob")
-"""Of SCRAM, and of certificates: a super user, one without any right, and one with rights on names
-that begin with `own-`."""
+"""The users of SCRAM, and of certificates: a super user, one without any right, and one with rights
+on names that begin with `own-`."""
 
 QUEUED_BYTES: Final = 64 * MIB
 DECODED_BYTES: Final = 128 * MIB

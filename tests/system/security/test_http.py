@@ -97,8 +97,8 @@ class Site:
             connection.close()
 
     def wait_for(self, path: str, user: tuple[str, str], status: int) -> None:
-        """Until the broker answers so: it learns of a change after the controller, which answered,
-        and refuses tries while there were too many.
+        """Wait until the broker answers so: it learns of a change after the controller, which
+        answered, and refuses tries while there were too many.
         """
         until(lambda: self.ask(path, user).status == status, what=f"{path} is answered by {status}")
 

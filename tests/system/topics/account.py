@@ -195,7 +195,7 @@ class Reader:
     losses: defaultdict[tuple[str, int], list[LossReport]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """By partition, of readers that report BY_OFFSET."""
+    """The positions by partition, of readers that report BY_OFFSET."""
 
 
 class Account:
@@ -300,7 +300,9 @@ class Account:
         reader.seen[read.topic].add((incarnation, read.partition, read.offset))
 
     def _placed(self, what: str, record: Record, read: Read) -> int | None:
-        """In which incarnation the record that was read lies; all who speak of it must agree."""
+        """The incarnation in which the record that was read lies; all who speak of it must
+        agree.
+        """
         incarnation = record.incarnation
         if read.topic_id is not None:
             ids = self.topics[read.topic].ids
@@ -402,7 +404,7 @@ class Account:
                 self.wrong(f"record {number} has {record.outcome_count} outcomes: {record}")
 
     def check_gaps(self, reader: Reader) -> None:
-        """Of each log, dead ones too, a reader has everything up to where it came, and nothing
+        """A reader has everything of each log, dead ones too, up to where it came, and nothing
         was reported twice.
         """
         logs = self._logs()
@@ -424,7 +426,7 @@ class Account:
                         self.wrong(f"{reader.name}: {name}, {scope}: {count} reports of {changes}")
 
     def check_losses(self, reader: Reader) -> None:
-        """Of a reader that reports BY_OFFSET, and has read everything that the live topics hold:
+        """Check a reader that reports BY_OFFSET, and has read everything that the live topics hold:
         each change of a partition that it had read is reported, from an offset on below which it
         has everything, and not twice by one driver.
 
@@ -450,7 +452,7 @@ class Account:
     def _unread(
         self, reader: Reader, logs: Logs, topic: str, partition: int
     ) -> list[tuple[bool, int | None]]:
-        """Of each former incarnation of a partition: whether the reader has read of it, and the
+        """For each former incarnation of a partition: whether the reader has read of it, and the
         first offset known that it has not.
         """
         seen = reader.seen[topic]

@@ -28,7 +28,7 @@ READY: Final = "ready"
 """A note: from here on topics may be deleted."""
 
 MEMBER: Final = "/"
-"""Between a reader's name and that of its member."""
+"""What stands between a reader's name and that of its member."""
 
 member_name: Final[ContextVar[str | None]] = ContextVar("member_name", default=None)
 """Whose client runs, in a process with several members of one reader."""

@@ -125,7 +125,7 @@ class Outcome:
     notes: Counter[str] = field(default_factory=Counter)
 
     def lines(self) -> list[str]:
-        """To be printed."""
+        """The lines to be printed."""
         counts = ", ".join(f"{what} {count:,}" for what, count in sorted(self.counts.items()))
         lines = [
             f"seed {self.seed}: {self.seconds / 60:.1f} minutes, {self.rounds} rounds: {counts}"

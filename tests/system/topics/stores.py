@@ -258,7 +258,7 @@ def _seek(
     partitions: list[TopicPartition],
     sought: set[TopicPartition],
 ) -> None:
-    """To where the store is, in partitions that this driver has not read yet."""
+    """Seek to where the store is, in partitions that this driver has not read yet."""
     new = [each for each in partitions if each not in sought]
     if not new:
         return

@@ -199,7 +199,9 @@ class TransactionalWriter(PlainWriter):
         return sent
 
     async def _abort(self, transaction: Transaction) -> None:
-        """Until it is aborted, or a commit whose outcome was not known has succeeded after all."""
+        """Try until it is aborted, or a commit whose outcome was not known has succeeded after
+        all.
+        """
         end = time.monotonic() + CLOSE_S
         ends = [self._producer.abort_transaction, self._producer.commit_transaction]
         while True:

@@ -308,7 +308,7 @@ class Workload:
         return topics_with_counts(self.groups)
 
     def _wait_owned(self, end: float) -> list[str]:
-        """Until each partition of each group has one owner, and every member owns some."""
+        """Wait until each partition of each group has one owner, and every member owns some."""
         waiting = [group for group in self.groups if GROUPS[group].protocol is not None]
         text = ""
         while waiting and time.monotonic() < end and not self.complaints:
@@ -327,7 +327,7 @@ class Workload:
         return [f"no owners: {text}, {len(waiting)} groups left"] if waiting else []
 
     def _wait_decided(self, logs: Sequence[Log], end: float) -> list[str]:
-        """Until the last stable offset of each is its high watermark."""
+        """Wait until the last stable offset of each is its high watermark."""
         readers = [_consumer(self.setting.bootstrap, each) for each in (True, False)]
         waiting = list(logs)
         text = ""
@@ -347,7 +347,7 @@ class Workload:
         return [f"undecided: {text}, {len(waiting)} logs left"] if waiting else []
 
     def _wait_consumed(self, end: float) -> list[str]:
-        """Until every group's offsets are behind every visible record."""
+        """Wait until every group's offsets are behind every visible record."""
         history = self.setting.history
         visible, complaint = read_visible(self.setting.bootstrap, LOGS, end)
         if complaint:

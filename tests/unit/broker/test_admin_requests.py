@@ -88,7 +88,7 @@ class ScriptedController:
 
 
 def combined_node_config(home: Path) -> NodeConfig:
-    """Of a node with both roles."""
+    """The configuration of a node with both roles."""
     properties = home / "server.properties"
     properties.write_text(
         "process.roles=broker,controller\nnode.id=1\n"

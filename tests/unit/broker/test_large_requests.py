@@ -178,7 +178,7 @@ async def test_a_request_with_many_parts_lets_others_have_their_turn(
     asked = broker.send(message, api_version)
 
     def sample() -> None:
-        """In each turn of the loop."""
+        """Take a sample in each turn of the loop."""
         times.append(broker.clock.monotonic_ms())
         if not asked.is_answered:
             asyncio.get_running_loop().call_soon(sample)

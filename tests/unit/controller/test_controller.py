@@ -371,7 +371,7 @@ async def test_a_broker_that_the_log_did_not_let_go_is_fenced_when_its_session_e
 
 REFUSAL_MS = 60_000
 MAX_TRIES = 12
-"""In that time, with pauses from one second to ten."""
+"""The tries in that time, with pauses from one second to ten."""
 
 
 async def test_a_fencing_that_the_log_refuses_is_tried_less_and_less_often(

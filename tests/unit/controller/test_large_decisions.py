@@ -258,7 +258,7 @@ class GrownDriver(CoreDriver):
 
 
 def _large_requests() -> Iterator[Any]:
-    """By name: requests of MANY parts, none of which takes long alone."""
+    """Requests of MANY parts by name, none of which takes long alone."""
     yield "new topics", new_topics([f"new-{name}" for name in NAMES])
     yield "a topic of many partitions", new_topics(["new"], partition_count=MANY)
     assigned = [

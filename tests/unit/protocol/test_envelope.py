@@ -198,7 +198,7 @@ def _filled(kind: type[Struct]) -> Struct:
 
 
 def _walked(value: object) -> list[int]:
-    """By looking at everything."""
+    """What a walk over everything finds."""
     if isinstance(value, list):
         return [code for each in value for code in _walked(each)]
     if not isinstance(value, Struct):

@@ -166,7 +166,7 @@ class Client(Peer):
             return await self.reader.readexactly(size)
 
     async def log_in(self, name: str, password: str) -> Any:
-        """By PLAIN; returns the answer to the token."""
+        """Log in by PLAIN; returns the answer to the token."""
         chosen = await self.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
         assert chosen.error_code == ErrorCode.NONE
         token = PlainLogin(name, password).first()

@@ -390,7 +390,7 @@ class MemoryBroker:
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """To its end: what it awaits is only the loop's next turn."""
+    """Run it to its end: what it awaits is only the loop's next turn."""
     while True:
         try:
             work.send(None)

@@ -40,7 +40,7 @@ class DeadBroker:
 
 
 async def fails(work: Any) -> None:
-    """And lets the other requests end too."""
+    """The bench fails, and lets the other requests end too."""
     with pytest.raises(KafkaError, match="gone"):
         await work
     await pass_time(1_000)

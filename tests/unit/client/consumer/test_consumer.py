@@ -47,7 +47,7 @@ def client_tasks() -> set[str]:
 
 
 async def read_all(consumer: Consumer, total: int) -> list[bytes]:
-    """By `getmany`, until there are that many."""
+    """Read by `getmany`, until there are that many."""
     seen: list[bytes] = []
     while len(seen) < total:
         for records in (await ends(consumer.getmany(timeout_ms=5_000), "poll")).values():
@@ -56,7 +56,7 @@ async def read_all(consumer: Consumer, total: int) -> list[bytes]:
 
 
 def by_partition(values: list[bytes]) -> list[bytes]:
-    """In the order of their partitions, keeping the order within."""
+    """The values in the order of their partitions, keeping the order within."""
     return sorted(values, key=lambda value: value.partition(b"-")[0])
 
 

@@ -20,7 +20,7 @@ from tests.fake_broker.node import HOST
 _T = TypeVar("_T")
 
 DEADLINE_S: Final = 120.0
-"""Of virtual time; longer than any limit that a client has."""
+"""The deadline in virtual time; longer than any limit that a client has."""
 
 RETRIABLE: Final = tuple(code for code in ErrorCode if code.retriable)
 

@@ -324,7 +324,7 @@ async def test_a_topic_that_is_created_again_is_read_from_its_beginning(
 async def test_without_a_reset_a_topic_that_is_created_again_is_an_error(
     caplog: pytest.LogCaptureFixture,
 ):
-    """And not a warning as well, of a reset that does not happen."""
+    """There is no warning as well, of a reset that does not happen."""
     async with (
         FakeCluster(1, topics={"t": 1}) as cluster,
         _consumer(cluster, auto_offset_reset="none") as consumer,

@@ -257,7 +257,7 @@ class Reader:
         """How many there are, once that is known."""
 
     async def run(self) -> None:
-        """Until everything has come that there is."""
+        """Run until everything has come that there is."""
         async with Consumer(
             self._cluster.bootstrap_servers, isolation_level="read_committed", **CONSUMER
         ) as consumer:

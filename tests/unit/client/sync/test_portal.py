@@ -23,7 +23,7 @@ DEADLINE_S = 10.0
 
 @pytest.fixture
 def callers() -> Callers:
-    """Of one client."""
+    """The callers of one client."""
     return Callers()
 
 

@@ -81,7 +81,9 @@ def test_observers_do_not_count_and_neither_does_another_disk_of_a_voter_kip_853
 
 
 def test_an_observer_reads_what_is_committed_with_the_high_watermark_above_it() -> None:
-    """In one answer, when both are true; a voter reads at once, for the commit needs it to."""
+    """It reads both in one answer, when both are true; a voter reads at once, for the commit needs
+    it to.
+    """
     solo = leader()
     solo.fetch_by(2)
     committed = solo.core.high_watermark

@@ -121,7 +121,7 @@ async def test_the_last_good_context_stays_however_loading_fails(
     caplog: pytest.LogCaptureFixture,
     problem: Exception,
 ) -> None:
-    """And is replaced as soon as loading goes well, although the file is the same one then."""
+    """It is replaced as soon as loading goes well, although the file is the same one then."""
     path = tmp_path / "broker.pem"
     own = stored(authority, path)
     problems: list[Exception] = []

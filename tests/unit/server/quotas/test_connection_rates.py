@@ -18,7 +18,7 @@ KEY = "connection_creation_rate"
 
 
 def rates(**limits: float) -> ConnectionRates:
-    """Of addresses; the keyword `default` stands for all others."""
+    """The rates of addresses; the keyword `default` stands for all others."""
     found = ConnectionRates(max_addresses=10)
     changes: dict[QuotaEntity, dict[str, float | None]] = {
         (("ip", None if name == "default" else name),): {KEY: limit}

@@ -49,7 +49,7 @@ class TransactionalId:
     is_open: bool = False
     rows: list[Row] = field(default_factory=list)
     outcomes: dict[int, bool] = field(default_factory=dict)
-    """By epoch: whether its transaction was committed."""
+    """Whether an epoch's transaction was committed, by epoch."""
 
 
 class SimulatedCluster:

@@ -141,7 +141,9 @@ def test_a_checkpoint_of_a_replay_into_another_topic_is_refused(tmp_path: Path):
 
 @pytest.mark.promise("replay-fresh")
 def test_chunks_have_the_names_that_the_sink_knows_them_by():
-    """Of one pipeline and topic, whatever the archive holds: the sink compares the records."""
+    """The names are those of one pipeline and topic, whatever the archive holds: the sink compares
+    the records.
+    """
     plan, grown = (plan_of(SOURCE, {0: list(range(count))}) for count in (150, 400))
     names = [plan.chunk_name("back", number) for number in range(2)]
     assert names == [grown.chunk_name("back", number) for number in range(2)]

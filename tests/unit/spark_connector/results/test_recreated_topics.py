@@ -216,7 +216,9 @@ def test_another_query_with_old_rows_only_is_warned_of(
 
 @pytest.mark.promise("order-unknown")
 def test_two_streams_in_one_store(store: Store, caplog: pytest.LogCaptureFixture):
-    """Of different topics they know nothing of each other; of one topic the second is warned of."""
+    """Streams of different topics know nothing of each other; of one topic the second is warned
+    of.
+    """
     store.write(rows(0, 5, FORMER), 0)
     store.write(rows(0, 5, NEW, topic="b"), 0, OTHER_QUERY)
     store.write(rows(0, 2, NEW), 1)  # in is created again, b is not

@@ -13,7 +13,7 @@ LEDGER = "ledger"
 
 
 def options_of(cluster: FakeCluster, sink_id: str, **given: str) -> SinkOptions:
-    """Of a sink with that id."""
+    """The options of a sink with that id."""
     return SinkOptions.parse(properties_of(cluster, sink_id) | given)
 
 

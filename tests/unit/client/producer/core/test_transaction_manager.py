@@ -435,7 +435,7 @@ def test_a_refusal_to_initialize_may_be_followed_by_another_try() -> None:
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_prepared_transaction_is_taken_over_and_ended_by_the_new_pair(level: int) -> None:
-    """By the rules of version 2, also when the coordinator was met before the cluster was
+    """The rules of version 2 hold, also when the coordinator was met before the cluster was
     reached.
     """
     manager = TransactionManager("tid", 60_000, two_phase=True)
