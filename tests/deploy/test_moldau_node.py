@@ -290,7 +290,9 @@ def test_health_over_tls(
     assert capsys.readouterr().out == "over TLS\n"
 
 
-def test_health_fails_with_the_address_when_nothing_listens(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_health_fails_with_the_address_when_nothing_listens(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     path = written(tmp_path, {**BROKER, "moldau.http.listener": "127.0.0.1:1"})
     assert script.main(["health", path]) == 1
     assert "127.0.0.1:1/readyz" in capsys.readouterr().err

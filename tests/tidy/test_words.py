@@ -31,11 +31,19 @@ REFUSED = {
 }
 
 #: How a docstring begins that needs its name, or the line above it, to be understood.
-FRAGMENT = re.compile(
-    r"(?:Of|By|In|On|Between|Until|Unless|Beside|To|Into|Like|Out|Off|And)\b"
-)
+FRAGMENT = re.compile(r"(?:Of|By|In|On|Between|Until|Unless|Beside|To|Into|Like|Out|Off|And)\b")
 
-PYTHON = ("moldau", "pyspark_moldau", "tests", "docs", "benchmarks", "demo", "deploy", "tools", ".ci")
+PYTHON = (
+    "moldau",
+    "pyspark_moldau",
+    "tests",
+    "docs",
+    "benchmarks",
+    "demo",
+    "deploy",
+    "tools",
+    ".ci",
+)
 
 _NO_PROSE = re.compile(r"^ *(```+).*?^ *\1`*$|`+[^`]+`+|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _ARGUMENT = re.compile(r"^\s*\w+(?:, \w+)*: ", re.MULTILINE)

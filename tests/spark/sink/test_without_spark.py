@@ -601,7 +601,9 @@ def test_a_ledgers_write_that_another_driver_has_ended(
 
 
 @pytest.mark.promise("refusal-ledger")
-def test_a_ledger_that_was_deleted_and_created_again_is_refused(cluster: Cluster, topic: str, admin: Admin) -> None:
+def test_a_ledger_that_was_deleted_and_created_again_is_refused(
+    cluster: Cluster, topic: str, admin: Admin
+) -> None:
     ledger = f"ledger-{uuid.uuid4().hex[:8]}"
     sink = Sink(cluster, topic, ledgerTopic=ledger)
     planned = sink.plan()

@@ -147,7 +147,9 @@ def test_read_committed_streams_skip_what_was_aborted(start, collected, cluster,
 
 
 @pytest.mark.promise("loss-created-again")
-def test_a_topic_that_was_created_again_is_read_from_its_start(start, send, collected, admin, topic):
+def test_a_topic_that_was_created_again_is_read_from_its_start(
+    start, send, collected, admin, topic
+):
     send(range(6))
     query = start(available_now=False, failOnDataLoss="false")
     wait_for(lambda: collected.values == list(range(6)))

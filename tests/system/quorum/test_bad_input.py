@@ -391,7 +391,9 @@ def test_a_second_broker_with_the_same_id(cluster: Cluster, tmp_path: Path):
     ("servers", "said"),
     [("127.0.0.1:1", "Connect call failed"), ("no.such.host.invalid:9", "no.such.host.invalid:9:")],
 )
-def test_a_node_without_a_controller_at_the_bootstrap_address_ends_with_one_line(cluster: Cluster, tmp_path: Path, servers: str, said: str):
+def test_a_node_without_a_controller_at_the_bootstrap_address_ends_with_one_line(
+    cluster: Cluster, tmp_path: Path, servers: str, said: str
+):
     config = stranger(cluster, tmp_path, 8, "broker", cluster_id(cluster))
     override = f"controller.quorum.bootstrap.servers={servers}"
     ended = run_node(config, "--override", override, format_if_needed=False)

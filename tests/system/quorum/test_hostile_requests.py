@@ -221,7 +221,9 @@ def test_fetches_that_cannot_be(cluster: Cluster, replica_id: int, values: dict[
 
 
 @pytest.mark.parametrize("replica_id", [999, -1])
-def test_a_fetch_far_behind_the_end_is_answered_with_the_diverging_epoch(cluster: Cluster, replica_id: int):
+def test_a_fetch_far_behind_the_end_is_answered_with_the_diverging_epoch(
+    cluster: Cluster, replica_id: int
+):
     told = quorum(cluster)
     request = fetching(
         cluster,

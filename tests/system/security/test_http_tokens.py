@@ -125,7 +125,9 @@ def test_bad_tokens_are_refused_and_not_logged(site: Site, provider: IdentityPro
 
 
 @pytest.mark.parametrize("header", [None, "Bearer", "Bearer  ", "Digest x", "Basic !"])
-def test_a_request_without_credentials_gets_a_challenge_without_an_error(site: Site, header: str | None) -> None:
+def test_a_request_without_credentials_gets_a_challenge_without_an_error(
+    site: Site, header: str | None
+) -> None:
     refused = site.ask("/metrics", header)
     assert refused.status == 401
     assert refused.headers["www-authenticate"] == (

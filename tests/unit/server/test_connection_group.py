@@ -402,7 +402,9 @@ def test_memory_that_comes_back_wakes_those_that_wait_once() -> None:
     assert not other.loop.soon, "nothing waits"
 
 
-def test_a_connection_that_waits_for_its_own_share_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_that_waits_for_its_own_share_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     rig = Rig()
     connection, other = rig.connection(), rig.connection()
     connection.authenticate("User:greedy")

@@ -600,7 +600,9 @@ def test_a_timer_whose_last_step_raises_runs_out_again() -> None:
     assert bench.state.timers_run == ["expiry", "expiry"]
 
 
-def test_a_state_machine_that_cannot_begin_refuses_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_machine_that_cannot_begin_refuses_every_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = led_bench()
     bench.broker.depose(0)
     monkeypatch.setattr(ToyState, "loaded", lambda _state, _now_ms: {}["timers"])

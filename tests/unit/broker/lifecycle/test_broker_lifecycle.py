@@ -431,7 +431,9 @@ async def test_news_does_not_wait_for_the_next_heartbeat() -> None:
     await broker.stop()
 
 
-async def test_heartbeats_that_raise_are_reported_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heartbeats_that_raise_are_reported_and_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(restarts, "FIRST_PAUSE_MS", 1)
     told: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(

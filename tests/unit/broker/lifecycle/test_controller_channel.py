@@ -303,7 +303,9 @@ async def test_a_silent_old_leader_is_left_as_soon_as_there_is_a_new_one(
     )
 
 
-async def test_a_request_that_was_answered_with_garbage_goes_to_the_next_controller(start: Start, quorum: Quorum) -> None:
+async def test_a_request_that_was_answered_with_garbage_goes_to_the_next_controller(
+    start: Start, quorum: Quorum
+) -> None:
     bad, good = await start(1), await start(2)
     bad.mode = "garbage"
     quorum.elect(bad.address)

@@ -364,7 +364,9 @@ async def test_min_bytes_beyond_max_bytes_is_capped(broker: DataPath) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"max_wait_ms": 0}, {"min_bytes": 0, "max_wait_ms": 10_000}])
-async def test_a_fetch_that_may_not_wait_is_answered_at_once(broker: DataPath, fields: dict[str, int]) -> None:
+async def test_a_fetch_that_may_not_wait_is_answered_at_once(
+    broker: DataPath, fields: dict[str, int]
+) -> None:
     broker.create_topic("t")
     assert broker.send(fetch({("t", 0): 0}, **fields), 12).is_answered
 

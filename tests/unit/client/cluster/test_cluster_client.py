@@ -129,7 +129,9 @@ async def test_wanted_topics_stay_fresh_and_others_are_dropped(broker: ScriptedB
     assert len(seen) == count
 
 
-async def test_staleness_reported_a_thousand_times_is_asked_about_with_pauses(broker: ScriptedBroker):
+async def test_staleness_reported_a_thousand_times_is_asked_about_with_pauses(
+    broker: ScriptedBroker,
+):
     client = client_of(broker.address, retry_backoff_ms=20, retry_backoff_max_ms=10_000)
     await client.updates.topic("t")
     broker.requests.clear()

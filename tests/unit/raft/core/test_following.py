@@ -449,7 +449,9 @@ def fail_at_once(solo: Solo, times: int) -> None:
             solo.wait(1)
 
 
-def test_a_leader_that_refuses_connections_is_given_up_long_before_the_fetch_timeout_adr_0006() -> None:
+def test_a_leader_that_refuses_connections_is_given_up_long_before_the_fetch_timeout_adr_0006() -> (
+    None
+):
     solo = follower()
     solo.fetched()
     begin_ms = solo.now_ms

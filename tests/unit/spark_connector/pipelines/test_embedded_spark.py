@@ -144,7 +144,9 @@ def test_the_packaged_java_is_the_last_resort(bare: Path, monkeypatch: pytest.Mo
     assert embedded_spark.java_home() is None
 
 
-def test_workers_get_this_python_unless_configured_otherwise(bare: Path, monkeypatch: pytest.MonkeyPatch):
+def test_workers_get_this_python_unless_configured_otherwise(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+):
     fake_java(bare / "bin", "17.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", "/their/python")
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)

@@ -238,7 +238,9 @@ async def test_a_marker_that_is_not_committed_in_time_is_late(path: DataPath) ->
     assert not path.partition("pair").produce_waits
 
 
-async def test_leadership_that_goes_before_the_commit_is_answered_with_an_error(path: DataPath) -> None:
+async def test_leadership_that_goes_before_the_commit_is_answered_with_an_error(
+    path: DataPath,
+) -> None:
     path.create_topic("pair", replicas=(BROKER_ID, OTHER_BROKER_ID))
     request = write(path, marker(pair=[0]))
     path.change_partition("pair", leader=OTHER_BROKER_ID)
