@@ -4,8 +4,7 @@ Owns: the pauses, and the one way by which such a failure comes to the node's fa
 loop's exception handler, with JOB_KEY in its context. Must not: decide whether the node goes on
 (that table does), or catch anything.
 Invariant: a failure is reported exactly once, and each one in a row is followed by a longer pause,
-    up
-to MAX_PAUSE_MS.
+up to MAX_PAUSE_MS.
 """
 
 from __future__ import annotations

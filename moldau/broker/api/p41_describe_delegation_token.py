@@ -51,9 +51,7 @@ def described_tokens(
     sender: Sender,
     request: DescribeDelegationTokenRequest,
 ) -> Steps[DescribeDelegationTokenResponse]:
-    """The description of all tokens, or of those that the named principals own, have asked for or
-    may renew.
-    """
+    """Describe all tokens, or those that the named principals own, have asked for or may renew."""
     response = DescribeDelegationTokenResponse()
     named = None
     if request.owners is not None:

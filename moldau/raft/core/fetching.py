@@ -403,8 +403,7 @@ class Fetching:
         following.unusable_count = min(following.unusable_count + 1, MAX_DOUBLINGS)
 
     def _poll_update_voter(self, following: Following) -> float:
-        """A voter whose endpoints or directory are wrong in the voters record sends the leader its
-        own.
+        """A voter whose endpoints or directory are wrong in the voters record sends its own.
 
         At kraft.version 0 there is no such record, and the leader asks for them in every epoch,
         so that an upgrade can write it (KIP-853).

@@ -173,9 +173,7 @@ class Replication:
         self._parked_due_ms = min(self._parked_due_ms, deadline_ms)
 
     def poll_parked(self) -> float:
-        """Answer the fetches that have waited for what the log has now. Returns when to look
-        again.
-        """
+        """Answer the fetches that waited for what the log has now. Returns when to look again."""
         state = self._state
         is_leader = state.role is Role.LEADER
         seen = (state.log.log_end_offset, state.high_watermark)

@@ -190,8 +190,7 @@ class KerberosLogin(SaslLogin):
         if tickets is not None:
             return tickets.current(self.clock, self.rules)
         store = None if self.ticket_cache is None else {b"ccache": file_name(self.ticket_cache)}
-        # The library looks into the cache for each login: whatever renews a ticket notifies no
-        # process.
+        # The library looks into the cache for each login: a renewal notifies no process.
         got = acquired(store, self.principal, "initiate")
         if got.lifetime is not None and got.lifetime <= 0:
             raise KerberosError(f"the ticket in the cache has expired ({NEW_TICKET})")

@@ -268,9 +268,7 @@ def _starting(section: Section, options: dict[str, str]) -> None:
 
 
 def _meaning(section: Section, options: dict[str, str]) -> TopicSource:
-    """The source with the formats of key and value, the schema, and what becomes of malformed
-    values.
-    """
+    """The source, with formats of key and value, schema, and what becomes of malformed values."""
     key_format = section.choice("key", ("string", "binary"), "string")
     schema = section.optional_text("schema")
     default = "string" if schema is None else "json"

@@ -108,17 +108,13 @@ class TransactionLedger(DataLedger):
         self.processed: dict[OffsetKey, set[int]] = {}
         """Offsets of records that the members of a group have handed out."""
         self.challengers: dict[tuple[str, str], dict[str, bool]] = {}
-        """The processes that have joined with an instance id of a group; in the classic
-        protocol?
-        """
+        """The processes that have joined with a group's instance id; in the classic protocol?"""
         self.challenges: dict[tuple[str, str], dict[str, float]] = {}
         """When they did so last, also those that have gone since; virtual seconds."""
         self.claims: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
         self._loaded_ends: dict[tuple[str, Key], int] = {}
         self._epoch_starts: dict[tuple[str, Key, int], int] = {}
-        """The starts by process, partition and leader epoch: where the log ended when it began to
-        lead.
-        """
+        """Where the log ended when a process began to lead, by process, partition and epoch."""
         self.contents: dict[tuple[str, int, int], Content] = {}
         self.compacted = CompactedLogs()
 
@@ -691,9 +687,7 @@ class TransactionLedger(DataLedger):
                 del self.owners[place]
 
     def may_stay(self, group: str, member_id: str, until: float) -> None:
-        """A classic member got the answer that all is well: its coordinator waits for it until
-        then.
-        """
+        """A classic member's heartbeat was answered: its coordinator waits for it until then."""
         known = self.group_log.heard_until
         known[(group, member_id)] = max(until, known.get((group, member_id), until))
 

@@ -77,9 +77,7 @@ class Support(Enum):
 
     @staticmethod
     def of(api_version: int, *, abortable_since: int, adds_since: int) -> Support:
-        """The support that follows from the first versions of an API that know
-        TRANSACTION_ABORTABLE, and that add.
-        """
+        """Judge by the first versions of an API that know TRANSACTION_ABORTABLE, and that add."""
         if api_version >= adds_since:
             return Support.ADDS_PARTITIONS
         return Support.ABORTABLE_ERROR if api_version >= abortable_since else Support.OLD_ERRORS
