@@ -2,8 +2,7 @@
 
 Owns: what is wrapped around the methods of `Log`, `LogManager` and `Partition`, and taking it off
 again. Must not: change what they do, or check anything.
-Invariant: the ledger hears of a change after it has happened, before any other process can act on
-    it.
+Invariant: the ledger hears of a change after it has happened, before any process can act on it.
 """
 
 from __future__ import annotations
