@@ -1,6 +1,6 @@
 """The client beside confluent-kafka, aiokafka and kafka-python: throughput, CPU, memory.
 
-All talk to one Moldau node, each in a process of its own, by turns in changing order. Produced is
+All talk to one Moldau node, each in its own process, by turns in changing order. Produced is
 to one partition; consumed is one partition that confluent-kafka has written with its defaults,
 from its start. Ratios are taken within a round. Memory: a client sends far more than it may keep
 through a proxy that lets only so many bytes a second pass, and one reads a topic slowly.
@@ -202,5 +202,5 @@ def _order(entry: Entry, node: BrokerNode, topic: str, effort: Effort, size: int
 
 
 def run_load(order: LoadOrder) -> LoadOutcome:
-    """One load in a process of its own."""
+    """One load in its own process."""
     return LoadOutcome(**run_client("client_load", order, DEADLINE_S))

@@ -4,7 +4,7 @@ One node with logins by SASL and an authorizer. A client sends a batch of 1 KB e
 acks=all, and asks for Metadata after each, alone and beside a process of `benchmarks.greedy`, which
 does one of the things that would have stopped a node once. Its connections are those of a user
 with rights on nothing but its own transactional ids, or of strangers. All of them take turns within
-a round; the node is quiet before each. The node has a core of its own; on the other one the client
+a round; the node is quiet before each. The node has its own core; on the other one the client
 that is measured comes first, and the greedy one has what is left. Every figure is taken twice: of
 all requests, and of those soon after whose begin the machine held up no core (`benchmarks.stalls`).
 """

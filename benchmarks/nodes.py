@@ -149,7 +149,7 @@ def connect_when_open(port: int, process: subprocess.Popen[bytes]) -> Wire:
 
 
 class BrokerNode:
-    """One combined node in a directory of its own. States: made → `launch` → running → `close`."""
+    """One combined node in its own directory. States: made → `launch` → running → `close`."""
 
     name = ""
     own_settings: Mapping[str, str] = MappingProxyType({})
@@ -198,7 +198,7 @@ class BrokerNode:
         return os.sched_getaffinity(self.pid)
 
     def format(self) -> None:
-        """Format the log directory, where that is a step of its own."""
+        """Format the log directory, where that is a separate step."""
 
     def command(self) -> Sequence[str]:
         """What is run."""
@@ -357,7 +357,7 @@ class BareLoop:
 
 
 def run_client(module: str, order: Any, deadline_s: float) -> dict[str, Any]:
-    """One load of a client in a process of its own; what it measured is its last line."""
+    """One load of a client in its own process; what it measured is its last line."""
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{module}", json.dumps(asdict(order))],
         cwd=ROOT,

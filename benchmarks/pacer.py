@@ -31,7 +31,7 @@ _ERROR_AND_OFFSET: Final = struct.Struct(">hq")
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One connection: a producer of its own, for one partition, at the partition's leader."""
+    """One connection: its own producer, for one partition, at the partition's leader."""
 
     port: int
     partition_index: int

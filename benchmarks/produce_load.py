@@ -96,7 +96,7 @@ def compete(effort: Effort, *, batch_bytes: int, request_count: int) -> Contest:
 
 
 def send_to_node(node: BrokerNode, order: SendOrder) -> SendOutcome:
-    """One turn on a topic of its own, idempotent as clients are by default."""
+    """One turn on its own topic, idempotent as clients are by default."""
     with node.connect() as wire:
         wire.create_topic(order.topic)
         producer_id, producer_epoch = wire.producer_id()

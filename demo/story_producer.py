@@ -69,7 +69,7 @@ class Feed:
             self._thread.join()
 
     def send_one(self, flight: Flight) -> None:
-        """One more flight in a transaction of its own, after all others."""
+        """One more flight in its own transaction, after all others."""
         with self._producer() as producer, producer.transaction():
             producer.send_nowait(FLIGHTS, flight.value, key=flight.key)
 

@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
 
 class Driver:
-    """`moldau pipeline run` in a process of its own, started again whenever it has ended."""
+    """`moldau pipeline run` in its own process, started again whenever it has ended."""
 
     def __init__(self, bootstrap: str, state: Path, say: Callable[[str], None]) -> None:
         self.batches: list[Batch] = []

@@ -157,9 +157,9 @@ def _limit_s(item: pytest.Item) -> float:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """File by file; but all files with Spark to one worker. Each other would start a Java machine
-    of its own, and Spark gives its Python processes ten seconds to begin, however busy it is here.
-    All tidy tests to one as well: each other would parse every file of the repository once more.
+    """File by file; but all files with Spark to one worker. Each other would start its own Java
+    machine, and Spark gives its Python processes ten seconds to begin, however busy it is here. All
+    tidy tests to one as well: each other would parse every file of the repository once more.
     """
     from xdist.scheduler import LoadFileScheduling
 

@@ -474,7 +474,7 @@ _SASL = (
         "The issuer in an assertion; with client credentials it asks for assertions in place of a "
         "secret."),
     ConfigKey("sasl.oauthbearer.assertion.claim.jti.include", BOOLEAN, False, None, MEDIUM, STATIC,
-        "Whether each assertion has an id of its own."),
+        "Whether each assertion has its own id."),
     ConfigKey("sasl.oauthbearer.assertion.claim.nbf.seconds", INT, 60, within(0, 3_600), LOW,
         STATIC,
         "How long before now an assertion begins to be good."),

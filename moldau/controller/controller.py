@@ -6,7 +6,7 @@ Runs on the log's event loop only. One request is decided, appended and applied 
 begins; a large one gives way to other work of the loop in between, while all other work on the
 controller's state waits in line.
 
-A big change comes from the core in steps. Each step is appended as a batch of its own, and the loop
+A big change comes from the core in steps. Each step is appended as its own batch, and the loop
 gives way in between; the response waits for the commit of the last. When this node is deposed, or
 the log refuses a step, the steps end: what was appended stands, is consistent by itself, and the
 sender's answer says that the outcome is unsure.

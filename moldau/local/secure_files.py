@@ -20,7 +20,7 @@ from moldau.runtime.private_files import OWNER_ONLY_DIRECTORY, replace_file
 CLIENT_LISTENER: Final = "CLIENT"
 INTERNAL_LISTENER: Final = "INTERNAL"
 NODES: Final = "nodes"
-"""The organisational unit of nodes' certificates: each node is a user of its own by its name."""
+"""The organisational unit of nodes' certificates: each node is a separate user by its name."""
 CLIENTS: Final = "clients"
 ADMIN: Final = "admin"
 MECHANISM: Final = "SCRAM-SHA-512"

@@ -1,4 +1,4 @@
-"""A node's part in the quorum, on a thread of its own: voter, candidate for one, or observer.
+"""A node's part in the quorum, on its own thread: voter, candidate for one, or observer.
 
 Owns: joining log, controller core, driver, listener and APIs on the quorum thread, and the way in
 and out of it. Must not: know the broker. Invariants: all of that runs on the quorum's loop; what

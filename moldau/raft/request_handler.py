@@ -2,8 +2,8 @@
 
 Owns: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch and FetchSnapshot of the metadata log,
 UpdateRaftVoter, AddRaftVoter, RemoveRaftVoter and DescribeQuorum. Must not: check permissions (the
-listener has), or decide anything (the quorum does). Invariant: every request gets a response of its
-own API.
+listener has), or decide anything (the quorum does). Invariant: every request gets its own API's
+response.
 """
 
 from __future__ import annotations

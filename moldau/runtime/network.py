@@ -186,7 +186,7 @@ class _AsyncioListener:
 
 
 class _TlsAcceptor:
-    """Accepts on one socket, and shakes hands with each client in a task of its own: a slow client
+    """Accepts on one socket, and shakes hands with each client in its own task: a slow client
     keeps no other waiting. (`create_server` would keep one context for good, and say nothing of a
     handshake that fails.)
     """

@@ -528,7 +528,7 @@ class FlushJob:
             self.lacks_seals = True
 
     def _sync_path(self, path: str) -> None:
-        # Through a descriptor of its own: fsync covers mapped pages too, and the loop may trim,
+        # Through its own descriptor: fsync covers mapped pages too, and the loop may trim,
         # unmap or delete the file at the same time.
         try:
             file = self.filesystem.open(path)

@@ -17,7 +17,7 @@ from tests.deploy.files import DEPLOY, OPERATIONS, yaml_of
 ALERTS: Final = DEPLOY / "prometheus" / "alerts.yml"
 DASHBOARD: Final = DEPLOY / "grafana" / "dashboards" / "moldau.json"
 
-#: What Prometheus adds to every series of a target, or as a series of its own.
+#: What Prometheus adds to every series of a target, or as its own series.
 TARGET_LABELS: Final = frozenset({"job", "instance", "cluster", "role"})
 OF_PROMETHEUS: Final = frozenset({"up"})
 _OF_HISTOGRAM: Final = re.compile(r"_(bucket|sum|count)$")

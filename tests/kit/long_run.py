@@ -43,7 +43,7 @@ Arguments = Callable[[int, float], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One kind of search: commands, one after the other, each with a seed of its own."""
+    """One kind of search: commands, one after the other, each with its own seed."""
 
     name: str
     arguments: Sequence[Arguments]

@@ -180,7 +180,7 @@ def test_what_comes_first_of_a_sample_is_of_all_areas_and_kinds():
 
 @pytest.fixture
 def module(tmp_path: Path) -> ModuleType:
-    """A module in a file of its own, in the memory of this process."""
+    """A module in its own file, in the memory of this process."""
     path = tmp_path / "victim.py"
     path.write_text(
         "def limit(size):\n    keep = lambda each: each < 3\n    return keep(size)\n\n\n"

@@ -126,7 +126,7 @@ class Trials:
         return True
 
     def _child(self, session: pytest.Session, work: Callable[[Tell], dict[str, Any]]) -> Child:
-        """Its tests' files are in a folder of their own: pytest empties one that exists."""
+        """Its tests' files are in their own folder: pytest empties one that exists."""
 
         def work_apart(tell: Tell) -> dict[str, Any]:
             factory = session.config._tmp_path_factory  # type: ignore[attr-defined]

@@ -347,7 +347,7 @@ class Checks:
 
     def voters_appended(self, replica: Replica, effect: ef.AppendVoters) -> None:
         """A leader is about to change the voters: one change at a time, and only after a record of
-        its own epoch is committed (the bug of Raft's single-server changes).
+        the leader's epoch is committed (the bug of Raft's single-server changes).
         """
         core, before = replica.core, replica.history.latest
         if replica.history.latest_offset >= core.high_watermark:

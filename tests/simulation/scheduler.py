@@ -65,7 +65,7 @@ class Scheduler:
         self.note(line, detail)
 
     def note(self, line: str, detail: object = "") -> None:
-        """A line of the trace that is not an event of its own."""
+        """A line of the trace that is not a separate event."""
         line = f"{self.now_ms:11.3f} {line}"
         self._digest.update(line.encode())
         self.history.append(line)

@@ -26,6 +26,7 @@ REFUSED = {
         r"\banew\b": "again, or from the start",
         r"\bmeanwhile\b": "during what, or until when",
         r"\b(?:told|tells|telling)\b": "reports, returns, answers, shows, logs, raises, asks",
+        r"\ban? (?:[\w-]+ ){1,2}of (?:its|their) own\b": "its own …, or a separate …",
         r"\b(?:is|are|was|were) there\b(?![^.?!]*\?)": "exists, or has come",
     }.items()
 }
@@ -120,6 +121,7 @@ def test_sentences_have_none_of_the_refused_words():
         "The log begins anew.",
         "when the answer is\nthere",
         "it tells all. Is it so?",
+        "each runs in a process of its own",
     ],
 )
 def test_a_refused_word_is_found(text: str):

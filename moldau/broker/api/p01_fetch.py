@@ -321,7 +321,7 @@ class _Answer:
 
 
 def _count_replication(fetch: DelayedFetch, outcomes: list[Outcome]) -> None:
-    """Followers have a quota of their own; the bytes of those in sync count, too."""
+    """Followers have their own quota; the bytes of those in sync count, too."""
     replication = fetch.manager.replication
     quota = replication.throttles.leader
     replication.bytes_out.count += total_bytes(outcomes)

@@ -156,8 +156,8 @@ class _Asked(NamedTuple, Generic[Response]):
 class NetworkControllerChannel:
     """`ControllerChannel` over connections to the active controller, or to that of this process.
 
-    Answers come in order on a connection, so what must not wait for a slow change has a connection
-    of its own (the `link` of its row), as in Apache Kafka.
+    Answers come in order on a connection, so what must not wait for a slow change has its own
+    connection (the `link` of its row), as in Apache Kafka.
 
     Args:
         leader: the active controller as far as known; called on this loop.

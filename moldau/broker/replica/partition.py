@@ -405,7 +405,7 @@ class Partition:
     # -- writing ---------------------------------------------------------------------------------
 
     def must_queue(self, batches: RecordBatches) -> bool:
-        """Whether an append has to go through `deferred.enqueue`: the topic has a codec of its own
+        """Whether an append has to go through `deferred.enqueue`: the topic has its own codec
         and the batch another, or needs keys and the batch is compressed; or such a batch is still
         on its way.
         """

@@ -88,7 +88,7 @@ class TransactionsPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsPlan:
-    """A group of so many members on a topic of its own."""
+    """A group of so many members on its own topic."""
 
     protocol: Annotated[GroupProtocol, typer.Option(help="classic, or consumer (KIP-848).")] = (
         GroupProtocol.CONSUMER

@@ -44,7 +44,7 @@ from moldau.runtime.network import Network
 from moldau.runtime.shared_work import outcome_of
 
 Purpose: TypeAlias = Literal["data", "fetch", "coordinator"]
-"""Each has a socket of its own, so that heartbeats wait neither for fetches nor for joins."""
+"""Each has its own socket, so that heartbeats wait neither for fetches nor for joins."""
 
 ROOM_BYTES: Final = 16 * 1024 * 1024
 """How much longer than `fetch.max.bytes` a fetch response may be: one batch always comes, and

@@ -3,7 +3,7 @@
 Owns the memory of passwords that were right, and how many may be tried. Must not know HTTP.
 Invariants: no password is kept, only digests under a key of this process; a password that has been
 changed is not right any more; a name that does not exist costs what one costs that does; guessing
-costs processor time on a thread of its own, and only `TRIES_PER_S` tries a second of it.
+costs processor time on its own thread, and only `TRIES_PER_S` tries a second of it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Tries:
 
 
 class PasswordChecks:
-    """Checks passwords on a thread of its own, one at a time. Used on one loop.
+    """Checks passwords on its own thread, one at a time. Used on one loop.
 
     Args:
         image: gives the newest one, which has the users.

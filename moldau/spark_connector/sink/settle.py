@@ -224,7 +224,7 @@ def _busy(what: str, sink_id: str) -> LedgerBusy:
 
 
 def _check_free(index: LedgerIndex, new_id: str, old_id: str) -> None:
-    """Refuse an id with batches of its own. A refused start leaves a record without a batch there,
+    """Refuse an id that has batches. A refused start leaves a record without a batch there,
     and a move that died the same batches.
     """
     batches = _batches(index, new_id)

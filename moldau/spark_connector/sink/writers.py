@@ -355,7 +355,7 @@ def _check_in_charge(options: SinkOptions, planned: PlannedBatch, place: TaskPla
 
 @dataclass
 class _Sending:
-    """Rows on their way; a thread of its own sends while Spark brings the next ones."""
+    """Rows on their way; its own thread sends while Spark brings the next ones."""
 
     config: ProducerConfig
     topic: str | None

@@ -32,7 +32,7 @@ TOO_LATE = (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID)
 
 
 class Member:
-    """One consumer in a thread of its own, which records in a history all that happens to it."""
+    """One consumer in its own thread, which records in a history all that happens to it."""
 
     def __init__(self, history: History, name: str, topic: str, config: dict[str, Any]) -> None:
         self._history = history

@@ -183,7 +183,7 @@ def _of_a_stranger() -> Iterator[Case]:
 
 
 def _of_a_producer(stage: str) -> Iterator[Case]:
-    """A producer of its own for each request, with what has to come before it."""
+    """A separate producer for each request, with what has to come before it."""
 
     def begun(ground: Ground, name: str, added: ApiKey | None) -> tuple[str, tuple[int, int]]:
         transactional_id = f"{stage} {name} {ground.api_version}"

@@ -327,7 +327,7 @@ CONVERSATIONS: dict[str, tuple[str, Callable[[Client], Awaitable[None]]]] = {
 
 @asynccontextmanager
 async def clients(address: Addresses, *users: str) -> AsyncIterator[list[Client]]:
-    """Logged in, each on a connection of its own; "" for the PLAINTEXT listener."""
+    """Logged in, each on its own connection; "" for the PLAINTEXT listener."""
     talks = [await _talk(address, user) for user in ("eve", "alice", *users)]
     try:
         yield [Client(talk, *talks[:2]) for talk in talks[2:]]

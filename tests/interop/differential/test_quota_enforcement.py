@@ -33,7 +33,7 @@ MUTATIONS: Final = (
 
 
 def ask(node: Node, request: Any, api_version: int) -> Any:
-    """The answer on a connection of its own: a quota may make the connection pause for long."""
+    """The answer on its own connection: a quota may make the connection pause for long."""
     other = replace(node, _socket=None)
     try:
         return other.ask(request, api_version)

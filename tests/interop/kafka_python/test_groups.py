@@ -77,7 +77,7 @@ def write(bootstrap: str, topic: str, values: list[bytes]) -> None:
 
 
 class Polling:
-    """One consumer, polled by a thread of its own while others are, as its users do: a poll that
+    """One consumer, polled by its own thread while others are, as its users do: a poll that
     ends while the group waits for another member makes this client join once more.
     """
 

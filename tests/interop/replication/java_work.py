@@ -1,4 +1,4 @@
-"""The Java client at work: a JVM of its own, which talks with the test by lines.
+"""The Java client at work: its own JVM, which talks with the test by lines.
 
 Owns the process. Must not know what its lines mean beyond their letters.
 """

@@ -86,7 +86,7 @@ class BaseWorld:
         self.loop = VirtualLoop()
         self.loop.after_step = self._after_step
         self.clock = VirtualClock(self.loop)
-        """True time; every machine has a wall clock of its own."""
+        """True time; every machine has its own wall clock."""
         self.wall_clocks = WallClocks(Random(f"wall clocks {seed}"))
         self.fabric = Fabric(self.loop, Random(self.random.getrandbits(64)))
         self.ledger = Ledger()

@@ -57,7 +57,7 @@ LAWFUL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic of the run; one without a minimum of its own has the cluster's.
+    """A topic of the run; one without its own minimum has the cluster's.
 
     `allows_unclean`: its name says so to the ledger.
     """

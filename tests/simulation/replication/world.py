@@ -45,7 +45,7 @@ class Plan:
 
     @classmethod
     def of_seed(cls, random: Random, controllers: int | None = None) -> Plan:
-        """One controller mostly: the quorum has a simulation of its own."""
+        """One controller mostly: the quorum has its own simulation."""
         return cls(
             controllers=random.choice((1, 1, 1, 3)) if controllers is None else controllers,
             brokers=random.choice((3, 3, 3, 4, 5)),

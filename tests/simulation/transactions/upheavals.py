@@ -1,6 +1,6 @@
 """What administrators and rivals do to living clients, beside the faults that a seed has.
 
-Owns: which upheaval comes when, from a random of its own. Must not: look at what was promised.
+Owns: which upheaval comes when, from its own random. Must not: look at what was promised.
 Invariant: everything begun ends before the run's last phase: topics exist, levels are those of
 the beginning (and again when a broker forwards a change late), rivals are gone.
 """

@@ -38,7 +38,7 @@ trigger: {{every: 0 s}}
 
 
 def kill_after(file: Path, batch_count: int, log: Path) -> None:
-    """Run a file in a process of its own, and kill it when so many batches are done."""
+    """Run a file in its own process, and kill it when so many batches are done."""
     command = [sys.executable, "-m", "moldau.cli.main", "pipeline", "run", str(file)]
     with log.open("wb") as errors:
         running = subprocess.Popen(

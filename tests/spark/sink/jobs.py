@@ -1,6 +1,6 @@
 """Runs of `query_job`, and what is in the topic they write to.
 
-Owns the processes it starts: each in a session of its own, killed by its group. Must not look into
+Owns the processes it starts: each in its own session, killed by its group. Must not look into
 the sink. Invariant: what a topic holds is read as a reader of committed records reads it.
 """
 
@@ -80,7 +80,7 @@ class Pipeline:
         return options if fault is None else {**options, "fault": fault.option()}
 
     def start(self, fault: Fault | None = None) -> subprocess.Popen[str]:
-        """A run in a process of its own."""
+        """A run in its own process."""
         job = {
             "input": str(self.input),
             "options": self.write_options(fault),

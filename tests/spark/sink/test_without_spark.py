@@ -568,7 +568,7 @@ def test_a_write_counts_only_under_the_last_taking(sink: Sink) -> None:
 def test_one_process_is_one_driver_for_its_checkpoint(
     cluster: Cluster, topic: str, checkpoint: str | None
 ) -> None:
-    """Its plannings write nothing then; a batch write is a driver of its own."""
+    """Its plannings write nothing then; a batch write is a separate driver."""
     given = {} if checkpoint is None else {"checkpointLocation": checkpoint}
     sink = Sink(cluster, topic, **given)
     first = sink.plan().plan.record.driver

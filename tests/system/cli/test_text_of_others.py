@@ -1,5 +1,5 @@
 """What tenants choose (names of groups, transactions and users, keys, values, headers) in the
-terminal of an administrator: nothing of it acts there, and nothing is a line of its own.
+terminal of an administrator: nothing of it acts there, and nothing of it makes a new line.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def run(
     protocol: str = "classic",
     say: Callable[[str], None] = print,
 ) -> Outcome:
-    """The whole thing on a cluster of its own."""
+    """The whole thing on its own cluster."""
     outcome = Outcome(input_count=record_count)
     records = Records(record_count)
     with (

@@ -88,7 +88,7 @@ class Log(RebalanceListener):
 
 
 class Member:
-    """A consumer that is polled by a task of its own until asked to stop."""
+    """A consumer that is polled by its own task until asked to stop."""
 
     def __init__(self, consumer: Consumer, seen: Counter[bytes]) -> None:
         self.consumer = consumer

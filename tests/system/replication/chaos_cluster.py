@@ -164,7 +164,7 @@ class ChaosCluster(SpreadCluster):
         self.disks[node_id] = SmallDisk(path)
 
     def own_config(self, node_id: int) -> dict[str, str]:
-        """Each broker stands in a rack of its own; `log.dirs` lie on the small disk, whose own top
+        """Each broker stands in its own rack; `log.dirs` lie on the small disk, whose own top
         is not the node's.
         """
         is_broker = node_id in self.broker_ids

@@ -251,7 +251,7 @@ def rotating(cluster: ChaosCluster, seed: int, say: Say, complaints: list[str]) 
 
 
 class Rotation:
-    """New certificates, users and passwords, in a thread of its own. Use as a context."""
+    """New certificates, users and passwords, in its own thread. Use as a context."""
 
     def __init__(self, cluster: SecuredChaosCluster, seed: int, say: Say) -> None:
         self.complaints: list[str] = []

@@ -165,8 +165,8 @@ Logs = defaultdict[tuple[str, int, int], set[int]]
 
 @dataclass
 class Member:
-    """What one of a reader's members has reported: each hands out and reports in an order of its
-    own, since each hears of a new topic by itself.
+    """What one of a reader's members has reported: each hands out and reports in its own order,
+    since each hears of a new topic by itself.
     """
 
     last_of_topic: dict[str, int] = field(default_factory=dict)

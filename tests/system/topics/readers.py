@@ -1,4 +1,4 @@
-"""The readers that are consumers alone, each for a process of its own.
+"""The readers that are consumers alone, each for its own process.
 
 Owns their loops. Must not judge. Invariant: each record that the client has handed out is reported,
 in order, with the id of the topic that the client names.

@@ -1,6 +1,6 @@
 """The readers' process `spark`: a structured stream whose drivers are killed.
 
-Owns the drivers, one after the other over one checkpoint, each a process group of its own; the
+Owns the drivers, one after the other over one checkpoint, each its own process group; the
 databases and the Redis that they write to; and what is reported of both. Must not judge, nor run
 Spark itself. Invariant: a loss is reported before the rows that were stored after it.
 """

@@ -220,7 +220,7 @@ async def stores(teller: Teller, bootstrap: str, topics: list[str]) -> None:
 
 
 async def _drivers(teller: Teller, bootstrap: str, topics: list[str], kept: Stores) -> None:
-    """One driver after the other, each with a consumer of its own."""
+    """One driver after the other, each with its own consumer."""
     stop, dice = Stop(), Random()
     while not stop:
         query_id = uuid.uuid4().hex

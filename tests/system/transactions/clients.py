@@ -414,7 +414,7 @@ class Pipeline(Client):
 
 
 class TailReader:
-    """A consumer in no group that reads all logs on and on, in a thread of its own.
+    """A consumer in no group that reads all logs on and on, in its own thread.
 
     Args:
         told_committed_only: what the history records; the truth when None.

@@ -1,8 +1,8 @@
 """Faulty clients, and bugs injected into a broker, are found in what real clients saw; else nothing
 is found.
 
-Owns the runs and what they must find. `test_injected_bugs` runs each of these tests in a process of
-its own, which librdkafka may end.
+Owns the runs and what they must find. `test_injected_bugs` runs each of these tests in its own
+process, which librdkafka may end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A consumer of confluent-kafka in a process of its own, so that it can be killed.
+"""A consumer of confluent-kafka in its own process, so that it can be killed.
 
 Within one process librdkafka cannot be: dropped without being closed it often waits for itself for
 ever, with its threads busy. Owns the process, and both ends of its pipes. Must not: record, or

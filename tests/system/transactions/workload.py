@@ -98,7 +98,7 @@ def inputs_of(group: str) -> list[Log]:
 
 
 class Watch:
-    """Asks for a group's offsets every now and then, in a thread of its own."""
+    """Asks for a group's offsets every now and then, in its own thread."""
 
     def __init__(self, setting: Setting, group: str) -> None:
         self._setting = setting
@@ -228,7 +228,7 @@ class Workload:
             watch.finish()
 
     def _place_groups(self) -> None:
-        """Every group begins at the beginning, by an offset of its own: a member that reads
+        """Every group begins at the beginning, by its own offset: a member that reads
         that there is none got a wrong answer.
         """
         for group in self.groups:

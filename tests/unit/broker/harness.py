@@ -69,7 +69,7 @@ NOT_ANSWERED = object()
 
 
 def topic_id_of(topic: str) -> UUID:
-    """Every topic of a test has an id of its own."""
+    """Every topic of a test has its own id."""
     return UUID(int=0xABCD << 64 | sum(ord(letter) << 8 * n for n, letter in enumerate(topic[:7])))
 
 

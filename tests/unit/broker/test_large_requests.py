@@ -261,7 +261,7 @@ async def test_there_is_a_step_for_each_part_of_one_whole(
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every fetch is large, and every partition a slice of its own."""
+    """Every fetch is large, and every partition its own slice."""
     monkeypatch.setattr(delayed_fetch, "MAX_READ_AT_ONCE", 0)
     monkeypatch.setattr(p01_fetch, "MAX_READ_AT_ONCE", 0)
     monkeypatch.setattr(delayed_fetch, "STEP_COUNT", 1)

@@ -91,7 +91,7 @@ def test_list_names_every_job_and_the_script_for_spark_submit():
 
 @pytest.mark.real
 def test_checking_a_file_needs_no_spark(file: Path):
-    """It runs in a process of its own: others have imported Spark here."""
+    """It runs in its own process: others have imported Spark here."""
     code = (
         "import sys; from moldau.spark_connector.pipelines import load_pipelines; "
         f"load_pipelines({str(file)!r}); assert 'pyspark' not in sys.modules"

@@ -112,7 +112,7 @@ def test_deleting_a_topic_takes_its_configuration_along() -> None:
     image = replay(MetadataImage.EMPTY, [*topic_records(), config])
     image = replay(image, [RemoveTopicRecord(topic_id=TOPIC)])
     assert image == MetadataImage.EMPTY
-    # Also when the topic never was in an image of its own.
+    # Also when the topic never was in its own image.
     image = replay(
         MetadataImage.EMPTY, [*topic_records(), config, RemoveTopicRecord(topic_id=TOPIC)]
     )

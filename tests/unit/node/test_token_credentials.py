@@ -210,7 +210,7 @@ async def test_keys_are_made_once_and_not_all_kept(monkeypatch: pytest.MonkeyPat
 
 
 class Logins:
-    """Logins that wait, each in a task of its own; `resumed` has those that went on, in order."""
+    """Logins that wait, each in its own task; `resumed` has those that went on, in order."""
 
     def __init__(self, find: TokenCredentials) -> None:
         self._find = find

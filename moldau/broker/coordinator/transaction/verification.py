@@ -73,7 +73,7 @@ class Support(Enum):
     ABORTABLE_ERROR = "abortable error"
     """Verified only."""
     ADDS_PARTITIONS = "adds partitions"
-    """Partitions are added by the request itself, each transaction has an epoch of its own."""
+    """Partitions are added by the request itself, each transaction has its own epoch."""
 
     @staticmethod
     def of(api_version: int, *, abortable_since: int, adds_since: int) -> Support:

@@ -2,7 +2,7 @@
 
 Owns the cutting of an archive into chunks by offset, the two small files beside the checkpoint that
 say which archive it was and which chunks are done, and the thread that writes chunk after chunk.
-Each chunk is one batch write with a transaction id of its own, so that a chunk which was written
+Each chunk is one batch write with its own transaction id, so that a chunk which was written
 before a crash is not written again. Invariants: the plan is made once, and a later run of the same
 replay goes by it, so that chunk n always has the same records, also in an archive that has grown;
 each archived record is written once, and the records of a partition in the order of their offsets,
@@ -349,7 +349,7 @@ def _counts(archive: DataFrame, cells: Cells) -> dict[int, int]:
 
 
 class RunningReplay:
-    """A replay in a thread of its own."""
+    """A replay in its own thread."""
 
     def __init__(
         self,

@@ -383,7 +383,7 @@ class MatchingMirror:
 
     Args:
         start: starts the query for these topics.
-        find: the topics that match now; asked in a thread of its own.
+        find: the topics that match now; asked in its own thread.
         prepare: makes the targets.
         is_endless: goes on looking; otherwise what exists at the start is all.
     """

@@ -21,7 +21,7 @@ from tests.unit.broker.coordinator.toy import ToyState, commit_record, read, wai
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
 TOY_LOG = CoordinatorLog("toy", classic_groups.OffsetCommitKey(), classic_groups)
-"""Offset commits in a topic of their own, which no other coordinator of the broker loads."""
+"""Offset commits in their own topic, which no other coordinator of the broker loads."""
 
 
 class Toy:

@@ -275,7 +275,7 @@ def test_the_next_start_after_leave_to_stop_registers_at_once(heartbeats: int) -
         assert driver.beat(1, want_shut_down=True).should_shut_down is True
     other = registration(1, incarnation_id=UUID(int=0x77))
     assert driver.ask(other).error_code == 0
-    # The next incarnation has a session of its own.
+    # The next incarnation has its own session.
     third = registration(1, incarnation_id=UUID(int=0x78))
     assert driver.ask(third).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
 

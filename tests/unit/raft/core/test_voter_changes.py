@@ -189,7 +189,7 @@ def test_no_change_before_a_record_of_the_epoch_is_committed() -> None:
 
 
 def test_no_change_before_a_record_of_the_epoch_is_committed_whatever_was_before() -> None:
-    """Else two leaders could change the same committed voters, each with a majority of its own
+    """Else two leaders could change the same committed voters, each with its own majority
     (the later correction to the Raft dissertation, 4.1).
     """
     solo = Solo(voter_set(1, 2, 3, kraft_version=0))

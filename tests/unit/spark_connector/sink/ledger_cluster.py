@@ -29,7 +29,7 @@ def properties_of(cluster: FakeCluster, sink_id: str) -> dict[str, str]:
 
 @contextmanager
 def ledger_of(values: Mapping[str, bytes]) -> Iterator[ThreadedCluster]:
-    """A cluster whose ledger has these values by their keys, each in a batch of its own."""
+    """A cluster whose ledger has these values by their keys, each in its own batch."""
 
     def make() -> FakeCluster:
         cluster = FakeCluster(1, topics={"t": 1, LEDGER: 1})

@@ -84,7 +84,7 @@ class SendMarkers:
     """The command to write a marker into each of `remaining`, again and again until that is done.
 
     Invariant: the answers to one ending never count for another, not even of the same producer:
-    each ending is an object of its own.
+    each ending is a separate object.
 
     Attributes:
         producer: the pair in the markers.

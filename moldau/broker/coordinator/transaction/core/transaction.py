@@ -102,7 +102,7 @@ NO_TIMEOUT_MS: Final = 2**31 - 1
 """The timeout that marks transactions of a two-phase commit: they end only on request."""
 
 EPOCH_BUMP_VERSION: Final = 2
-"""From this `transaction.version` on every transaction has an epoch of its own (KIP-890)."""
+"""From this `transaction.version` on every transaction has its own epoch (KIP-890)."""
 
 
 class ProducerIdAndEpoch(NamedTuple):

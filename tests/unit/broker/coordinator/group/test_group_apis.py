@@ -240,8 +240,8 @@ async def test_unknown_topic_ids_are_an_error_when_offsets_are_read(broker: Data
 async def test_who_may_be_replaced_reads_only_what_its_followers_still_confirm(
     broker: DataPath,
 ) -> None:
-    """Cut off from the controllers, another may coordinate already: nothing is said before a record
-    of its own is committed.
+    """Cut off from the controllers, another may coordinate already: nothing is said before its own
+    record is committed.
     """
     await broker.ask(commit_request({("events", 0): 5}), 9)
     asked = OffsetFetchRequestTopics(name="events", partition_indexes=[0])

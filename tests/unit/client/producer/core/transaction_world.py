@@ -304,7 +304,7 @@ class World:
         self.began_under = self.manager.producer
 
     def append(self, partition: TopicPartition) -> None:
-        """A record, which is a batch of its own."""
+        """A record, which is a separate batch."""
         if self.manager.refusal is not None:
             raise Violation(f"refused in {self.manager.state}: {self.manager.refusal}")
         self.next_value += 1
