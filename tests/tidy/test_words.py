@@ -74,7 +74,8 @@ def _prose_of(path: Path) -> Iterator[str]:
 def _docstrings(path: Path) -> Iterator[str]:
     """Those of modules, classes and functions, and what stands below a constant or a field."""
     for node in ast.walk(tree_of(path)):
-        for child in getattr(node, "body", ()) if not isinstance(node, ast.Lambda) else ():
+        body = getattr(node, "body", None)
+        for child in body if isinstance(body, list) else ():
             is_text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
             if is_text and isinstance(child.value.value, str):
                 yield child.value.value
