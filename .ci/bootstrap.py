@@ -1,6 +1,6 @@
 """Makes a fresh machine ready: `.venv` with everything, and optional tools that are easy to get.
 
-Owns: `.venv`, `.cache`, the stamp that tells whether they are current. Standard library only.
+Owns: `.venv`, `.cache`, the stamp that shows whether they are current. Standard library only.
 Must not: fail because an optional tool is missing; it says so in one line instead.
 Invariant: a second run with unchanged inputs does nothing, whatever the files' times are.
 """
@@ -72,7 +72,7 @@ def main():
 
 
 def say(text):
-    """One line for whoever watches."""
+    """One line for the terminal."""
     print("setup: " + text, flush=True)
 
 
@@ -165,7 +165,7 @@ def fetch_kcat():
 
 
 def fetch_jars(what, pom, jars, wanted, without):
-    """Gets jars that tests compare with into `.cache`, when Java and Maven are there."""
+    """Gets jars that tests compare with into `.cache`, when Java and Maven are installed."""
     if not list(jars.glob(wanted)):
         fetch(what, ["-f", str(pom), "dependency:copy-dependencies"], jars, without)
 
@@ -178,7 +178,7 @@ def fetch_artifact(what, artifact, target, without):
 
 
 def fetch(what, arguments, jars, without):
-    """Has Maven put files into a folder, which is there when all of them are."""
+    """Has Maven put files into a folder, which exists when all of them do."""
     maven = shutil.which("mvn")
     if not maven or not shutil.which("java"):
         say("no Java and Maven here: " + without + " will be skipped")
@@ -204,7 +204,7 @@ def fetch_kafkajs():
 
 
 def install_kafkajs(npm, target):
-    """Into a folder that is there when all of it is; whether npm could do it."""
+    """Into a folder that exists when all of it does; whether npm could do it."""
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(str(partial), ignore_errors=True)
     command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]

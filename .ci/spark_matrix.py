@@ -35,7 +35,7 @@ def main():
 
 
 def fetch(version):
-    """The newest PySpark of a release line, in a directory of its own; None when there is none."""
+    """The newest PySpark of a release line, in its own directory; None when there is none."""
     home = CACHE / ("pyspark-" + version)
     if (home / "pyspark").is_dir():
         return home

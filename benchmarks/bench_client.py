@@ -1,6 +1,6 @@
 """The client beside confluent-kafka, aiokafka and kafka-python: throughput, CPU, memory.
 
-All talk to one Moldau node, each in a process of its own, by turns in changing order. Produced is
+All talk to one Moldau node, each in its own process, by turns in changing order. Produced is
 to one partition; consumed is one partition that confluent-kafka has written with its defaults,
 from its start. Ratios are taken within a round. Memory: a client sends far more than it may keep
 through a proxy that lets only so many bytes a second pass, and one reads a topic slowly.
@@ -185,7 +185,7 @@ def _fill(node: BrokerNode, _wire: Wire, topic: str, effort: Effort, size: int) 
         topic,
         order.record_count,
         size,
-        # Some readers take whole polls: more than they need is there.
+        # Some readers take whole polls: more than they need has come.
         order.warm_up_count + order.record_count // 10,
     )
     _turn(fill)

@@ -1,7 +1,7 @@
 """The active controller is killed: time until the next topic creation succeeds.
 
 Three controllers and a broker, Kafka's default quorum timeouts, `kill -9` of the active controller,
-then one client that creates a topic through the broker, and tries again as long as it is told no.
+then one client that creates a topic through the broker, and tries again as long as it is refused.
 What is measured runs from just before the kill to the successful answer. Between two kills the
 killed controller is started again and catches up.
 """

@@ -64,7 +64,7 @@ STATES: Final = (UNDISTURBED, CONTROL, FLOODED)
 
 
 class _Round(NamedTuple):
-    """The commits by state, what the flooder did meanwhile, and the seconds of
+    """The commits by state, what the flooder did at the same time, and the seconds of
     processor time that the node took for it, per second.
     """
 

@@ -1,7 +1,7 @@
 """A thousand members in one group: how long a rebalance takes, and what it costs the coordinator.
 
 Both protocols, on one node of each kind, one after the other with nothing else running. The load is
-`moldau bench groups`: members as Kafka's clients are, each with a connection of its own, heartbeats
+`moldau bench groups`: members as Kafka's clients are, each with its own connection, heartbeats
 at the default interval. All join at once, all stay, one joins, one leaves.
 """
 

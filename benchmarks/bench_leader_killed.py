@@ -73,7 +73,7 @@ def _kill_leader(cluster: ClusterProcesses, seconds: _Seconds) -> None:
 
 
 def _produce(cluster: ClusterProcesses, survivors: Sequence[int], killed_id: int) -> None:
-    """As a client does that wants it quickly: whoever is said to lead is asked at once."""
+    """As a client does that wants it quickly: the broker that is said to lead is asked at once."""
     deadline = time.monotonic() + GIVE_UP_S
     with cluster.connect(survivors[0]) as first, cluster.connect(survivors[1]) as second:
         wires = dict(zip(survivors, (first, second), strict=True))

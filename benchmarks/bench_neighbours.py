@@ -1,7 +1,7 @@
-"""What an ill-behaved client costs its neighbours: the latency of another client meanwhile.
+"""What an ill-behaved client costs its neighbours: the latency of another client at that time.
 
 One node, one producer with acks=all that sends a batch of 1 KB every 3 ms, alone and beside a
-client, in a process of its own, that does one of these twenty times a second: joins groups with
+client, in its own process, that does one of these twenty times a second: joins groups with
 expressions that take as long to match, or to compile, as the limits allow, or with those that take
 as long to refuse; lists transactions by an expensive pattern. One that does nothing but ask for API
 versions is the control. All of them take turns as in `benchmarks.beside`. The node has a core of

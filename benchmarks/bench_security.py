@@ -2,10 +2,10 @@
 
 Kafka's node and ours have the same key store, version of TLS and suite. Throughput, over one
 connection and over twenty at once, and the handshakes that a core of clients can do take turns on
-both. A thousand connections come, ask once, stay and go: what the nodes' memory does meanwhile; and
-whether it grows while connections come and go for `MOLDAU_BENCH_CHURN_S` seconds. The authorizer
-has ten thousand entries, some of which are about the client. Producers are timed beside a client
-that is held to its quota. `MOLDAU_BENCH_PARTS` names the parts to run, divided by commas;
+both. A thousand connections come, ask once, stay and go: what the nodes' memory does during that;
+and whether it grows while connections come and go for `MOLDAU_BENCH_CHURN_S` seconds. The
+authorizer has ten thousand entries, some of which are about the client. Producers are timed beside
+a client that is held to its quota. `MOLDAU_BENCH_PARTS` names the parts to run, divided by commas;
 without it all are.
 """
 

@@ -2,7 +2,7 @@
 
 What is included: from just before the process is spawned, through formatting the log directory, the
 start, a topic created by request, until one acks=all batch of one record is acknowledged. Both are
-asked by the same raw client, which knocks every 2 ms. Kafka formats in a process of its own; its
+asked by the same raw client, which knocks every 2 ms. Kafka formats in its own process; its
 figure is given with and without that.
 """
 

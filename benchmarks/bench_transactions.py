@@ -1,7 +1,7 @@
 """Committed transactions of 1, 10 and 100 partitions, on one node of each kind.
 
 Eight producers, each committing one transaction after the other: a record of 100 bytes on every
-partition, then the commit. The load is `moldau bench transactions`, in a process of its own. Rounds
+partition, then the commit. The load is `moldau bench transactions`, in its own process. Rounds
 take turns with Kafka's; both nodes have the same settings and run throughout.
 """
 

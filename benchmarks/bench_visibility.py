@@ -3,7 +3,7 @@
 A controller and three brokers of each, as processes. A round makes a topic, changes it in each way
 and deletes it, all by one broker, which takes turns with the others. Every change is followed at
 once by the question that shows it, to the same broker ("stale": the answer is without the change),
-then to all brokers, one after the other without a pause, until each has told it. Rounds of the two
+then to all brokers, one after the other without a pause, until each has shown it. Rounds of the two
 clusters take turns, so that what else runs on the machine meets both.
 """
 
@@ -57,7 +57,7 @@ PERCENT: Final = 100
 
 
 class Change(NamedTuple):
-    """A request, the question that shows what it did, and how the answer tells."""
+    """A request, the question that shows what it did, and how the answer shows it."""
 
     name: str
     request: Message

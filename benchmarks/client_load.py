@@ -1,4 +1,4 @@
-"""One client under load, in a process of its own: `python -m benchmarks.client_load JSON`.
+"""One client under load, in its own process: `python -m benchmarks.client_load JSON`.
 
 Owns how each client library is driven and what is timed: a part of the records goes first, untimed,
 so that connections, metadata and code are warm; then so many records until the last of them is

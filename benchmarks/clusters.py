@@ -149,7 +149,7 @@ class ClusterProcesses:
         return self._ports[node_id]
 
     def connect(self, broker_id: int | None = None) -> Wire:
-        """A connection to a broker, the first unless told. Raises OSError."""
+        """A connection to a broker, the first by default. Raises OSError."""
         return Wire(HOST, self._ports[self.broker_ids[0] if broker_id is None else broker_id])
 
     def wait_until_serving(self) -> None:
@@ -158,7 +158,7 @@ class ClusterProcesses:
         self._wait(self._brokers_know_each_other, "registered and unfenced brokers")
 
     def active_controller(self) -> int:
-        """Who leads the quorum, as the broker is told."""
+        """Who leads the quorum, as the broker knows it."""
         leader_id, _ = self._describe()
         assert leader_id in self.controller_ids, f"{leader_id} leads"
         return leader_id
@@ -309,7 +309,7 @@ class KafkaCluster(ClusterProcesses):
 
 @contextlib.contextmanager
 def clusters(effort: Effort) -> Iterator[tuple[ClusterProcesses, ...]]:
-    """A controller and three brokers of ours, and of Kafka's when it is there, side by side.
+    """A controller and three brokers of ours, and of Kafka's when it is installed, side by side.
 
     Both run throughout, as rounds take turns; an idle one costs the other little, and as much.
     """

@@ -50,7 +50,7 @@ class MemorySamples:
 
 
 class MemoryWatch:
-    """Samples a node's processes in a thread of its own."""
+    """Samples a node's processes in its own thread."""
 
     def __init__(self, pid: Callable[[], int | None]) -> None:
         self._pid = pid

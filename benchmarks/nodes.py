@@ -83,7 +83,7 @@ def warm_page_cache(directory: Path, size_bytes: int) -> None:
     """Write and delete a file, so that the next one goes into memory that was just in use.
 
     On a virtual machine the first write into long-free memory costs ten times as much as a later
-    one, and would hit whoever comes first.
+    one, and would hit the node that comes first.
     """
     piece = memoryview(bytes(PIECE_BYTES))
     path = directory / "scratch"
@@ -113,7 +113,7 @@ def connect_when_open(port: int, process: subprocess.Popen[bytes]) -> Wire:
 
 
 class BrokerNode:
-    """One combined node in a directory of its own. States: made → `launch` → running → `close`."""
+    """One combined node in its own directory. States: made → `launch` → running → `close`."""
 
     name = ""
     own_settings: Mapping[str, str] = MappingProxyType({})
@@ -162,7 +162,7 @@ class BrokerNode:
         return os.sched_getaffinity(self.pid)
 
     def format(self) -> None:
-        """Format the log directory, where that is a step of its own."""
+        """Format the log directory, where that is a separate step."""
 
     def command(self) -> Sequence[str]:
         """What is run."""
@@ -258,7 +258,7 @@ class KafkaNode(BrokerNode):
 
 
 def kafka_jars() -> Path | None:
-    """Where Apache Kafka's jars are, or None: `make setup` fetches them when Maven is there."""
+    """Where Apache Kafka's jars are, or None: `make setup` fetches them when Maven is installed."""
     places = [ROOT / ".cache" / f"kafka-{KAFKA_VERSION}"]
     given = os.environ.get("MOLDAU_KAFKA_JARS")
     if given:

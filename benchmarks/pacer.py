@@ -23,7 +23,7 @@ from moldau.cli.bench.figures import percentile
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One connection: a producer of its own, for one partition, at the partition's leader."""
+    """One connection: its own producer, for one partition, at the partition's leader."""
 
     port: int
     partition_index: int

@@ -51,7 +51,7 @@ class Contest:
 
 @contextlib.contextmanager
 def brokers(effort: Effort) -> Iterator[tuple[BrokerNode, BrokerNode | None]]:
-    """A node of ours, and Kafka's when it is there, both running throughout."""
+    """A node of ours, and Kafka's when it is installed, both running throughout."""
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(temporary_directory())
         (directory / "moldau").mkdir()
@@ -95,7 +95,7 @@ def compete(effort: Effort, *, batch_bytes: int, request_count: int) -> Contest:
 
 
 def send_to_node(node: BrokerNode, order: SendOrder) -> SendOutcome:
-    """One turn on a topic of its own, idempotent as clients are by default."""
+    """One turn on its own topic, idempotent as clients are by default."""
     with node.connect() as wire:
         wire.create_topic(order.topic)
         producer_id, producer_epoch = wire.producer_id()

@@ -1,4 +1,4 @@
-"""A lean consumer in a process of its own: `python -m benchmarks.reader JSON`, JSON on stdout.
+"""A lean consumer in its own process: `python -m benchmarks.reader JSON`, JSON on stdout.
 
 Reads one partition of equal batches from its start to a known end, one fetch after the other as
 consumers do, into a buffer that is used again and again. Invariant: what it counts are whole

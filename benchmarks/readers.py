@@ -1,7 +1,7 @@
 """Several readers at once, one connection each: `python -m benchmarks.readers JSON`.
 
-Owns that they begin together, and the CPU time of the server meanwhile. Each is a
-`benchmarks.reader` in a thread of its own. Invariant: bytes are counted when received, over the
+Owns that they begin together, and the CPU time of the server during that. Each is a
+`benchmarks.reader` in its own thread. Invariant: bytes are counted when received, over the
 time from the first begin to the last end.
 """
 

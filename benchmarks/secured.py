@@ -55,7 +55,7 @@ def key_store(directory: Path) -> KeyStore:
 def secured_nodes(
     effort: Effort, directory: Path, store: KeyStore, settings: Mapping[str, str] | None = None
 ) -> Iterator[list[BrokerNode]]:
-    """Ours, pinned, and Kafka's when it is there, both running throughout."""
+    """Ours, pinned, and Kafka's when it is installed, both running throughout."""
     values = {**store.settings, **(settings or {})}
     with contextlib.ExitStack() as stack:
         (directory / "moldau").mkdir()

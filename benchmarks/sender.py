@@ -1,4 +1,4 @@
-"""A lean producer in a process of its own: `python -m benchmarks.sender JSON`, JSON on stdout.
+"""A lean producer in its own process: `python -m benchmarks.sender JSON`, JSON on stdout.
 
 One encoded batch is sent again and again with its sequence and CRC patched in place, a fixed number
 of requests in flight, over a blocking socket. It reads the server's CPU time from /proc around the

@@ -1,7 +1,8 @@
 """Several senders at once, one connection each: `python -m benchmarks.senders JSON`.
 
-Owns that they begin together and end together, and the CPU time of every server meanwhile. Each is
-a `benchmarks.sender` in a thread of its own: what they do most of the time is wait in system calls.
+Owns that they begin together and end together, and the CPU time of every server during that. Each
+is a `benchmarks.sender` in its own thread: what they do most of the time is wait in system
+calls.
 Invariant: bytes are counted when acknowledged, over the time from the first begin to the last end.
 """
 

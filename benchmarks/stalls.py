@@ -106,7 +106,7 @@ def touched(stalls: Stalls | None, spans_by_name: Mapping[str, Sequence[Span]], 
 
 @contextlib.contextmanager
 def watched() -> Iterator[Stalls | None]:
-    """Watch every core meanwhile; None where that is not allowed."""
+    """Watch every core during the run; None where that is not allowed."""
     if not _may_go_first():
         yield None
         return

@@ -85,7 +85,7 @@ def main() -> int:
 
 
 class Outage:
-    """Kills the node once and starts it again, while somebody else goes on producing."""
+    """Kills the node once and starts it again, while another process goes on producing."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -109,7 +109,7 @@ class _NamespaceStage:
 
 
 class Relay:
-    """Stands before one broker's REPLICATION listener; tells its followers apart by the client id
+    """Stands before one broker's REPLICATION listener; distinguishes its followers by the client id
     in their first request.
     """
 
@@ -183,7 +183,7 @@ def follower_in(first: bytes) -> int:
     """The broker behind a connection's first request: `broker-N-…` is its client id.
 
     Raises:
-        ValueError: somebody else's request.
+        ValueError: a request of another client.
     """
     if len(first) < FRAME_HEAD.size:
         raise ValueError("no request")

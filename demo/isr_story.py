@@ -1,8 +1,8 @@
-"""What happens to a partition with three replicas, told as events: the in-sync set under a cut
+"""What happens to a partition with three replicas, as a list of events: the in-sync set under a cut
 link, too few replicas, and an election without a replica in sync.
 
 Owns the order of what is done, and waits for what has to follow. Must not print. Invariant: an
-event is told when it was observed from outside (metadata, delivery reports, the brokers' logs).
+event is printed when it was observed from outside (metadata, delivery reports, the brokers' logs).
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Story:
         )
 
     def _send_once(self, acks: str) -> str:
-        """What a producer that does not retry is told."""
+        """The error that a producer gets that does not retry."""
         told: list[str] = []
 
         def send() -> None:
@@ -360,7 +360,7 @@ class Story:
         self._wait(lambda: self._isr() == wanted, f"the ISR {sorted(wanted)}")
 
     def _is_without_leader(self) -> bool:
-        """The last leader is fenced, the two others serve, and nobody leads."""
+        """The last leader is fenced, the two others serve, and no broker leads."""
         described = self._admin(lambda admin: admin.describe_cluster(include_fenced_brokers=True))
         serving = {broker.node_id for broker in described.brokers if not broker.fenced}
         return serving == {2, CUT_OFF} and self._partition().leader == -1

@@ -1,8 +1,9 @@
-"""`make demo`: flights through a cluster and a Spark pipeline, whoever is killed, and then counted.
+"""`make demo`: flights through a cluster and a Spark pipeline, whichever process is killed, and
+then counted.
 
 Three controllers and three brokers as processes. A transactional producer streams 336,776 flights
 into `flights`, and a note per transaction into `audit`; Spark pipelines (`story.yaml`) make delays
-per carrier and hour into `delays`, exactly once, and archive to Parquet. Meanwhile a broker, the
+per carrier and hour into `delays`, exactly once, and archive to Parquet. During that a broker, the
 active controller and the Spark driver are killed with SIGKILL. Then everything is compared with a
 plain computation on the CSV. Ends with status 1 when anything is lost, duplicated or wrong.
 """
@@ -55,7 +56,7 @@ CONFIG: Final = {
     "transaction.state.log.min.isr": "2",
     # A prepared transaction of the Spark sink is never timed out (KIP-939).
     "transaction.two.phase.commit.enable": "true",
-    # Whoever is killed is missed after seconds.
+    # A killed process is missed after seconds.
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
 }
@@ -96,7 +97,7 @@ def run(
 
     Args:
         directory: for the pipelines' checkpoints and the archive.
-        seconds: how long the sending takes when nobody is killed.
+        seconds: how long the sending takes when no process is killed.
     """
     result = Result()
     begin = time.monotonic()
@@ -213,7 +214,9 @@ def _settle(
 
 
 def _wait_for_markers(bootstrap: str) -> None:
-    """Nobody writes any more: what is still open or on its way would be missed by the counting."""
+    """No producer writes any more: what is still open or on its way would be missed by the
+    counting.
+    """
     topics = (FLIGHTS, AUDIT, DELAYS)
     with Admin(bootstrap) as admin:
         described = admin.describe_topics(topics)

@@ -45,7 +45,7 @@ class Feed:
         self._thread.start()
 
     def allow(self, share: float) -> None:
-        """Go on to this share of the input and no further: somebody wants to see the rest sent."""
+        """Go on to this share of the input and no further: the stage wants to see the rest sent."""
         with self._gate:
             self._allowed_count = math.ceil(share * len(self._transactions))
             self._gate.notify()
@@ -69,7 +69,7 @@ class Feed:
             self._thread.join()
 
     def send_one(self, flight: Flight) -> None:
-        """One more flight in a transaction of its own, after all others."""
+        """One more flight in its own transaction, after all others."""
         with self._producer() as producer, producer.transaction():
             producer.send_nowait(FLIGHTS, flight.value, key=flight.key)
 

@@ -34,7 +34,7 @@ SILENCE_S: Final = 5.0
 
 
 class Batch(NamedTuple):
-    """One batch that the driver has told of: when (monotonic), whose, and how many rows."""
+    """One batch that the driver has reported: when (monotonic), whose, and how many rows."""
 
     begun: float
     done: float
@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
 
 class Driver:
-    """`moldau pipeline run` in a process of its own, started again whenever it has ended."""
+    """`moldau pipeline run` in its own process, started again whenever it has ended."""
 
     def __init__(self, bootstrap: str, state: Path, say: Callable[[str], None]) -> None:
         self.batches: list[Batch] = []

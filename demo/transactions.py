@@ -2,7 +2,7 @@
 
 Three controllers and three brokers. Two processes of an application (`transactions_app.py`) consume
 `flights`, produce to `departures` and `delays`, and commit offsets, 1,000 records per transaction.
-Meanwhile applications, brokers, coordinators and controllers are killed with SIGKILL at random.
+During that applications, brokers, coordinators and controllers are killed with SIGKILL at random.
 What read_committed then sees is compared with the input, record by record. Ends with status 1 when
 anything is lost, doubled, altered, or out of order within a key.
 """
@@ -33,7 +33,7 @@ CONFIG = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
-    # Whoever is killed is missed after seconds.
+    # A killed process is missed after seconds.
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
     "group.consumer.session.timeout.ms": "10000",

@@ -1,6 +1,6 @@
 """`python -m demo.transactions_app BOOTSTRAP NAME`: consume, transform, produce, exactly once.
 
-The application of `make demo-transactions`, as anybody would write it with confluent-kafka: takes
+The application of `make demo-transactions`, as a user would write it with confluent-kafka: takes
 up to 1,000 records from `flights`, produces two records for each, and commits them together with
 the group's offsets in one transaction. Killed at any point, it goes on where its last committed
 transaction ended. Ends with status 0 on SIGTERM, and with 1 when its producer was fenced or has
@@ -66,7 +66,7 @@ class Application:
             "log_level": 0,
         }
         if options.protocol == "classic":
-            # Restarted under the same name it is the same member: nobody else is disturbed.
+            # Restarted under the same name it is the same member: no other member is disturbed.
             config["group.instance.id"] = options.name
             config["session.timeout.ms"] = 10_000
         self._consumer = Consumer(config)
@@ -76,7 +76,7 @@ class Application:
         self._is_over = True
 
     def run(self) -> None:
-        """Until told to stop. Raises: KafkaException when the producer is done for."""
+        """Until asked to stop. Raises: KafkaException when the producer is done for."""
         _again(partial(self._producer.init_transactions, CALL_S))
         self._consumer.subscribe([INPUT], on_revoke=self._revoked, on_lost=self._revoked)
         try:
@@ -143,7 +143,7 @@ class Application:
         for message in messages:
             firsts.setdefault(message.partition(), message.offset())
         for number, offset in firsts.items():
-            # It fails where somebody else has the partition now, from the committed offset on.
+            # It fails where another member has the partition now, from the committed offset on.
             with contextlib.suppress(KafkaException):
                 self._consumer.seek(TopicPartition(INPUT, number, offset))
 

@@ -1,7 +1,7 @@
 """Compares what read_committed sees of an output topic with what the input must have made.
 
 Owns the verdict on one output. Must not: know what was killed. Invariant: every record is compared
-byte for byte with one that is made of the input anew.
+byte for byte with one that is made of the input again.
 """
 
 from __future__ import annotations

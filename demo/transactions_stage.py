@@ -188,7 +188,7 @@ class Stage:
         self._applications[name] = RestartedApplication(command, self._say)
 
     def stop(self) -> list[str]:
-        """End all applications; what went wrong meanwhile. Everybody killed is back."""
+        """End all applications; what went wrong until then. All killed processes are back."""
         for repair in self._repairs:
             repair.join()
         self._repairs.clear()
@@ -199,7 +199,7 @@ class Stage:
 
     @property
     def committed_count(self) -> int:
-        """Transactions that an application has told of; one that is killed may not get to it."""
+        """Transactions that an application has reported; one that is killed may not get to it."""
         return sum(each.committed_count for each in self._applications.values())
 
     def wait_consumed(self, count: int, deadline_s: float) -> None:
@@ -218,13 +218,13 @@ class Stage:
         try:
             found = self._asker.committed(partitions, timeout=ANSWER_S)
         except KafkaException:
-            return 0  # a coordinator is on its way to somebody else
+            return 0  # a coordinator is on its way to another broker
         return sum(max(0, each.offset) for each in found if each.error is None)
 
     # -- killing ---------------------------------------------------------------------------------
 
     def kill(self, killing: Killing) -> None:
-        """Kill somebody, who starts again by and by."""
+        """Kill a process, which starts again by and by."""
         if killing.kind == "application":
             names = sorted(self._applications)
             name = names[int(killing.dice * len(names))]

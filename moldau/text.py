@@ -14,8 +14,7 @@ from typing import Final
 MAX_NAME_CHARACTERS: Final = 250
 """Shown of a name: what clients send may be 32 KiB long."""
 MAX_MESSAGE_CHARACTERS: Final = 1_000
-"""Of the message of an error. It may quote what was asked for, and a response has room for 32 KiB.
-"""
+"""The limit of an error's message, which may quote a request: a response has room for 32 KiB."""
 
 _PLAIN: Final = re.compile(r"[\w.:*/@%+-]+", re.ASCII)
 

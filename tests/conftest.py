@@ -32,7 +32,7 @@ pytest_plugins = (
 # A job in the background is born deaf to Ctrl-C, and its children with it: tests send it to them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Nobody's own profile or cluster is used.
+# The developer's own profile and cluster are not used.
 os.environ["MOLDAU_CONFIG_HOME"] = os.devnull
 for name in ("MOLDAU_PROFILE", "MOLDAU_BOOTSTRAP_SERVER", "MOLDAU_SCHEMA_REGISTRY"):
     os.environ.pop(name, None)
@@ -86,7 +86,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
         gc.collect()
         gc.freeze()
         gc.enable()
-        gc.collect()  # counts what is there anew
+        gc.collect()  # resets the collector's counts
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -157,9 +157,9 @@ def _limit_s(item: pytest.Item) -> float:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """File by file; but all files with Spark to one worker. Each other would start a Java machine
-    of its own, and Spark gives its Python processes ten seconds to begin, however busy it is here.
-    All tidy tests to one as well: each other would parse every file of the repository once more.
+    """File by file; but all files with Spark to one worker. Each other would start its own Java
+    machine, and Spark gives its Python processes ten seconds to begin, however busy it is here. All
+    tidy tests to one as well: each other would parse every file of the repository once more.
     """
     from xdist.scheduler import LoadFileScheduling
 

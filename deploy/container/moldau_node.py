@@ -219,7 +219,8 @@ def health(_path: str, config: NodeConfig, page: str = "/readyz") -> int:
 
 
 def wait_in_sync(_path: str, config: NodeConfig, limit: str = str(IN_SYNC_LIMIT_S)) -> int:
-    """Wait until nobody is catching up, so that no second replica goes before the first is back.
+    """Wait until no replica is catching up, so that no second replica goes before the first is
+    back.
 
     Replicas on brokers that are down are not waited for. The stop goes on after the limit.
     """
@@ -242,7 +243,7 @@ def wait_in_sync(_path: str, config: NodeConfig, limit: str = str(IN_SYNC_LIMIT_
 
 
 def catching_up(address: str) -> list[str]:
-    """The replicas that are not in sync although their brokers are up; empty when nobody tells."""
+    """The replicas that are not in sync although their brokers are up; empty without an answer."""
     asked = moldau(
         *("topics", "describe", "--under-replicated-partitions", "--json"),
         *("--bootstrap-server", address),

@@ -16,7 +16,7 @@ from moldau.runtime.stop_signals import StopSignals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a node until it is told to stop; returns the exit status."""
+    """Run a node until it is asked to stop; returns the exit status."""
     signals = StopSignals()
     signals.install()
     gc.disable()  # until everything is loaded; the node then freezes what it has

@@ -125,7 +125,7 @@ class _Held(logging.Handler):
 
 
 def _tell_warnings() -> None:
-    """Of this command; a program may have run another one before."""
+    """Print the warnings of this command; a program may have run another one before."""
     logger = logging.getLogger("moldau.client.cluster")
     for handler in logger.handlers[:]:
         if isinstance(handler, _Held):

@@ -21,7 +21,7 @@ _PLAIN: Final = re.compile(r"[\w@%+=:,./-]+")
 
 
 def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of topics; internal ones when their underscores are there."""
+    """Names of topics; internal ones when their underscores are typed."""
     internal = incomplete.startswith("_")
 
     async def names(admin: client.Admin) -> Iterable[str]:

@@ -37,7 +37,7 @@ STATES: Final = (
     *("Assigning", "Reconciling", "NotReady", "Dead"),
 )
 TYPES: Final = ("classic", "consumer", "share", "streams")
-"""In Kafka's words, as STATES are."""
+"""The types in Kafka's words, as STATES are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from moldau.cli.streams import (
     open_standard_streams,
 )
 
-#: By name, behind that of the tree that has it: the module below `moldau.cli`, what is there (a
+#: By name, behind that of the tree that has it: the module below `moldau.cli`, what it holds (a
 #: function or a tree of commands), and a line of help.
 COMMANDS: Final = {
     "dev": ("local_nodes", "dev", "Run a whole cluster on this machine."),

@@ -3,7 +3,7 @@
 Owns: which files of a path count, and putting them together to an image. Must not: change a file or
 need a lock; a running node's directory may be looked at, of which the last batches may not be
 committed yet. Invariant: what is shown is what the files say up to the first damage, and the damage
-is told.
+is reported.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Directory:
 
     @property
     def children(self) -> Children:
-        """By name, in the order they are shown."""
+        """The children by name, in the order they are shown."""
         if callable(self._children):
             self._children = self._children()
         return self._children

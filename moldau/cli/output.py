@@ -392,7 +392,7 @@ class LiveView:
 
     def show(self, blocks: Sequence[Block], *, gone: str = "is not there any more") -> None:
         """Replace what is shown; away from a terminal write the lines that are new, and `gone` for
-        a row that was there at the last look.
+        a row that the last look showed.
         """
         self._note = ""
         if self._live is not None:

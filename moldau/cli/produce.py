@@ -95,7 +95,7 @@ AsJsonSummary = Annotated[bool, "--json", "At the end print counts and seconds a
 
 
 class InputFormat(StrEnum):
-    """How records are told apart in the input."""
+    """How records are separated in the input."""
 
     TEXT = "text"
     JSON = "json"

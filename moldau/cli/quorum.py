@@ -30,7 +30,7 @@ DryRun = Annotated[bool, "--dry-run", "Only show what would be done."]
 def status(access: ClusterAccess, as_json: AsJson = False) -> None:
     """Show the leader, its epoch, the voters and observers.
 
-    On a terminal each node has a line of its own, elsewhere the lines are kafka-metadata-quorum's.
+    On a terminal each node has its own line, elsewhere the lines are kafka-metadata-quorum's.
     """
 
     async def work(admin: ClusterCalls) -> tuple[str, client.QuorumDescription]:

@@ -4,7 +4,7 @@ Owns the JSON of kafka-reassign-partitions, which keys a throttle sets on which 
 (KIP-73), and the figures and the waiting. Invariants: every broker and partition of a plan exists,
 and partitions that stay as they are are no part of it; a file is consistent in itself: no partition
 and no broker of a partition is named twice, and it asks for nothing that is not done; what is taken
-away with a throttle is named, and nothing else is; a figure that no broker told is None, and an
+away with a throttle is named, and nothing else is; a figure that no broker reported is None, and an
 estimate is made of what was seen, never of what was configured.
 """
 
@@ -82,7 +82,7 @@ async def set_throttle(
     bytes_per_second: int,
     live_broker_ids: Collection[int],
 ) -> list[int]:
-    """Throttle moves before they begin; the brokers that could not be told, since they are down.
+    """Throttle moves before they begin; the brokers that could not be reached, since they are down.
 
     Lists that a topic has already are replaced, as Kafka's tool does. Raises: KafkaError
     """
@@ -328,7 +328,7 @@ def _no_broker(unknown: Sequence[int], cluster: client.ClusterDescription) -> st
 async def partition_sizes(
     admin: client.Admin, made: Plan
 ) -> dict[client.TopicPartition, int | None]:
-    """The size of each partition, as the first of its replicas that answers tells it."""
+    """The size of each partition, as the first of its replicas that answers reports it."""
     wanted = [
         client.TopicPartitionReplica(*partition, broker_id)
         for partition, move in made.moves.items()

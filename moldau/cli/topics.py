@@ -1,4 +1,4 @@
-"""`moldau topics`: describe, reassign (in a module of its own), elect-leaders, list, create, alter,
+"""`moldau topics`: describe, reassign (in its own module), elect-leaders, list, create, alter,
 delete.
 
 Invariants: a figure that no broker reported is None, never a guess; Ctrl-C ends `--watch` with
@@ -291,7 +291,7 @@ def describe(
     ] = False,
     overrides: Annotated[
         bool,
-        typer.Option(Only.OVERRIDES.value, help="Only topics with a configuration of their own."),
+        typer.Option(Only.OVERRIDES.value, help="Only topics with their own configuration."),
     ] = False,
     exclude_internal: Annotated[bool, "Leave internal topics out."] = False,
     watch: Annotated[bool, "--watch -w", "Show it again and again, until Ctrl-C."] = False,

@@ -110,7 +110,7 @@ class TypedFormat(NamedTuple):
 
 Part = TypeVar("Part")
 Formats = tuple[TypedFormat | None, TypedFormat | None]
-"""Of keys and of values; None for bytes as they are."""
+"""The formats of keys and of values; None for bytes as they are."""
 
 
 def parts_of(

@@ -146,7 +146,7 @@ class TransactionalIdAuthorizationFailed(
 
 
 class TopicAlreadyExists(BrokerError, code=ErrorCode.TOPIC_ALREADY_EXISTS):
-    """A topic of that name is there already."""
+    """A topic of that name exists already."""
 
 
 class UnknownTopicOrPartition(BrokerError, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):

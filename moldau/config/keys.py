@@ -579,7 +579,7 @@ _OF_BEARER_TOKENS: Final = (
     "scope.claim.name",
     "sub.claim.name",
 )
-"""Of `sasl.oauthbearer.`: how a listener checks tokens."""
+"""The keys `sasl.oauthbearer.…`: how a listener checks tokens."""
 
 
 def _http_keys() -> Iterator[ConfigKey]:

@@ -59,7 +59,7 @@ STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAutho
 """The one value of `authorizer.class.name` that is served, besides none (KIP-801)."""
 
 NO_AUTHORIZER: Final = "no authorizer is configured: authorizer.class.name is empty"
-"""What requests about access control entries are told then."""
+"""The refusal of requests about access control entries then."""
 
 CONSUMER_GROUP_ASSIGNORS: Final = {
     "uniform": "uniform",

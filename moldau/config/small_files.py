@@ -35,8 +35,8 @@ def read_small_file(path: str, max_bytes: int, *, takes_pipe: bool = False) -> b
 
 
 def file_state(path: str) -> tuple[int, ...] | None:
-    """Tells one state of a file from another; links are followed, as certificate managers swap
-    them. None for a file that does not exist.
+    """Distinguishes one state of a file from another; links are followed, as certificate managers
+    swap them. None for a file that does not exist.
     """
     try:
         found = os.stat(path)

@@ -129,7 +129,7 @@ def _parse(key: ConfigKey, text: str) -> object:
 
 
 def _typed(key: ConfigKey, given: Any) -> Any:
-    """Of the key's type, None for what is not."""
+    """The value in the key's type, None for what is not of it."""
     kind, is_text = key.type, isinstance(given, str)
     if kind is ConfigType.CLASS:
         return given

@@ -3,7 +3,7 @@
 Owns: the way of a request, by the row of its API, to the controller, the quorum or a description,
 and what is forwarded in an Envelope (KIP-590). Called in process by a broker of the same node, and
 by the request router of the controller listener. Must not: decide anything about metadata.
-Invariants: every request gets a response of its own API, failures included; a client's requests
+Invariants: every request gets its own API's response, failures included; a client's requests
 reach the controller in the order they came, and those of the quorum and of brokers never wait
 behind them.
 """
@@ -107,8 +107,8 @@ class ControllerApis:
         self._mutations = mutations
         self._changes = changes
         self._in_order: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By client: held from its request until the decision is asked for, so that none overtakes
-        another of the client whose resources are being looked at.
+        """A lock for each client, held from its request until the decision is asked for, so that
+        none overtakes another of the client whose resources are being looked at.
         """
 
     def routes(self) -> dict[int, Route]:
@@ -132,7 +132,7 @@ class ControllerApis:
 
     def committed_end_offset(self) -> int:
         """Where the metadata that are committed end, as far as the controller has replayed them:
-        every response that it has given tells only of what is below.
+        every response that it has given is only about what is below.
         """
         return self._controller.committed_image.provenance.last_contained_offset + 1
 

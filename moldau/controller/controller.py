@@ -6,10 +6,10 @@ Runs on the log's event loop only. One request is decided, appended and applied 
 begins; a large one gives way to other work of the loop in between, while all other work on the
 controller's state waits in line.
 
-A big change comes from the core in steps. Each step is appended as a batch of its own, and the loop
+A big change comes from the core in steps. Each step is appended as its own batch, and the loop
 gives way in between; the response waits for the commit of the last. When this node is deposed, or
 the log refuses a step, the steps end: what was appended stands, is consistent by itself, and the
-sender is told that the outcome is unsure.
+sender's answer says that the outcome is unsure.
 
 Must not: decide anything about metadata (the core does) or touch files (the log does).
 Invariant: a response leaves only when everything its request saw is committed; a request whose
@@ -138,7 +138,7 @@ class SnapshotPolicy:
         self._not_before_ms = self._last_ms + RETRY_AFTER_MS
 
     def next_check_ms(self, now_ms: float) -> float | None:
-        """In how many milliseconds to look again because of time."""
+        """How many milliseconds from now to look again because of time."""
         if not self._interval_ms:
             return None
         return max(self._last_ms + self._interval_ms - now_ms, 1_000.0)

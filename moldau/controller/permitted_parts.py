@@ -39,7 +39,7 @@ NAMED_TWICE: Final = "named twice in one request"
 Merge = Callable[[Any], Steps[Message]]
 Filtered = Steps[tuple[AnyRequest | None, Merge]]
 Filter = Callable[[Any, Sender, MetadataImage], Filtered]
-"""Of a request that names resources, the one that the sender may ask for (None when nothing is
+"""Makes of a request that names resources the one that the sender may ask for (None when nothing is
 left), and a function that makes the whole response out of the controller's, or of None. Both work
 in steps, since a request may name much.
 """
@@ -51,7 +51,7 @@ def _may_ask(
     words: str,
     result_class: Callable[..., Any],
 ) -> Steps[tuple[list[Any], list[Any]]]:
-    """The topics that the sender may ask for, and what the others are told."""
+    """The topics that the sender may ask for, and the answers for the others."""
     named_twice = yield from repeated(topic.name for topic in topics)
     refused = []
     for name in sorted(named_twice):
@@ -129,7 +129,7 @@ def delete_topics(
     request: p20.DeleteTopicsRequest, context: Sender, image: MetadataImage
 ) -> Filtered:
     """DELETE on the cluster, or else on the topic: a name needs DESCRIBE, too, and only with it is
-    a sender told that there is no such topic, or what an id's name is.
+    a sender learns that there is no such topic, or what an id's name is.
     """
     states = [*request.topics, *(p20.DeleteTopicState(name=name) for name in request.topic_names)]
     yield

@@ -70,7 +70,7 @@ class ControllerRegistrationManager:
         self._backoff = Backoff(FIRST_BACKOFF_MS, MAX_BACKOFF_MS, random)
         self._woken = asyncio.Event()
         self._has_registered = False
-        """Since the last attempt, though another incarnation may have replaced it."""
+        """Whether the last attempt did, though another incarnation may have replaced it."""
         self._task = RestartedTask("controller-registration", self._run)
         self._problem = ""
 

@@ -144,7 +144,7 @@ class CertificateAuthority:
     def issue(
         self, path: Path, name: str, unit: str, hosts: Iterable[str], days: int = DAYS
     ) -> CertificateSummary:
-        """Write a key store with a new key, replacing what is there.
+        """Write a key store with a new key, replacing an old one.
 
         Args:
             name, unit: the subject's CN and OU.
@@ -247,7 +247,7 @@ class AuthorityRotation:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether there is a new authority, and nodes and clients are told to trust it."""
+        """Whether there is a new authority, which nodes and clients then trust."""
         new = self._directory / NEXT_FILE
         return new.exists() and _certificate_in(new) in trusted_in(self._directory)
 

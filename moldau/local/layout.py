@@ -252,7 +252,7 @@ class ClusterLayout:
 
     def write_configs(self) -> None:
         """Write the `server.properties` of all nodes, making directories, and what secures them
-        unless it is there. Raises: LayoutError.
+        unless it exists. Raises: LayoutError.
         """
         if self.secure is not None:
             homes = {node.name: node.home for node in self.nodes}

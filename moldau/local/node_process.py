@@ -197,7 +197,7 @@ class NodeProcess:
         return process.returncode
 
     def _collect(self) -> None:
-        """Collect the exit status of a process that has ended or was told to."""
+        """Collect the exit status of a process that has ended or was asked to."""
         process = self._process
         if process is None or process.stdout is None or process.stdout.closed:
             return

@@ -2,7 +2,7 @@
 
 Owns the files of one cluster's directory that hold secrets, and the configuration that uses them:
 TLS on every listener, certificates between nodes, SCRAM users and ACLs for clients. Must not start
-anything. Invariants: a file with a secret is readable by its owner alone; what is there is kept, so
+anything. Invariants: a file with a secret is readable by its owner alone; what exists is kept, so
 that a cluster that starts again has the certificates, and the password, it had before.
 """
 
@@ -20,7 +20,7 @@ from moldau.runtime.private_files import OWNER_ONLY_DIRECTORY, replace_file
 CLIENT_LISTENER: Final = "CLIENT"
 INTERNAL_LISTENER: Final = "INTERNAL"
 NODES: Final = "nodes"
-"""The organisational unit of nodes' certificates: each node is a user of its own by its name."""
+"""The organisational unit of nodes' certificates: each node is a separate user by its name."""
 CLIENTS: Final = "clients"
 ADMIN: Final = "admin"
 MECHANISM: Final = "SCRAM-SHA-512"

@@ -234,7 +234,7 @@ class _Signals:
         self._undo.close()
 
     def wait(self, descriptors: list[int], longest_s: float) -> None:
-        """Until a signal, something to read, or the time is over."""
+        """Wait until a signal comes, something can be read, or the time is over."""
         readable, _, _ = select.select([self._reader.fileno(), *descriptors], [], [], longest_s)
         if self._reader.fileno() in readable:
             with contextlib.suppress(BlockingIOError):

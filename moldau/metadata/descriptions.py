@@ -3,7 +3,7 @@
 Owns: the entries of these answers, what the resources of one DescribeConfigs answer share, and how
 many entries it may have. Must not: ask for permission (the node that answers has done so), or
 decide which resources are served. Invariants: an answer is built from one image; it has no salt and
-no key of a user; documentation and synonyms are there only when the request asks for them;
+no key of a user; documentation and synonyms are filled in only when the request asks for them;
 resources that are alike share the entries, which stay as they are then.
 """
 

@@ -27,7 +27,7 @@ class CommittedBatch:
 
     @property
     def provenance(self) -> Provenance:
-        """Of the image with this batch."""
+        """The provenance of the image with this batch."""
         return Provenance(self.last_offset, self.leader_epoch, self.append_timestamp_ms)
 
 
@@ -47,9 +47,9 @@ class LoadedSnapshot:
 
 
 class MetadataLogListener(Protocol):
-    """Told of what happens in the log, on the log's own event loop.
+    """Hears of what happens in the log, on the log's own event loop.
 
-    Invariant: a listener is told of every committed batch once, in order, possibly after a snapshot
+    Invariant: a listener gets every committed batch once, in order, possibly after a snapshot
     that stands for all batches before it; and of a leader only after everything before that
     leader's epoch.
     """

@@ -43,10 +43,10 @@ CLIENT_KEYS: Final = {
     REQUEST_PERCENTAGE: QuotaType.DOUBLE,
     CONTROLLER_MUTATION_RATE: QuotaType.DOUBLE,
 }
-"""Of users, client ids, and pairs of them."""
+"""The keys of users, client ids, and pairs of them."""
 
 IP_KEYS: Final = {CONNECTION_CREATION_RATE: QuotaType.INT}
-"""Of IP addresses."""
+"""The keys of IP addresses."""
 
 
 def quota_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:

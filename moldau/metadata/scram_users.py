@@ -1,5 +1,5 @@
-"""The users of SCRAM: their keys, and keys for names that do not exist, so that nothing tells these
-from users that do.
+"""The users of SCRAM: their keys, and keys for names that do not exist, so that nothing
+distinguishes these from users that do.
 
 Owns what a client is shown of a name before it has proved anything: the salt and the iterations.
 Invariants of what is invented: a name has the same keys on every node and after a restart,
@@ -30,7 +30,7 @@ from moldau.protocol.scram import (
 )
 
 SALT_BYTES: Final = 32
-"""Of salts where there is no real user to learn from, and of delegation tokens."""
+"""The length of salts where there is no real user to learn from, and of delegation tokens."""
 DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 TEXT_SALT_BITS: Final = 130
 _DRAWN_BITS: Final = 64
@@ -48,7 +48,7 @@ class InventedUsers:
     def __init__(self, image: Callable[[], MetadataImage] = lambda: MetadataImage.EMPTY) -> None:
         self._image = image
         self._own_secret = secrets.token_hex(32)
-        """Until the cluster has one: there is no credential then."""
+        """The secret in use until the cluster has one: there is no credential then."""
         self._tables = _Tables({})
 
     def keys(self, mechanism: str, name: str) -> ScramKeys:

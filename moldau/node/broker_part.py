@@ -75,9 +75,9 @@ logger = logging.getLogger(__name__)
 SERVER_CLOSE_MS: Final = 2_000
 
 CONFIRMED_SHARE: Final = 2 / 3
-"""Of `broker.session.timeout.ms`: for so long after a heartbeat that was answered well, no other
-broker leads in this one's place. Not all of it: the answer may be that of a controller which is
-being replaced.
+"""The share of `broker.session.timeout.ms`: for so long after a heartbeat that was answered well,
+no other broker leads in this one's place. Not all of it: the answer may be that of a controller
+which is being replaced.
 """
 
 
@@ -87,8 +87,8 @@ class BrokerPart:
     Args:
         directories: opened; the caller releases them after `stop`.
         kraft_version: the quorum's level, for clients that ask.
-        on_fault: told of unexpected exceptions.
-        on_fatal: told in one line that the node must not go on.
+        on_fault: called with unexpected exceptions.
+        on_fatal: called with one line when the node must not go on.
         network: where it listens, and reaches other brokers; the machine's own without one.
     """
 
@@ -436,7 +436,7 @@ class BrokerPart:
             lifecycle.move_to(BrokerState.SHUTTING_DOWN)
         services, self.services = self.services, None  # from here on HTTP shows no more of it
         if self._coordinators is not None:
-            # First: clients that wait for a coordinator are told to look for the next one.
+            # First: clients that wait for a coordinator are asked to look for the next one.
             await self._coordinators.close()
         if self._replica_manager is not None:
             await self._replica_manager.close()

@@ -46,7 +46,7 @@ class ControllerListeners:
 
     Args:
         make_security: a listener's, as `ListenerChanges` needs it.
-        on_fatal: told when an address cannot be bound later on.
+        on_fatal: called when an address cannot be bound later on.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The fault table: what a node does about an unexpected exception.
 
-Owns the one decision between telling and stopping, and the only place where any exception is
+Owns the one decision between reporting and stopping, and the only place where any exception is
 caught.
 Invariant: a broken invariant (AssertionError) always stops the node rather than serve wrong data,
 also where it comes with other exceptions (an exception group).
@@ -49,7 +49,7 @@ def verdict(error: BaseException) -> Verdict:
 
 
 class FaultHandler:
-    """Told of every unexpected exception; may be called from any thread.
+    """Receives every unexpected exception; may be called from any thread.
 
     Args:
         stop: called at most once, with one line that says why the node must end.

@@ -74,7 +74,7 @@ class Node:
 
     Args:
         config: checked configuration.
-        on_fatal: told once, from any thread, when the node must not go on.
+        on_fatal: called once, from any thread, when the node must not go on.
     """
 
     def __init__(self, config: NodeConfig, *, on_fatal: Callable[[str], None]) -> None:
@@ -392,7 +392,7 @@ class Node:
 
 
 def _close_to_others(path: str) -> None:
-    """Of a directory from an earlier version, or made by hand; says so, once for all in it."""
+    """Take others' rights on a directory of an earlier version; says so, once for all in it."""
     count, refused = close_to_others(path)
     if count:
         logger.warning(

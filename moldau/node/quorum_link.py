@@ -29,7 +29,7 @@ CATCH_UP_TIMEOUT_S: Final = 120.0
 
 
 class LeaderRelay:
-    """The active controller as the broker's loop knows it, told by the quorum's thread.
+    """The active controller as the broker's loop knows it, set by the quorum's thread.
 
     Args:
         loop: the broker's; `on_change` is called there, after `leader` says the new one.

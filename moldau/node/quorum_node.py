@@ -1,4 +1,4 @@
-"""A node's part in the quorum, on a thread of its own: voter, candidate for one, or observer.
+"""A node's part in the quorum, on its own thread: voter, candidate for one, or observer.
 
 Owns: joining log, controller core, driver, listener and APIs on the quorum thread, and the way in
 and out of it. Must not: know the broker. Invariants: all of that runs on the quorum's loop; what
@@ -83,7 +83,7 @@ BATCHES_PER_VISIT: Final = 64
 
 
 class MetadataConsumer(Protocol):
-    """Told of metadata on its own loop."""
+    """Receives metadata on its own loop."""
 
     def on_snapshot(self, snapshot: LoadedSnapshot) -> None:
         """Replace everything by the snapshot's content."""
@@ -164,7 +164,7 @@ class MetadataRelay:
                 is_taken = True
             finally:
                 if not is_taken:
-                    # The loop is told of the exception; what comes after it is delivered still.
+                    # The loop reports the exception; what comes after it is delivered still.
                     self._consumer_loop.call_soon(self._drain)
         else:
             self._consumer_loop.call_soon(self._drain)
@@ -187,8 +187,8 @@ class QuorumNode:
 
     Args:
         directory_id: the id of the directory that holds the metadata log.
-        on_fatal: told once, from the quorum's thread, when the node must not go on.
-        exception_handler: the quorum loop's, told of unexpected exceptions.
+        on_fatal: called once, from the quorum's thread, when the node must not go on.
+        exception_handler: the quorum loop's, called with unexpected exceptions.
         limits, authorizer: of the controller listeners.
         registry: gets what the loop's watchdog counts; without it there is none.
     """

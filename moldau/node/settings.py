@@ -127,7 +127,7 @@ _FIRST_BOOTSTRAP_ID = -2
 def metadata_log_settings(
     config: NodeConfig, directory_id: uuid.UUID, bound_ports: Mapping[str, int] = NO_PORTS
 ) -> MetadataLogSettings:
-    """What this node's replica of the metadata log is told at its start.
+    """What this node's replica of the metadata log is given at its start.
 
     Args:
         bound_ports: by controller listener, for those configured with port 0.
@@ -176,7 +176,7 @@ def controller_endpoints(
 def controller_registration(
     config: NodeConfig, bound_ports: Mapping[str, int] = NO_PORTS
 ) -> ControllerRegistrationRequest:
-    """What this start of the controller registers, under an incarnation id of its own (KIP-919).
+    """What this start of the controller registers, under its own incarnation id (KIP-919).
     Its features depend on the metadata: they are filled in when it is sent.
     """
     protocols = config.listener_security_protocols

@@ -126,7 +126,7 @@ class TokenCredentials:
 
 
 def _made(token_secrets: TokenSecrets, salt: bytes, mechanism: str, token_id: str) -> ScramKeys:
-    """Beside the loop; OpenSSL lets other threads run."""
+    """The credential, made off the loop; OpenSSL lets other threads run."""
     password = b64encode(token_secrets.hmac_of(token_id)).decode()
     salted = salted_password(mechanism, password, salt, LEAST_ITERATIONS)
     return scram_keys(mechanism, salted, salt, LEAST_ITERATIONS)

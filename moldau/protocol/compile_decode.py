@@ -140,7 +140,7 @@ class DecoderBuilder(SourceBuilder):
         if not nullable:
             self.line(f"{target} = {self._struct(kind.struct)}")
             return
-        # Whether the struct is there is said by an int8, -1 or 1; in a tagged field it is a
+        # An int8 says whether the struct is present, -1 or 1; in a tagged field it is a
         # varint, 0 or 1.
         marker = self.variable("n")
         self._read(WireType("uint8", "B", 1) if tagged else WireType("int8", "b", 1), marker)

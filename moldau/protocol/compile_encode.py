@@ -114,7 +114,7 @@ class EncoderBuilder(SourceBuilder):
             return
         self._flush()
         self.line(f"if {inner} is None:")
-        # An int8, -1 or 1, says whether the struct is there; in a tagged field a varint, 0 or 1.
+        # An int8, -1 or 1, says whether the struct is present; in a tagged field a varint, 0 or 1.
         self.line(f"    {self._add}({bytes(1) if tagged else bytes((0xFF,))!r})")
         with self.block("else:"):
             self._write("b", "1")

@@ -24,7 +24,7 @@ UUID_BYTES: Final = 104
 VIEW_BYTES: Final = 200
 LIST_BYTES: Final = 56
 SLOT_BYTES: Final = 10
-"""Of an element in its list, which has room for some more."""
+"""The size of an element in its list, which has room for some more."""
 HEADER_BYTES: Final = 16
 """What the garbage collector keeps beside each object that has attributes."""
 TAG_BYTES: Final = 64
@@ -45,7 +45,7 @@ class StepDecoderBuilder(DecoderBuilder):
         self._is_headed = False
 
     def build_steps(self) -> StepDecoder:
-        """With yields in it, what `build` makes is a generator."""
+        """What `build` makes, with yields in it: a generator."""
         return cast(StepDecoder, self.build())
 
     def _begin(self) -> None:

@@ -63,7 +63,7 @@ def error_response(
 
 def fit_version(response: Message, api_version: int) -> None:
     """Leave out what a version has no place for: before version 1 an ElectLeaders response has the
-    errors of partitions only, before version 3 no response tells who asked for a delegation token.
+    errors of partitions only, before version 3 no response names who asked for a delegation token.
     """
     if isinstance(response, election.ElectLeadersResponse) and api_version < 1:
         response.error_code = ErrorCode.NONE

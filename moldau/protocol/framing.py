@@ -8,7 +8,7 @@ lies in it; a reader is charged with the buffers that it holds, at their size in
 nothing else.
 
 How the bytes move: small frames are cut from a shared-size chunk in place. A frame over
-`SMALL_FRAME_LIMIT_BYTES` gets a buffer of its own, so that nothing else keeps it alive. That buffer
+`SMALL_FRAME_LIMIT_BYTES` gets its own buffer, so that nothing else keeps it alive. That buffer
 grows as bytes arrive: announcing 100 MB costs the peer 100 MB of sending before it costs us the
 memory. Between two reads a small frame that is not complete holds the bytes that have arrived.
 """

@@ -91,7 +91,7 @@ def encode_request(
     body: list[Part] | None = None,
 ) -> list[Part]:
     """Return the frame of a request, size prefix included; `body` is what the message is encoded
-    as, where that is there already.
+    as, where that is known already.
 
     Raises LocalProtocolError: the message has no such version or does not fit it, or the frame
     would be larger than its size prefix can say.

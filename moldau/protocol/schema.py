@@ -40,7 +40,7 @@ _DECODE_FAULTS = (struct_module.error, IndexError, OverflowError, UnicodeDecodeE
 
 
 class Message(Struct):
-    """A struct with versions of its own: a request, response, header, record or payload.
+    """A struct that has its own versions: a request, response, header, record or payload.
 
     `MIN_VERSION` and `MAX_VERSION` bound what the class can encode and decode; versions above
     `LATEST_STABLE_VERSION` are defined by Kafka but not yet settled and must not be advertised by
@@ -97,7 +97,7 @@ class Message(Struct):
         cls._encoders, cls._decoders, cls._step_decoders = {}, {}, {}
 
     def encode(self, version: int) -> list[Part]:
-        """Encode as `version`; a `records` value becomes a part of its own, untouched.
+        """Encode as `version`; a `records` value becomes a separate part, untouched.
 
         Raises LocalProtocolError: the version does not exist, a value does not fit its type, or a
         field that the version lacks has a value other than its default.

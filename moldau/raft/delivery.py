@@ -137,7 +137,7 @@ class Subscription:
     def tell_leader(self, leadership: Leadership, epoch_start_offset: int) -> None:
         """Tell the leader, once, as soon as everything before that leader's epoch was handed over.
 
-        Until then a listener that was told of another leader is told that none is known. A follower
+        Until then a listener that knows another leader hears that none is known. A follower
         sees where the epoch begins only by its first batch (`epoch_start_offset` is -1).
         """
         leader_id, leader_epoch = leadership.leader_id, leadership.leader_epoch
@@ -169,7 +169,7 @@ class Delivery:
 
     Args:
         log_lock: held while another thread changes the list of segments.
-        on_failure: told in one line that the log cannot be read.
+        on_failure: called with one line when the log cannot be read.
     """
 
     _files: LogFiles
@@ -207,7 +207,7 @@ class Delivery:
                 each.catch_up()
 
     def change_leadership(self, leadership: Leadership, epoch_start_offset: int) -> None:
-        """The leader has changed, or is lost; each listener is told in log order."""
+        """The leader has changed, or is lost; each listener hears it in log order."""
         self.leadership, self._epoch_start_offset = leadership, epoch_start_offset
         for each in list(self._subscriptions):
             if each.state is not SubscriptionState.CLOSED:

@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 
 MAX_PENDING_PER_PEER: Final = 32
 MAX_CHANNELS: Final = 256
-"""To peers. Any peer may name the address of a leader: what is asked of no more is forgotten when
-others come.
+"""The limit for channels to peers. Any peer may name the address of a leader: what is asked of no
+more is forgotten when others come.
 """
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 """A batch of the metadata log may be larger than a fetch's limit, but not than this."""

@@ -6,7 +6,7 @@ that wait for an answer of the core. Runs on one event loop; what waits for the 
 Invariant: an effect is begun only when the one before it is complete, and no event reaches the core
 before every effect of the events before it has been carried out; after a failed write or flush
 nothing is committed, sent or granted any more (what the disk holds is unknown), and the owner is
-told once. Want of room is no such failure: a vote, an epoch or a cut waits for room, and the
+reported once. Want of room is no such failure: a vote, an epoch or a cut waits for room, and the
 replica stands still until then, as if paused; all other writes are refused, and the core hears it.
 """
 
@@ -66,7 +66,7 @@ Answer = PeerResponse | Complete
 class EventQueue:
     """The core's events, one after the other, and the effects of each, in order.
 
-    `carry_out` does one effect, `failed` is told of an exception of it; after the first failure
+    `carry_out` does one effect, `failed` is called with an exception of it; after the first failure
     nothing is carried out any more.
     """
 

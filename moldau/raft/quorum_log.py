@@ -87,7 +87,7 @@ class QuorumLog:
         """Open the log and take part in the quorum; a quorum of one leads on return.
 
         Args:
-            on_fatal: told once, in one line, when the node must not go on.
+            on_fatal: called once, with one line, when the node must not go on.
             peers: how to reach other replicas.
             dice: for election timeouts; seeded from the system's randomness when None.
             inspect: shown, before this replica takes part, all records that are on disk, committed
@@ -157,7 +157,7 @@ class QuorumLog:
 
     @property
     def leadership(self) -> Leadership:
-        """The leader as this replica knows it; listeners are told later, in log order."""
+        """The leader as this replica knows it; listeners hear it later, in log order."""
         return self._delivery.leadership
 
     @property

@@ -2,8 +2,8 @@
 
 Owns: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch and FetchSnapshot of the metadata log,
 UpdateRaftVoter, AddRaftVoter, RemoveRaftVoter and DescribeQuorum. Must not: check permissions (the
-listener has), or decide anything (the quorum does). Invariant: every request gets a response of its
-own API.
+listener has), or decide anything (the quorum does). Invariant: every request gets its own API's
+response.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ there is to say only that they have none.
 """
 
 MAX_ENDPOINTS: Final = 1_000
-"""Of a voter or a leader, and candidates that a leader prefers: they are in the log, in the memory
-of every node, and in its answers.
+"""The limit for endpoints of a voter or a leader, and for candidates that a leader prefers: they
+are in the log, in the memory of every node, and in its answers.
 """
 
 MAX_ENDPOINT_CHARACTERS: Final = 100_000
-"""Of all names and hosts together."""
+"""The limit for all names and hosts together."""
 
 MAX_EPOCH_JUMP: Final = 2**24
 """How far above the own epoch a request's may be. Epochs rise by one per election: half a year of

@@ -35,7 +35,7 @@ MAX_FILE_BYTES: Final = 64 * 1024
 def read_quorum_state(filesystem: Filesystem, directory: str) -> ElectionState | None:
     """The state in `directory`, None when there is no file.
 
-    Raises MetadataLogError: the file is there and makes no sense; OSError: it cannot be read.
+    Raises MetadataLogError: the file exists and makes no sense; OSError: it cannot be read.
     """
     path = os.path.join(directory, QUORUM_STATE)
     try:

@@ -1,4 +1,4 @@
-"""What the metadata log is told at its start, and how it fails."""
+"""What the metadata log is given at its start, and how it fails."""
 
 from __future__ import annotations
 

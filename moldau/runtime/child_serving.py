@@ -38,7 +38,7 @@ def write(output: BinaryIO, line: bytes) -> None:
 
 
 def _read(source: BinaryIO, lines: queue.SimpleQueue[bytes]) -> None:
-    """Runs in a thread of its own: the parent's end must be noticed in the middle of the work."""
+    """Runs in its own thread: the parent's end must be noticed in the middle of the work."""
     for line in source:
         lines.put(line)
     os._exit(0)

@@ -54,7 +54,7 @@ JOIN_LIMIT_BYTES: Final = 64 * 1024
 """Requests of one loop iteration are joined into one write up to this size."""
 
 EAGER_BYTES: Final = 8 * 1024
-"""Records of this size are worth a write of their own, where several requests go out in a row."""
+"""Records of this size are worth their own write, where several requests go out in a row."""
 
 TLS_ALERT: Final = 0x1503
 """The first two bytes of the alert with which a TLS peer refuses plaintext."""
@@ -605,7 +605,7 @@ class Connection(asyncio.BufferedProtocol):
             await self._authenticate()
         except (AuthenticationError, OSError, TimeoutError, RemoteProtocolError) as error:
             self._reauthentication = None
-            # The next connection is told by the login itself.
+            # The login itself reports it of the next connection.
             self._fail(ConnectionLost(f"{self._peer} did not renew the session: {words_of(error)}"))
             return
         self._reauthentication = None

@@ -43,7 +43,7 @@ class PeerRefused(ConnectionError):
 
 
 class ConnectionOptions(TypedDict, total=False):
-    """Of `Connection.connect`, what callers choose."""
+    """The arguments of `Connection.connect` that callers choose."""
 
     client_id: str | None
     connect_timeout_ms: int
@@ -69,8 +69,8 @@ class PeerSecurity:
 
 
 class ToldProblems:
-    """What the log has been told of peers. Connectors of several event loops may share it, so that
-    a node with two ways to the same peers says once what is wrong with them.
+    """The problems of peers that are logged already. Connectors of several event loops may share
+    it, so that a node with two ways to the same peers says once what is wrong with them.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class ToldProblems:
             return is_new
 
     def forget(self, host: str, port: int) -> bool:
-        """The peer is well again; returns whether the log has been told of it."""
+        """The peer is well again; returns whether a problem of it was logged."""
         with self._lock:
             return self._texts.pop((host, port), None) is not None
 

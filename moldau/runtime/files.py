@@ -113,7 +113,7 @@ class OsFile:
         """Write in pieces until all is written or the kernel names the error."""
         with memoryview(data) as view, view.cast("B") as rest:
             while written < len(rest):
-                # A remainder that is not worth a call of its own goes with the last piece.
+                # A remainder that is not worth its own call goes with the last piece.
                 whole = len(rest) - written <= APPEND_PIECE_BYTES * 3 // 2
                 piece = rest[written:] if whole else rest[written : written + APPEND_PIECE_BYTES]
                 step = os.pwrite(self._fd, piece, position + written)
@@ -122,7 +122,7 @@ class OsFile:
                 written += step
 
     def _cut_back(self, end: int) -> None:
-        """Best effort: the caller is told of the write's error, which is the one that matters."""
+        """Best effort: the caller gets the write's error, which is the one that matters."""
         try:
             os.ftruncate(self._fd, end)
         except OSError as error:

@@ -2,8 +2,8 @@
 
 Owns: one connection at a time, made when it is first needed, given up when the leader has moved.
 Must not: retry, or know what requests mean. Invariant: a request is sent only to the address it was
-meant for; once that is not the leader's any more, callers that still wait there are told so at once
-instead of waiting for an answer that may never come.
+meant for; once that is not the leader's any more, callers that still wait there get the error at
+once instead of waiting for an answer that may never come.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class LeaderLink:
             self._drop()
 
     async def close(self) -> None:
-        """Close for good; callers that wait are told ConnectionLost."""
+        """Close for good; callers that wait get ConnectionLost."""
         self._is_closed = True
         connecting = self._connecting
         self._drop()

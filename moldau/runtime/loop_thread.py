@@ -1,4 +1,4 @@
-"""A thread with an event loop of its own, and calls into it from other loops.
+"""A thread with its own event loop, and calls into it from other loops.
 
 Owns: the thread's life and the count of calls under way. Must not: know what runs there. Invariant:
 nothing crosses without a bound: at most MAX_CALLS calls are under way.

@@ -47,7 +47,7 @@ class Listener(Protocol):
 
 
 class Handshakes(Protocol):
-    """What a listener with TLS is told of the handshakes that come before its connections."""
+    """What a listener with TLS hears of the handshakes that come before its connections."""
 
     @property
     def timeout_ms(self) -> float:
@@ -186,7 +186,7 @@ class _AsyncioListener:
 
 
 class _TlsAcceptor:
-    """Accepts on one socket, and shakes hands with each client in a task of its own: a slow client
+    """Accepts on one socket, and shakes hands with each client in its own task: a slow client
     keeps no other waiting. (`create_server` would keep one context for good, and say nothing of a
     handshake that fails.)
     """
@@ -263,7 +263,7 @@ class _TlsAcceptor:
             problem = error
             is_late = self._loop.time() - begun_s >= timeout_s
             if transport is not None and isinstance(error, ssl.SSLError):
-                await transport.wait_closed()  # its client is told why
+                await transport.wait_closed()  # its client reads why
         finally:
             if not is_handed_over:
                 accepted.close()
@@ -314,5 +314,5 @@ def set_socket_options(
         if receive_buffer_bytes != OS_DEFAULT_BYTES:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
     except OSError:
-        # The peer is gone already; connection_lost tells the protocol in a moment.
+        # The peer is gone already; the protocol gets connection_lost in a moment.
         return

@@ -20,5 +20,5 @@ class Ports(NamedTuple):
 
     @classmethod
     def of_machine(cls) -> Ports:
-        """The machine's clocks, real sockets on the running loop, a generator of its own seed."""
+        """The machine's clocks, real sockets on the running loop, a generator with its own seed."""
         return cls(SystemClock(), AsyncioNetwork(), random.Random())

@@ -3,8 +3,8 @@
 Owns: the pauses, and the one way by which such a failure comes to the node's fault table: the
 loop's exception handler, with JOB_KEY in its context. Must not: decide whether the node goes on
 (that table does), or catch anything.
-Invariant: a failure is told exactly once, and each one in a row is followed by a longer pause, up
-to MAX_PAUSE_MS.
+Invariant: a failure is reported exactly once, and each one in a row is followed by a longer pause,
+up to MAX_PAUSE_MS.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_PAUSE_MS: Final = 60_000
 LONG_LIFE_MS: Final = 60_000
 
 JOB_KEY: Final = "job"
-"""In the context of the loop's exception handler: the name of the job that is begun again."""
+"""The key of the loop's exception context that has the name of the job that is begun again."""
 
 
 class Restarts:

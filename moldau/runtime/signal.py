@@ -32,7 +32,7 @@ class Signal:
         self._is_set = False
 
     async def wait(self, timeout_ms: float | None) -> None:
-        """Until it is set, or the time is over (None: no limit)."""
+        """Wait until it is set, or the time is over (None: no limit)."""
         if self._is_set:
             self._is_set = False
             return

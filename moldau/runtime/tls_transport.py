@@ -71,7 +71,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     """The transport of a protocol, and to the socket's transport a protocol.
 
     The protocol is made when the handshake has ended well. One that fails leaves its alert: the
-    peer is told why. A peer's end without the end of TLS is an end like any other, since Kafka's
+    peer reads why. A peer's end without the end of TLS is an end like any other, since Kafka's
     frames say where they end.
     """
 
@@ -121,7 +121,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._shaken = None
 
     async def wait_closed(self) -> None:
-        """Until the socket is closed."""
+        """Wait until the socket is closed."""
         await asyncio.wait([self._gone])
 
     # -- the protocol's side ---------------------------------------------------------------------
@@ -335,7 +335,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._answer()
 
     def _read_rest(self) -> None:
-        """What was there already when the protocol's reading was resumed."""
+        """What had come already when the protocol's reading was resumed."""
         is_read = False
         try:
             self._read()
@@ -367,8 +367,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._linger()
 
     def _linger(self, *, ends_socket: bool = True) -> None:
-        """Send what is left, and let the peer read it: what it has sent meanwhile is read first, or
-        the system would answer with a reset that takes our last words away.
+        """Send what is left, and let the peer read it: what it has sent until then is read first,
+        or the system would answer with a reset that takes our last words away.
         """
         self._move(TlsState.LINGERING)
         below = self._socket

@@ -1,7 +1,7 @@
 """Protobuf: messages by `protobuf`, schemas compiled by the `protoc` of `grpcio-tools`.
 
 Owns the way from a schema to message classes: its text, or a serialized FileDescriptorProto, which
-Confluent's clients register. Invariant: every schema has a descriptor pool of its own, so that two
+Confluent's clients register. Invariant: every schema has its own descriptor pool, so that two
 versions of a message never meet; a schema's imports come from its references alone, and name no
 file outside.
 """

@@ -1,4 +1,4 @@
-"""Under which subject a registry keeps the schema of a topic's keys or values.
+"""The subject under which a registry keeps the schema of a topic's keys or values.
 
 A strategy is a function of the topic, of whether the schema is of keys, and of the record's full
 name, which a schema may lack.
@@ -36,4 +36,4 @@ STRATEGIES: dict[str, SubjectStrategy] = {
     "RecordNameStrategy": record_name,
     "TopicRecordNameStrategy": topic_record_name,
 }
-"""By the last part of the names of Confluent's classes."""
+"""The strategies by the last part of the names of Confluent's classes."""

@@ -113,7 +113,7 @@ class Api(NamedTuple):
 
     @property
     def controller_lane(self) -> Lane:
-        """What nodes ask has a lane of its own, the question about the quorum included."""
+        """What nodes ask has its own lane, the question about the quorum included."""
         asks_quorum = self.controller == QUORUM and self.operation is Operation.DESCRIBE
         if self.operation is Operation.CLUSTER_ACTION or asks_quorum:
             return PEERS

@@ -3,7 +3,7 @@
 Owns the wording of these lines, and what a `Brake` counts of them. Must not decide anything.
 Invariants: an event is one line, and no name in it can be taken for another part of it; what a
 client does a hundred thousand times is one line and a count; whatever others do, each sender has
-a line of its own in an interval, and a count of what is left out.
+its own line in an interval, and a count of what is left out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AUTHENTICATION: Final = logging.getLogger("moldau.authentication")
 INTERVAL_MS: Final = 10_000.0
 DEFAULT_MAX_LINES: Final = 100
 MAX_SENDERS: Final = 1_000
-"""Who has a line of its own in an interval, beside those of `max_lines`, and a count."""
+"""Who has its own line in an interval, beside those of `max_lines`, and a count."""
 
 
 class Rule(NamedTuple):
@@ -253,7 +253,7 @@ def _who(sender: Names) -> str:
 
 
 def _decision_text(fields: dict[str, object], rule: Rule) -> str:
-    """In the order and the words in which log parsers know Kafka's lines."""
+    """The text in the order and the words in which log parsers know Kafka's lines."""
     told = {name: quoted(str(value)) for name, value in fields.items()}
     verdict = "Allowed" if fields["allowed"] else "Denied"
     resource = _resource_text(fields, told)

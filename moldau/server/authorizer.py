@@ -22,7 +22,7 @@ class Authorizer:
     __slots__ = ()
 
     log: DecisionLog | None = None
-    """Where decisions are told; None where there is nothing to decide."""
+    """Where decisions are logged; None where there is nothing to decide."""
 
     def authorize(
         self,

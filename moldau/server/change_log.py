@@ -74,7 +74,7 @@ class ChangeLog(Lines):
 
 
 def configuration_change(resource: Any) -> Change:
-    """Of a resource of AlterConfigs, which takes away what it does not name, or of
+    """The change by a resource of AlterConfigs, which takes away what it does not name, or of
     IncrementalAlterConfigs.
     """
     parts = []

@@ -43,8 +43,9 @@ class ServerLimits(KeyedSettings):
     listen_backlog: int = of_key("socket.listen.backlog.size")
     max_connection_creation_rate: int = of_key("max.connection.creation.rate")
     unlimited_rate_listener: str = ""
-    """The listener that the rate does not hold for: the inter-broker one, if it has a listener of
-    its own."""
+    """The listener that the rate does not hold for: the inter-broker one, if it has its own
+    listener.
+    """
     node_listeners: frozenset[str] = frozenset()
     """Listeners for nodes: what nodes send has memory of its own."""
     tls_handshake_ms: float = 10_000.0

@@ -123,7 +123,7 @@ def on_transactions(operation: Operation, field: str | None = None) -> Permissio
 
 
 def on_configs(operation: Operation) -> Budget:
-    """On what has a configuration."""
+    """The budget for `operation` on what has a configuration."""
     return needs(on_topics(operation), on_cluster(operation), on_groups(operation))
 
 

@@ -47,7 +47,7 @@ TRIES: Final = 16
 
 
 class PeerKind(Enum):
-    """Peers with a budget of their own; the value is what documents and the log call them."""
+    """Peers with their own budget; the value is what documents and the log call them."""
 
     CLIENTS = "clients"
     NODES = "nodes"

@@ -62,7 +62,7 @@ async def run_inline(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwa
 
 
 class OutgoingOwner(Protocol):
-    """The connection, which the stream tells what became of its bytes."""
+    """The connection, which learns from the stream what became of its bytes."""
 
     def on_drained(self) -> None:
         """Everything queued has been taken by the kernel."""

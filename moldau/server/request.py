@@ -405,7 +405,7 @@ class RequestContext(Sender):
     api_key: int
     api_version: int
     change_lane: Callable[[Lane], Awaitable[None]]
-    """Of a request that is answered by a coroutine: gives its place back, and returns when it has
+    """For a request that is answered by a coroutine: gives its place back, and returns when it has
     one among those of another kind, for what it has to wait for from now on."""
 
     def __init__(
@@ -455,7 +455,7 @@ class RequestContext(Sender):
             self.request.connection.throttle(throttle_time_ms)
 
     def hold_if_waiting(self) -> None:
-        """Unless it is answered: give its bytes back, and count it as waiting for a commit."""
+        """Give its bytes back, and count it as waiting for a commit, unless it is answered."""
         if not self.is_answered:
             self.request.release_body()
             self.request.connection.hold(self.request)

@@ -131,7 +131,7 @@ class RequestRouter:
     Args:
         routes: the table, by API key.
         authorizer, quotas: go into every request's context.
-        on_fault: told of an exception that no handler expected; decides if the node goes on.
+        on_fault: called with an exception that no handler expected; decides if the node goes on.
         watchdog: of the loop, if it has one.
         decoded_max_bytes: `moldau.decoded.max.bytes`.
     """

@@ -153,7 +153,7 @@ class Server:
     # -- requests that come before the node is ready ---------------------------------------------
 
     def open(self, handler: Callable[[Request], None]) -> None:
-        """Give `handler` the requests held back, each in a turn of its own, in the order they came
+        """Give `handler` the requests held back, each in its own turn, in the order they came
         of each party, and then all later ones. One that fails costs its own connection, not the
         start.
         """

@@ -122,8 +122,8 @@ class Unread:
         return 1.0 - max(self.held_bytes - self._newer_bytes, 0) / self._due_bytes
 
     def update(self, held_bytes: int) -> None:
-        """So much is unread now. What has come is newer than what was there: the oldest are due
-        first.
+        """So much is unread now. What has come is newer than what was unread before: the oldest are
+        due first.
         """
         self._newer_bytes += max(held_bytes - self.held_bytes, 0)
         self.held_bytes = held_bytes

@@ -194,12 +194,12 @@ def _concerned(entry: AccessControlEntry) -> tuple[int, str, str]:
 
 
 class StandardAuthorizer(Authorizer):
-    """Decides by the entries of the last image that it was told of.
+    """Decides by the entries of the last image that it was given.
 
     Args:
         super_users: principals that may do everything, whatever the entries say.
         allows_unmentioned: whether every principal may do what no entry is about.
-        log: where decisions are told.
+        log: where decisions are written.
         nodes: which principals are nodes.
     """
 

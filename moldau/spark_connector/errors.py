@@ -2,7 +2,7 @@
 
 Owns the classes of all three. Must not import Spark or a client's internals. Invariant: every text
 says what was wrong, with which topic, partition, option or key of a file, and what can be done.
-Spark shows the text inside an exception of its own; only the text and the class's name get there,
+Spark shows the text inside its own exception; only the text and the class's name get there,
 so everything that matters is in the text. What cannot be exactly once fails before it writes.
 """
 

@@ -333,7 +333,7 @@ def has_holes(next_offset: int, batches: RecordBatches) -> bool:
 
 
 def pieces(batches: RecordBatches, segment_bytes: int) -> Iterator[RecordBatches]:
-    """What fits in a segment each. A batch that is larger than a segment gets one of its own."""
+    """What fits in a segment each. A larger batch gets its own segment."""
     headers = batches.headers
     first_offset = headers[0][1].base_offset
     if (

@@ -56,7 +56,7 @@ class BatchOrder:
     """The first batch may begin below `next_offset`, down to here, if it reaches `next_offset`;
     None: it may not."""
     leader_epoch: int = -1
-    """Of the batch before."""
+    """The leader epoch of the batch before."""
     epochs: Sequence[EpochStartOffset] = ()
     """The log's leader epochs, as far as they are known; -1 in a batch means unknown."""
     _known_epoch: int = field(default=-1, init=False)

@@ -49,7 +49,7 @@ OFFSET_CHECKPOINTS: Final = (
     CLEANER_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
 )
-"""In the order in which they are written: nothing promises more than what is in the files."""
+"""The order in which they are written: nothing promises more than what is in the files."""
 
 Offsets = dict[TopicPartition, int]
 

@@ -328,7 +328,7 @@ class TransactionIndex:
     Entries are in the order of their markers, so `last_offset` ascends. A segment in which nothing
     was aborted has no file. So a file that is lost or cut looks like one with fewer entries: what
     was neither written by this process nor agrees with a seal has to be proved from the markers
-    (`transaction_proof`) before a reader is told of it.
+    (`transaction_proof`) before a reader learns of it.
     """
 
     __slots__ = ("_entries", "_filesystem", "_rebuilding", "is_proved", "path", "settled_below")

@@ -74,7 +74,7 @@ class Log:
     """Whether the last append found no room: logged once, not for every append."""
     roomless_producers: RoomlessProducers = field(default_factory=RoomlessProducers)
     last_flush_ms: float = field(init=False)
-    """By the monotonic clock: setting the wall clock must not delay `flush.ms`."""
+    """The time by the monotonic clock: setting the wall clock must not delay `flush.ms`."""
     truncation_count: int = 0
     """Grows when bytes below the end were cut: positions found before are void."""
     may_have_holes: bool = field(init=False)

@@ -292,7 +292,7 @@ class DirectoryContents:
     """What a log directory holds at start-up.
 
     `checkpoints`: offsets by the file's name. `clean_shutdown` is None after an unclean stop.
-    `has_names`: whether a checkpoint tells which partitions were here.
+    `has_names`: whether a checkpoint names the partitions that were here.
     """
 
     directory: LogDirectory

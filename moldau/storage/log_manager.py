@@ -242,7 +242,7 @@ class LogManager:
         if self.table.offline.get(topic_partition) is before and not self._is_closing:
             self._put(topic_partition, opened)
         elif log is not None:
-            log.abandon()  # The partition was put aside meanwhile, or the node stops.
+            log.abandon()  # The partition was put aside in between, or the node stops.
 
     def _put(
         self, topic_partition: TopicPartition, opened: tuple[Log | None, OfflinePartition]

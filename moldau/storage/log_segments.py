@@ -96,7 +96,7 @@ class LogSegments(Sequence[LogSegment]):
     clock: Clock
     directory: str
     producer_state: ProducerState
-    """Of the same log: its snapshot files come and go with the segments."""
+    """The producers of the same log: its snapshot files come and go with the segments."""
     open_segments: OpenSegments
     active: LogSegment = field(init=False)
     _segments: list[LogSegment] = field(default_factory=list)
@@ -528,7 +528,7 @@ class FlushJob:
             self.lacks_seals = True
 
     def _sync_path(self, path: str) -> None:
-        # Through a descriptor of its own: fsync covers mapped pages too, and the loop may trim,
+        # Through its own descriptor: fsync covers mapped pages too, and the loop may trim,
         # unmap or delete the file at the same time.
         try:
             file = self.filesystem.open(path)

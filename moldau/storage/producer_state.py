@@ -46,7 +46,7 @@ MAX_PRODUCER_COUNT = 50_000
 (their next batch is accepted whatever its sequence). Producers with an open transaction stay."""
 
 DEFAULT_EXPIRATION_MS = 24 * 3600 * 1000
-"""Of producers in Apache Kafka: one that was idle for less is in a snapshot."""
+"""The expiration of producers in Apache Kafka: one that was idle for less is in a snapshot."""
 
 RESEED_BYTES = 8 * 1024**2
 """How far before a snapshot the producers' earlier batches are looked for: what may have been in
@@ -90,7 +90,7 @@ def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
 
 
 def snapshot_crc(data: bytes) -> int:
-    """The CRC in a snapshot's head, by which one snapshot is told from another."""
+    """The CRC in a snapshot's head, which distinguishes one snapshot from another."""
     return int.from_bytes(data[_CRC_AT:_CRC_COVERED_FROM], "big")
 
 

@@ -129,7 +129,7 @@ class ServedDirectories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def failed_to_write(self, directory: LogDirectory, what: str, error: OSError) -> None:
-        """On a full disk the write is repeated later; any other error fails the directory."""
+        """A write on a full disk is repeated later; any other error fails the directory."""
         if is_out_of_room(error):
             logger.warning("no room to write %s in %s", what, directory.path)
         else:

@@ -441,8 +441,8 @@ _LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp")
 class Verification:
     """One check of a path; run `findings` to its end, then the counts are complete.
 
-    `deep` also unpacks every batch and checks the records inside. `on_progress` is told of bytes of
-    log files as they are done with.
+    `deep` also unpacks every batch and checks the records inside. `on_progress` is called with
+    bytes of log files as they are done with.
     """
 
     filesystem: Filesystem
@@ -625,7 +625,7 @@ class Verification:
             SegmentSeals(self.filesystem, path),
             start_offset,
         )
-        with suppress(CorruptFile, OSError):  # A finding of its own.
+        with suppress(CorruptFile, OSError):  # A separate finding.
             walk.seals.load()
         return walk
 
@@ -633,7 +633,7 @@ class Verification:
         """Compare the producer snapshot at the segment's end with its batches. Raises: OSError."""
         file = segment.walk.producers.path_at(segment.next_offset)
         if os.path.basename(file) in names and segment.walk.is_certain:
-            with suppress(ValueError):  # A finding of its own.
+            with suppress(ValueError):  # A separate finding.
                 entries = decode_snapshot(self.filesystem.read_bytes(file))
                 reason = segment.walk.snapshot_reason(entries, segment.next_offset)
                 if reason:
@@ -649,7 +649,7 @@ class Verification:
         try:
             epochs = read_leader_epoch_checkpoint(self.filesystem, file)
         except (CorruptFile, OSError):
-            return EpochComparison()  # A finding of its own.
+            return EpochComparison()  # A separate finding.
         # The log may begin later than its first segment, and the epochs with it.
         start_offset = epochs[0].start_offset if epochs else 0
         end_offset = start_offset

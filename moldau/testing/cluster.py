@@ -2,7 +2,7 @@
 
 Owns a directory with one sub-directory per node, the ports, and the processes. Must not reach into
 a node: what a test does to the cluster, an operator could do. Invariant: leaving the context, or
-the death of this process, ends every node and, unless told to keep it, removes the directory.
+the death of this process, ends every node and, unless asked to keep it, removes the directory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ANSWER_MS: Final = 1_000
 
 
 class Cluster:
-    """Brokers 1, 2, … and controllers 101, 102, …, each in a process of its own.
+    """Brokers 1, 2, … and controllers 101, 102, …, each in its own process.
 
     One broker and one controller (the default) are a single combined node, number 1.
 
@@ -133,7 +133,7 @@ class Cluster:
             ) as admin:
                 return (await admin.describe_metadata_quorum()).leader_id
 
-        # In a thread of its own, so that it works while the caller's loop runs.
+        # In its own thread, so that it works while the caller's loop runs.
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(asyncio.run, ask()).result()
 

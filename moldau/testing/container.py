@@ -11,7 +11,7 @@ OWN_KEYS: Final = (
     *("advertised.", "broker.id", "controller.listener", "controller.quorum."),
     *("inter.broker.listener", "listener", "log.dir", "node.id", "process.roles"),
 )
-"""How keys begin that a container's image must be told, and a `Cluster` decides by itself."""
+"""How keys begin that must be set for a container's image, and a `Cluster` decides by itself."""
 
 
 class MoldauContainer:

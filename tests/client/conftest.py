@@ -1,7 +1,7 @@
 """Which broker: a Moldau node, and an Apache Kafka node where Java and Maven are.
 
 Owns one node of each kind per test process. `MOLDAU_CLIENT_BOOTSTRAP=host:port` runs the suite
-against a cluster that is there already, instead.
+against a cluster that exists already, instead.
 """
 
 from __future__ import annotations
@@ -73,5 +73,5 @@ async def make_topic(bootstrap: str) -> AsyncIterator[MakeTopic]:
 
 @pytest.fixture
 def fresh() -> str:
-    """A name for a group or a transactional id that nobody else has."""
+    """A name for a group or a transactional id that no other test has."""
     return f"client-{uuid.uuid4().hex}"

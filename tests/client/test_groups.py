@@ -36,8 +36,8 @@ async def fill(bootstrap: str, topic: str, count: int, partitions: int) -> None:
 
 
 async def settled(consumers: list[Consumer], topic: str, partitions: int) -> None:
-    """Until every partition has exactly one of them, and none has two more than another: before
-    that partitions may still be on their way.
+    """Wait until every partition has exactly one of them, and none has two more than another:
+    before that partitions may still be on their way.
     """
     async with asyncio.timeout(DEADLINE_S):
         while True:

@@ -27,7 +27,7 @@ NAMESPACE: Final = "streams"
 KUBERNETES: Final = "1.31.0"
 CLUSTER_ID: Final = "hB3PQ0WSTseDqA36pXN8rw"
 HELM: Final = shutil.which("helm", path=f"{os.environ.get('PATH', '')}:{ROOT}/.cache/helm")
-"""On this machine, or as `make helm` has built it."""
+"""The command on this machine, or as `make helm` has built it."""
 
 Document = dict[str, Any]
 

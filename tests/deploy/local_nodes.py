@@ -71,7 +71,7 @@ class LocalNode:
         )
 
     def get(self, path: str) -> tuple[int, str]:
-        """A page of its HTTP listener, 0 when nobody answers."""
+        """A page of its HTTP listener, 0 when nothing answers."""
         try:
             url = f"http://{self.address}:{self.http_port}{path}"
             with urllib.request.urlopen(url, timeout=10) as answer:
@@ -183,7 +183,7 @@ class LocalNodes:
         }
         moved = [str(port) for port in self._ports.take(4)]
         self._moved = dict(zip(("9092", "9093", "9094", "8080"), moved, strict=True))
-        # Away from 127.0.0.1, where everybody else is.
+        # Away from 127.0.0.1, where all other nodes are.
         octets = f"127.{7 + os.getpid() % 200}.{os.getpid() // 200 % 250}"
         self._addresses = {
             name: f"{octets}.{place}" for place, name in enumerate(sorted(services), start=1)

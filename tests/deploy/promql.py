@@ -17,7 +17,7 @@ from tests.deploy.files import DEPLOY, OPERATIONS, yaml_of
 ALERTS: Final = DEPLOY / "prometheus" / "alerts.yml"
 DASHBOARD: Final = DEPLOY / "grafana" / "dashboards" / "moldau.json"
 
-#: What Prometheus adds to every series of a target, or as a series of its own.
+#: What Prometheus adds to every series of a target, or as its own series.
 TARGET_LABELS: Final = frozenset({"job", "instance", "cluster", "role"})
 OF_PROMETHEUS: Final = frozenset({"up"})
 _OF_HISTOGRAM: Final = re.compile(r"_(bucket|sum|count)$")
@@ -100,14 +100,14 @@ def dashboard() -> dict[str, Any]:
 
 
 def dashboard_queries() -> Iterator[tuple[str, str, str]]:
-    """Of each query on the dashboard: the panel's title, the expression, the legend."""
+    """For each query on the dashboard: the panel's title, the expression, the legend."""
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", []):
             yield panel["title"], filled_in(target["expr"]), target["legendFormat"]
 
 
 def variable_queries() -> Iterator[tuple[str, str]]:
-    """Of each variable of the dashboard that is looked up: the selector, and the label."""
+    """For each variable of the dashboard that is looked up: the selector, and the label."""
     for variable in dashboard()["templating"]["list"]:
         if variable["type"] == "query":
             found = _QUERY.fullmatch(variable["query"]["query"])

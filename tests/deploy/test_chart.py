@@ -200,7 +200,7 @@ def test_topics_have_as_many_replicas_as_there_can_be(brokers: int, copies: int,
             assert config["min.insync.replicas"] == in_sync
 
 
-def test_what_holds_for_topics_is_told_to_the_controllers_who_decide_it():
+def test_defaults_of_topics_are_set_on_the_controllers_too_which_decide_them():
     documents = rendered(EVERYTHING)
     for role in ("controller", "broker"):
         for config in configs(documents, role).values():
@@ -286,7 +286,7 @@ def test_changed_configuration_restarts_its_role_alone(defaults: list[Document])
     assert changed["broker"] != sets(defaults)["broker"]
 
 
-def test_more_brokers_restart_nobody(defaults: list[Document]):
+def test_more_brokers_restart_no_running_node(defaults: list[Document]):
     more = sets(rendered({"brokers": {"replicas": 4}}))["broker"]["spec"]
     assert more["template"] == sets(defaults)["broker"]["spec"]["template"]
 

@@ -68,7 +68,7 @@ def test_every_node_has_a_configuration_without_a_complaint(services: dict[str, 
     assert config.metadata_log_directory.startswith(volume.partition(":")[2] + "/")
 
 
-#: What brokers are told, and controllers decide for topics that do not say it themselves.
+#: Set on the brokers, and decided by controllers for topics that do not say it themselves.
 DECIDED_BY_CONTROLLERS = ("default.replication.factor", "min.insync.replicas", "num.partitions")
 
 
@@ -115,7 +115,7 @@ def test_a_broker_has_the_time_that_it_may_take_to_stop(services: dict[str, Any]
         assert int(services[name]["stop_grace_period"].removesuffix("s")) > CONTROLLED_SHUTDOWN_S
 
 
-def test_volumes_are_declared_and_files_are_there(services: dict[str, Any]):
+def test_volumes_are_declared_and_mounted_files_exist(services: dict[str, Any]):
     declared, used = set(compose()["volumes"]), set()
     for service in services.values():
         for text in service.get("volumes", []):
@@ -234,7 +234,7 @@ def test_spark_addresses_agree(services: dict[str, Any]):
         assert {web_port, port} <= set(exposed[1].split())
 
 
-def test_the_pipeline_is_one_and_its_script_is_there(services: dict[str, Any]):
+def test_the_pipeline_is_valid_and_its_script_exists(services: dict[str, Any]):
     from moldau.spark_connector.pipelines.model import ParquetSink
     from moldau.spark_connector.pipelines.pipeline_file import load_pipelines
 

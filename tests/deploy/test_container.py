@@ -1,4 +1,4 @@
-"""The container file: what it copies exists, what it runs is there, and nobody is root."""
+"""The container file: what it copies exists, so does what it runs, and no process is root."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Instruction(NamedTuple):
 
 
 def stages() -> dict[str, tuple[str, list[Instruction]]]:
-    """By name: what each stage is made from, and its instructions."""
+    """The stages by name: what each is made from, and its instructions."""
     text = re.sub(r"^\s*#.*\n", "", CONTAINERFILE.read_text(), flags=re.MULTILINE)
     found: dict[str, tuple[str, list[Instruction]]] = {}
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
@@ -105,7 +105,7 @@ def test_extras_exist():
 
 
 @pytest.mark.parametrize("stage", ["node", "spark"])
-def test_nobody_is_root_and_data_are_on_volumes(stage: str):
+def test_no_process_is_root_and_data_are_on_volumes(stage: str):
     assert of(stage, "USER")[-1] == f"{USER_ID}:{USER_ID}"
     [volume] = of(stage, "VOLUME")
     made = [text for text in of(stage, "RUN") if f"--owner={USER_ID}" in text]

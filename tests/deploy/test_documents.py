@@ -120,7 +120,7 @@ def _of_any_listener(word: str) -> str:
 
 
 def test_keys_that_are_set_are_served():
-    """Whoever follows a document must not be told that a key has no effect."""
+    """A document must not set a key for which the node warns that it has no effect."""
     lines = [
         line for path in DOCUMENTS for line in code_of(path) if re.match(r"[a-z][a-z.]+=", line)
     ]
@@ -141,7 +141,9 @@ def test_every_metric_exists(path: Path):
 
 
 def test_values_of_the_chart_exist():
-    """In code as `brokers.external`, on command lines as `--set brokers.replicas=4`."""
+    """Values are written in code as `brokers.external`, on command lines as `--set
+    brokers.replicas=4`.
+    """
     values = yaml_of(DEPLOY / "helm" / "moldau" / "values.yaml")
     text = README.read_text(encoding="utf-8")
     named = set(re.findall(r"--set ([\w.]+)=", text))

@@ -44,7 +44,7 @@ pytestmark = [
 
 
 class Builder:
-    """buildah with a store of its own."""
+    """buildah with its own store."""
 
     def __init__(self, home: Path) -> None:
         self._home = home

@@ -239,7 +239,7 @@ def listener() -> Iterator[int]:
             self.wfile.write(b"about " + self.path.encode())
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """The stream is not read."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -274,7 +274,7 @@ def test_health_over_tls(
             self.wfile.write(b"over TLS")
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """The stream is not read."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -290,7 +290,9 @@ def test_health_over_tls(
     assert capsys.readouterr().out == "over TLS\n"
 
 
-def test_nobody_answers(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_health_fails_with_the_address_when_nothing_listens(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     path = written(tmp_path, {**BROKER, "moldau.http.listener": "127.0.0.1:1"})
     assert script.main(["health", path]) == 1
     assert "127.0.0.1:1/readyz" in capsys.readouterr().err
@@ -333,7 +335,7 @@ def test_it_does_not_wait_for_ever(
 
 
 @pytest.mark.parametrize("answer", [(0, under_replicated(offline=True)), (0, []), (1, None)])
-def test_it_does_not_wait_for_the_dead_or_when_nobody_tells(
+def test_it_does_not_wait_for_dead_brokers_or_without_an_answer(
     script: ModuleType,
     moldau: Moldau,
     tmp_path: Path,

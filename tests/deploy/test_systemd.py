@@ -109,7 +109,7 @@ def test_kernel_settings_exist():
     proc = Path("/proc/sys")
     if not proc.exists():
         pytest.skip("no /proc/sys here")
-    # A container has a network of its own, with less in it.
+    # A container has its own network, with less in it.
     asked = [name for name in settings if name.startswith("vm.")]
     assert [name for name in asked if not (proc / name.replace(".", "/")).exists()] == []
 

@@ -65,7 +65,7 @@ class Security:
     tokens: set[str] = field(default_factory=set)
     session_lifetime_ms: int = 0
     session_grace_ms: int = 0
-    """How much longer than clients are told a session lasts: for tests on busy machines."""
+    """How much longer than the answer says that a session lasts: for tests on busy machines."""
     authenticated_count: int = 0
     reauthenticated_count: int = 0
     failed_count: int = 0

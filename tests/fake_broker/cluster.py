@@ -4,7 +4,7 @@ Its clock and network are the machine's: virtual ones in a test with virtual tim
 (`tests.virtual.machine`), else loopback sockets.
 
 Owns topics, leaders, coordinators and the brokers' life. Must use nothing of our client. Invariant:
-what is acknowledged lies in the one log of its partition, whoever leads it.
+what is acknowledged lies in the one log of its partition, whichever broker leads it.
 """
 
 from __future__ import annotations

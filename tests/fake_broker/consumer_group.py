@@ -1,7 +1,7 @@
 """A consumer group of the new protocol (KIP-848): epochs, targets, reconciliation.
 
 Owns members, the target assignment and each member's way to it. Must not know requests. Invariant:
-a partition is given to a member only when nobody else owns it or has yet to give it back.
+a partition is given to a member only when no other member owns it or has yet to give it back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Partition = tuple[UUID, int]
 
 @dataclass(eq=False, slots=True)
 class ConsumerMember:
-    """A member: `assigned` is what it was told, `revoking` what it has yet to give back."""
+    """A member: `assigned` is what it was given, `revoking` what it has yet to give back."""
 
     member_id: str
     instance_id: str | None

@@ -2,7 +2,7 @@
 
 Owns the kinds of faults and the matching of requests to them. Must not do anything about them: the
 connection and the handlers carry them out. Invariant: a fault fires for exactly the requests that
-were asked for (from the n-th that fits, so many times), and tells whoever waits that it did.
+were asked for (from the n-th that fits, so many times), and wakes the callers that wait for that.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _ERRORS_AT_TOP_SINCE = 7
 
 
 async def fetch(context: Context, request: FetchRequest) -> FetchResponse:
-    """Answer when `min_bytes` are there, something went wrong or `max_wait_ms` are over."""
+    """Answer when `min_bytes` have come, something went wrong or `max_wait_ms` are over."""
     top = context.refusal("top")
     if top:
         return _failed(context, request, top)
@@ -291,7 +291,9 @@ def _fill(
 def _note_told(
     response: FetchResponse, wanted: dict[tuple[TopicKey, int], WantedPartition], version: int
 ) -> None:
-    """Leave out what has nothing new for this session; a full answer comes before anything told."""
+    """Leave out what has nothing new for this session; a full answer comes before any partial
+    one.
+    """
     for topic in response.responses:
         key = topic.topic_id if version >= _TOPIC_IDS_SINCE else topic.topic
         kept = []

@@ -1,6 +1,6 @@
 """A broker's fetch sessions (KIP-227).
 
-Owns what each session has asked for and been told. Must not read logs. Invariant: a session
+Owns what each session has asked for and been sent. Must not read logs. Invariant: a session
 that was closed or forgotten is never found again; ids are not reused.
 """
 
@@ -17,7 +17,7 @@ TopicKey = Any
 
 @dataclass(slots=True)
 class WantedPartition:
-    """A partition of a session: where the client is, and what it was told last."""
+    """A partition of a session: where the client is, and what it was sent last."""
 
     asked: FetchPartition
     told: tuple[int, int, int] = (-1, -1, -1)

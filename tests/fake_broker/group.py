@@ -276,7 +276,9 @@ class ClassicGroup:
             self.leader_id = next(iter(self.members), None)
 
     def replace_static(self, old: Member, new_id: str) -> Member:
-        """A static member is back under a new id; whoever used the old one is fenced."""
+        """A static member is back under a new id; a member that still uses the old one is
+        fenced.
+        """
         if old.join is not None and not old.join.done():
             old.join.set_result(JoinResult(ErrorCode.FENCED_INSTANCE_ID))
         if old.sync is not None and not old.sync.done():
@@ -292,7 +294,7 @@ class ClassicGroup:
         return old
 
     def close(self, error: ErrorCode) -> None:
-        """Answer everybody who waits with an error and stop the timers (an unload)."""
+        """Answer all waiting requests with an error and stop the timers (an unload)."""
         if self.rebalance_timer is not None:
             self.rebalance_timer.cancel()
             self.rebalance_timer = None

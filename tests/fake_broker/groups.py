@@ -2,7 +2,7 @@
 
 Owns offsets, transactional ones included, and which protocol a group uses. Must not run the
 protocols: `group` and `consumer_group` do. Invariant: an offset of an open transaction is pending,
-and visible to nobody until the transaction's end.
+and invisible until the transaction's end.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class FakeGroup:
     consumer: ConsumerGroup
     offsets: Offsets = field(default_factory=dict)
     pending: dict[int, Offsets] = field(default_factory=dict)
-    """By producer id."""
+    """The offsets by producer id."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is in it."""
+        """Whether it has no member."""
         return not self.classic.members and not self.consumer.members
 
     @property
@@ -96,7 +96,7 @@ class Groups:
         self.get(group_id).offsets[topic, partition] = StoredOffset(offset)
 
     def new_member_id(self, client_id: str | None) -> str:
-        """An id nobody has had."""
+        """An id that no member has had."""
         self._next_member_number += 1
         return f"{client_id or 'member'}-{self._next_member_number:04}"
 
@@ -116,7 +116,7 @@ class Groups:
             group.offsets.update(pending)
 
     def unload(self, group_id: str) -> None:
-        """Another broker coordinates it: whoever waits is told, members stay."""
+        """Another broker coordinates it: waiting requests get that answer, members stay."""
         group = self._groups.get(group_id)
         if group is None:
             return

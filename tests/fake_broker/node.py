@@ -53,7 +53,7 @@ class _Ended(Exception):
 
 
 class FakeNode:
-    """A broker that listens on a port of its own; the port stays the same over restarts."""
+    """A broker that listens on its own port; the port stays the same over restarts."""
 
     def __init__(self, cluster: FakeCluster, node_id: int) -> None:
         self.cluster = cluster

@@ -54,7 +54,7 @@ def _refusal(
 
 
 async def list_offsets(context: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """By time, or one of the special times."""
+    """Offsets by time, or by one of the special times."""
     response = ListOffsetsResponse()
     for topic in request.topics:
         answer = ListOffsetsTopicResponse(name=topic.name)

@@ -1,4 +1,4 @@
-"""A client that says exactly what a test tells it: one connection, one message at a time.
+"""A client that says exactly what a test gives it: one connection, one message at a time.
 
 Owns framing only. Must not retry, negotiate or repair anything.
 """

@@ -55,7 +55,7 @@ class Recorder:
         self.poke()
 
     def poke(self) -> None:
-        """Let everybody who waits look again."""
+        """Let all waiting callers look again."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -83,5 +83,5 @@ class Recorder:
         )
 
     def versions(self, api_key: ApiKey) -> set[int]:
-        """In which versions an API was used."""
+        """The versions in which an API was used."""
         return {each.api_version for each in self.requests if each.api_key == api_key}

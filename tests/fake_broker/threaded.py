@@ -1,4 +1,4 @@
-"""A fake cluster on a thread of its own, for clients that block the caller's.
+"""A fake cluster on its own thread, for clients that block the caller's.
 
 Owns the thread and its loop. Must not touch the cluster from another thread: `call` does.
 """

@@ -94,7 +94,7 @@ class Transactions:
         return list(self._by_id.values())
 
     def new_producer_id(self) -> int:
-        """An id nobody has had."""
+        """An id that no producer has had."""
         self._next_producer_id += 1
         return self._next_producer_id
 
@@ -150,7 +150,7 @@ class Transactions:
     def check(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, fenced: ErrorCode
     ) -> ErrorCode:
-        """Whether id and epoch are the current ones; `fenced` is what others are told."""
+        """Whether id and epoch are the current ones; `fenced` is the error for others."""
         transaction = self._by_id.get(transactional_id)
         if transaction is None or producer_id != transaction.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING

@@ -73,7 +73,7 @@ def test_a_record_without_a_key_is_refused(bootstrap: str, topics: TopicMaker, c
     for key in (b"k", None, b"k"):
         produce(key)
     until(lambda: producer.poll(0.1) >= 0 and len(errors) == 3, what="three answers")
-    # librdkafka fails the whole batch, or, told by KIP-467 which records were at fault, the others
+    # librdkafka fails the whole batch, or, since KIP-467 names the records at fault, the others
     # by another name.
     assert "INVALID_RECORD" in errors
     assert None not in errors

@@ -29,7 +29,7 @@ from moldau.cli.main import main
 from moldau.client.sync import portal
 
 CLOSED: Final = -1
-"""In place of a descriptor: the stream is closed."""
+"""Stands in place of a descriptor: the stream is closed."""
 
 END_S: Final = 120
 """So long a node that a command became, or a thread, may take to end."""
@@ -136,7 +136,7 @@ def _content(file: BinaryIO) -> str:
 
 
 def _become(path: str, arguments: list[str]) -> NoReturn:
-    """In place of `os.execv`: another program takes the process over, streams and all."""
+    """Stands in place of `os.execv`: another program takes the process over, streams and all."""
     streams = {
         name: subprocess.DEVNULL if stream is None else stream.fileno()
         for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout), ("stderr", sys.stderr))

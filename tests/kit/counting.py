@@ -59,7 +59,7 @@ def descriptors() -> set[tuple[int, int, int]]:
 
 
 class Newcomers:
-    """Threads and objects that came since this was made. What was there then is kept, so that none
+    """Threads and objects that came since this was made. What existed then is kept, so that none
     of the new has its identity.
     """
 

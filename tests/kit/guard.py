@@ -41,7 +41,7 @@ class Guard:
     def __init__(self) -> None:
         self.deeds: list[str] = []
         self._older: frozenset[int] | None = None
-        """Threads that were there before the test; None while no test is watched."""
+        """Threads that ran before the test; None while no test is watched."""
         self._is_installed = False
         self._real_sleep = time.sleep
 
@@ -61,7 +61,7 @@ class Guard:
         time.sleep = self._real_sleep
 
     def verify(self) -> None:
-        """Raises: pytest.fail.Exception: the test did something; told once"""
+        """Raises: pytest.fail.Exception: the test did something; reported once"""
         if self.deeds:
             deeds = "\n".join(self.deeds)
             self.deeds.clear()
@@ -124,7 +124,7 @@ def pytest_runtest_setup() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """A test that failed by itself is told by that."""
+    """A test that failed by itself has that as its report."""
     result = yield
     GUARD.verify()
     return result

@@ -182,7 +182,7 @@ provider's `answer` changes.
 
 
 class IdentityProvider:
-    """The server, on a thread of its own, or on the virtual machine of its test. Use as a context.
+    """The server, on its own thread, or on the virtual machine of its test. Use as a context.
 
     Attributes:
         keys: entries of the key set, as `Signer.public` gives them.

@@ -1,4 +1,4 @@
-"""A Kerberos realm of its own on loopback: Debian's KDC with its files in a temporary directory."""
+"""A separate Kerberos realm on loopback: Debian's KDC with its files in a temporary directory."""
 
 from __future__ import annotations
 

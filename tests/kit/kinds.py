@@ -1,4 +1,4 @@
-"""Of which kind a test is: gate, real or long, and which real ones are the smoke of `make test`.
+"""The kind of a test: gate, real or long, and which real ones are the smoke of `make test`.
 
 Owns: the one table. Must not: run anything. Invariant: every test is of exactly one kind. A mark
 `real` or `long` at the test, its class or its module says so, else the longest row above its file

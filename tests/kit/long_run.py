@@ -43,11 +43,13 @@ Arguments = Callable[[int, float], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One kind of search: commands, one after the other, each with a seed of its own."""
+    """One kind of search: commands, one after the other, each with its own seed."""
 
     name: str
     arguments: Sequence[Arguments]
-    """Of `python`; more than one are taken in turn, in an order that is drawn, each once."""
+    """The arguments of `python`; more than one are taken in turn, in an order that is drawn, each
+    once.
+    """
     events: str
     """A pattern whose first group counts what happened; the last match of an output counts."""
     weight: int = 1

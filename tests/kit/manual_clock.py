@@ -1,4 +1,4 @@
-"""A clock that moves only when told to, for tests of anything that takes a Clock."""
+"""A clock that moves only when asked to, for tests of anything that takes a Clock."""
 
 from __future__ import annotations
 

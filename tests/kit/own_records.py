@@ -2,7 +2,7 @@
 
 Owns the filter. Must not: change what a failed test shows of its log. Invariant: neither what the
 garbage collector makes asyncio say of tasks that earlier tests left, nor, in the gate, a thread
-that was there before the test, adds a record. (Real tests share machinery with threads: Spark's.)
+that ran before the test, adds a record. (Real tests share machinery with threads: Spark's.)
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Failed:
     test: str
     reports: list[pytest.TestReport] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
-    """Of the runs that failed again."""
+    """The output of the runs that failed again."""
     run_count: int = 0
 
     @property
@@ -183,7 +183,9 @@ class Judge:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self) -> None:
-        """What was unsteady is told as fully as a failure is, and what failed again, how often."""
+        """What was unsteady is reported as fully as a failure is, and what failed again, how
+        often.
+        """
         terminal = self._terminal
         for failed in self._failed.values():
             if failed.is_unsteady:

@@ -43,7 +43,7 @@ class World(Protocol):
 
     faults: Counter[str]
     counts: Counter[str]
-    """What is worth telling of a run besides its faults: commits, elections."""
+    """What is worth a line about a run besides its faults: commits, elections."""
     history: deque[str]
     """The newest lines of the trace."""
 
@@ -200,7 +200,9 @@ class Simulation:
     def outcomes(
         self, seeds: Iterable[int], choice: Choice = FREE, workers: int = 1
     ) -> Iterator[Outcome]:
-        """In the order of the seeds; several workers may have begun a few more than asked for."""
+        """The outcomes in the order of the seeds; several workers may have begun a few more than
+        asked for.
+        """
         if workers == 1:
             for seed in seeds:
                 yield self.run_seed(str(seed), choice)

@@ -1,4 +1,5 @@
-"""The command line of soaks: a seed, a span of time, which faults, and what is said meanwhile.
+"""The command line of soaks: a seed, a span of time, which faults, and what is printed during a
+run.
 
 Owns: the options that soaks share, and what is printed to replay a run. Must not: know what a soak
 does.

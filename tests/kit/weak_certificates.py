@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 _RSA_WITH: Final = bytes.fromhex("06092a864886f70d0101")
 _SHA_256, _SHA_1 = _RSA_WITH + b"\x0b", _RSA_WITH + b"\x05"
 _DIGEST_INFO: Final = bytes.fromhex("3021300906052b0e03021a05000414")
-"""In front of a digest by SHA-1."""
+"""What stands in front of a digest by SHA-1."""
 
 
 def weak_certificate(directory: Path, weakness: str) -> tuple[Path, Path]:

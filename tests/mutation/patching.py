@@ -2,7 +2,7 @@
 which statements are run.
 
 Owns: the way from source text to functions that exist already. Must not: write a file, or import a
-module again. Invariant: whoever holds a function holds the same one afterwards, with other code.
+module again. Invariant: code that holds a function holds the same one afterwards, with other code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def import_all(paths: Iterable[str]) -> None:
 
 
 def functions_of(paths: Iterable[Path]) -> list[FunctionType]:
-    """All functions of these files that this process has. The collector tells of no frozen ones."""
+    """All functions of these files that this process has. The collector lists no frozen ones."""
     gc.unfreeze()
     names = {str(path) for path in paths}
     return [

@@ -26,7 +26,9 @@ EXPLAINED = Path(__file__).with_name("explained.txt")
 
 
 def explanations(text: str) -> dict[str, str]:
-    """Of `explained.txt`: a change's key on a line, its explanation on indented lines below."""
+    """The explanations of `explained.txt`: a change's key on a line, its explanation on indented
+    lines below.
+    """
     found: dict[str, str] = {}
     key = ""
     for line in text.splitlines():

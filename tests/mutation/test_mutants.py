@@ -180,7 +180,7 @@ def test_what_comes_first_of_a_sample_is_of_all_areas_and_kinds():
 
 @pytest.fixture
 def module(tmp_path: Path) -> ModuleType:
-    """A module in a file of its own, in the memory of this process."""
+    """A module in its own file, in the memory of this process."""
     path = tmp_path / "victim.py"
     path.write_text(
         "def limit(size):\n    keep = lambda each: each < 3\n    return keep(size)\n\n\n"
@@ -297,7 +297,7 @@ def test_a_child_that_is_only_slow_does_not_hang(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.real
 def test_a_child_that_has_no_group_yet_is_ended(monkeypatch: pytest.MonkeyPatch):
-    """On a busy machine it may not have begun when it is to end."""
+    """It may not have begun on a busy machine when it is to end."""
     monkeypatch.setattr(os, "setsid", signal.pause)
     child = Child(lambda _tell: {})
     assert child.kill() == {"result": HUNG}

@@ -32,7 +32,7 @@ from tests.mutation.sampling import AREAS, ROOT
 
 LONGEST_TEST_SECONDS = 15.0
 LONGEST_TRIAL_SECONDS = 30.0
-"""Of tests, as they took with the code as it is: the quick ones come first."""
+"""The limit for tests, as they took with the code as it is: the quick ones come first."""
 HANG_SECONDS = 120.0
 """A change after which no test ends for so long counts as killed: it makes one hang. Only while the
 process has next to nothing to do: on a busy machine a test may be slow."""
@@ -87,7 +87,7 @@ class Trials:
     changes: list[tuple[str, Mutant]]
     """With their areas."""
     tests: tuple[str, ...]
-    """To choose from; empty: those of the change's area."""
+    """The tests to choose from; empty: those of the change's area."""
     workers: int
     folder: Path
     """For the files of tests."""
@@ -126,7 +126,7 @@ class Trials:
         return True
 
     def _child(self, session: pytest.Session, work: Callable[[Tell], dict[str, Any]]) -> Child:
-        """Its tests' files are in a folder of their own: pytest empties one that is there."""
+        """Its tests' files are in their own folder: pytest empties one that exists."""
 
         def work_apart(tell: Tell) -> dict[str, Any]:
             factory = session.config._tmp_path_factory  # type: ignore[attr-defined]

@@ -99,7 +99,7 @@ def test_a_struct_of_defaults_is_shared_and_refuses_changes() -> None:
     assert copied != PartitionData()
 
 
-def test_a_struct_of_defaults_with_a_list_in_it_is_nobody_elses() -> None:
+def test_a_struct_of_defaults_has_no_list_that_messages_would_share() -> None:
     for message_class in all_classes():
         for field in message_class.spec().fields:
             if isinstance(field.default, Struct):

@@ -142,7 +142,9 @@ def test_the_memory_of_the_biggest_arrays_is_counted(
 
 @pytest.mark.parametrize(("message", "version"), VERSIONS, ids=NAMES)
 def test_nothing_grows_beyond_what_is_reserved(message: type[Message], version: int) -> None:
-    """By the sizes of the schema: the smallest element on the wire, and what it becomes."""
+    """The bound follows from the sizes of the schema: the smallest element on the wire, and what it
+    becomes.
+    """
     builder = StepDecoderBuilder(message, version, version >= message.FLEXIBLE_SINCE)
 
     def check(struct: type[Struct]) -> None:

@@ -78,7 +78,7 @@ class Checks:
         replica.seen_epoch = core.leader_epoch
         leads = core.role is raft_core.Role.LEADER
         if leads and replica.disk.durable_election.leader_epoch == core.leader_epoch:
-            # Until then it has told nobody, and a crash undoes it.
+            # Until then it has answered no request, and a crash undoes it.
             self._ledger.leads(replica.who, core.leader_epoch, replica.log)
             since = self._leader_since
             if (replica.who, core.leader_epoch) not in since:
@@ -190,7 +190,7 @@ class Checks:
                 self._heard_ms[who, peer] += duration_ms
 
     def _check_candidacy(self, replica: Replica, state: ElectionState) -> None:
-        """Nobody raises the epoch without having heard from a majority (PreVote, KIP-996)."""
+        """No voter raises the epoch without having heard from a majority (PreVote, KIP-996)."""
         voters = [voter.voter_id for voter in replica.core.voters.voters]
         window_ms = HEARD_FACTOR * replica.settings.election_timeout_ms
         heard = [
@@ -241,7 +241,7 @@ class Checks:
             raise Violation("epoch-not-durable", f"{replica.who} has {durable}, sends {what}")
 
     def found_no_room(self, replica: Replica) -> None:
-        """A write was refused for want of room, and the core has been told."""
+        """A write was refused for want of room, and the core knows it."""
         self._world.scheduler.counts["no-room"] += 1
         if not self._is_only_voter(replica):
             arguments = (replica, replica.core.leader_epoch)
@@ -347,7 +347,7 @@ class Checks:
 
     def voters_appended(self, replica: Replica, effect: ef.AppendVoters) -> None:
         """A leader is about to change the voters: one change at a time, and only after a record of
-        its own epoch is committed (the bug of Raft's single-server changes).
+        the leader's epoch is committed (the bug of Raft's single-server changes).
         """
         core, before = replica.core, replica.history.latest
         if replica.history.latest_offset >= core.high_watermark:

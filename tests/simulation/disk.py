@@ -25,7 +25,7 @@ class DiskFailure(Exception):
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch of the log. `voters` is the set its last record carries; a damaged batch has a wrong
-    checksum, which whoever appends it notices.
+    checksum, which the follower that appends it notices.
     """
 
     base_offset: int

@@ -58,7 +58,7 @@ def _without_vote(effects: list[Any]) -> None:
 
 
 def vote_not_persisted(patch: Patch) -> None:
-    """A vote is told before it is durable."""
+    """A vote is sent before it is durable."""
 
     def forget_vote(response: Any, self: Elections, request: Any) -> Any:
         if response.vote_granted and not request.pre_vote:

@@ -2,7 +2,7 @@
 
 Owns: leaders by epoch, committed records by offset, acknowledged payloads, what was ever appended
 under an (offset, epoch). Must not: know whose replicas these are (ours, pysyncobj's). Invariant:
-entries are only ever added; whoever contradicts one raises Violation.
+entries are only ever added; a contradiction raises Violation.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Ledger:
             raise Violation("committed-erased", f"{who} removes {entry} at {offset}")
 
     def acknowledge(self, payload: Any, offset: int) -> None:
-        """A client has been told that its record is safe."""
+        """A client has read that its record is safe."""
         if offset >= self.end or self.at(offset)[1] != payload:
             found = self.at(offset) if offset < self.end else None
             raise Violation("acknowledged-lost", f"{payload} at {offset}; committed there: {found}")

@@ -19,7 +19,9 @@ from tests.virtual.transport import SimulatedTransport
 
 SEEDS_SHARE = 0.2
 SILENT = 0.25
-"""Of connections on which an answer is lost; all others break, when what they carried has gone."""
+"""The share of connections on which an answer is lost; all others break, when what they carried has
+gone.
+"""
 SPARED_S = 4.0
 """For so long a process that has lost its first answers gets all others: it may get through."""
 RESPONSE_PART = slice(4, 8)
@@ -62,7 +64,7 @@ class _Asked(NamedTuple):
 
 
 class LostAnswers(Troubles):
-    """The fault; one per world. In a run that has it, it is there from the beginning."""
+    """The fault; one per world. In a run that has it, it works from the beginning."""
 
     pauses_ms = (1_500.0, 6_000.0)
 

@@ -19,7 +19,7 @@ KIND_ENABLED_RATE = 0.6
 WEIGHTS = (1, 1, 2, 5)
 FAVOURED_RATE = 0.85
 FAVOURED_WEIGHTS = (2, 5, 10)
-"""Of kinds that come only to some clusters, and are mostly refused."""
+"""The weights of kinds that come only to some clusters, and are mostly refused."""
 BLOCK_DURATIONS_MS = (200.0, 1_000.0, 3_000.0, 9_000.0)
 
 
@@ -73,7 +73,7 @@ class NetworkFaults:
         self._leader = leader
 
     def actions(self) -> dict[str, Action]:
-        """By name."""
+        """The actions by name."""
         return {
             "reset": self.reset,
             "partition": self.partition,
@@ -147,7 +147,7 @@ class NetworkFaults:
         return True
 
     def one_way_node(self) -> bool:
-        """A node that hears everybody and is heard by nobody, or the other way round."""
+        """A node that hears all others and is heard by none, or the other way round."""
         if len(self._nodes) < 2:
             return False
         node, duration_ms = self.pick(), self._duration_ms()

@@ -54,7 +54,7 @@ class Network:
         return self._blocked_until.get((source, target), 0.0)
 
     def block(self, source: int, target: int, duration_ms: float) -> None:
-        """Nothing gets from `source` to `target` for a while; nobody is told."""
+        """Nothing gets from `source` to `target` for a while; neither gets an error."""
         until = self.scheduler.now_ms + duration_ms
         self._blocked_until[source, target] = max(self.blocked_until_ms(source, target), until)
 
@@ -80,7 +80,7 @@ class Network:
             self.scheduler.after(random.random() * LATE_MS, self._arrive_late, deliver)
 
     def reset(self, one: int, other: int) -> None:
-        """The connections between two nodes break; both are told."""
+        """The connections between two nodes break; both get an error."""
         random = self.scheduler.random
         for pair in ((one, other), (other, one)):
             for flight in self._in_flight.pop(pair, ()):

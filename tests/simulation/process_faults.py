@@ -1,4 +1,4 @@
-"""What befalls processes and disks, and what an operator does to a quorum meanwhile.
+"""What befalls processes and disks, and what an operator does to a quorum at the same time.
 
 Owns: kills, power losses, pauses, slow and failing disks; transfers, shut-downs, voter changes,
 wiped disks. Must not: do what a careful operator would not: a second disk is wiped only when the
@@ -38,7 +38,7 @@ class ProcessFaults:
         self._fault = world.scheduler.fault
 
     def actions(self) -> dict[str, Action]:
-        """By name."""
+        """The actions by name."""
         return {
             "kill": partial(self._crash, power_loss=False),
             "power-loss": partial(self._crash, power_loss=True),
@@ -58,7 +58,7 @@ class ProcessFaults:
         self._world.damage_rate = random.choice((0.0, 0.0, 0.02))
 
     def heal(self) -> None:
-        """Disks are well, everybody runs."""
+        """Disks are well, every process runs."""
         self._world.damage_rate = 0.0
         for node in self._world.nodes.values():
             node.disk.fails_after = None
@@ -89,7 +89,7 @@ class ProcessFaults:
         return True
 
     def _blackout(self) -> bool:
-        """A majority, or everybody, loses power at once."""
+        """A majority, or every node, loses power at once."""
         replicas = list(self._world.replicas())
         if not replicas:
             return False
@@ -164,7 +164,7 @@ class Operator:
         self._number = 0
 
     def actions(self) -> dict[str, Action]:
-        """By name; what changes voters only where that can ever be."""
+        """The actions by name; what changes voters only where that can ever be."""
         actions: dict[str, Action] = {"transfer": self._transfer, "shut-down": self._shut_down}
         if not self._world.shape.is_dynamic:
             if self._random.random() < UPGRADING_RATE:
@@ -359,9 +359,10 @@ class Operator:
         ]
 
     def _move(self) -> bool:
-        """A controller is started at another port: whoever knows only the voters record does not
-        find it, until it has told the leader. The next one moves when that is done. A majority of
-        the voters that could win must find each other, so nobody moves out of a pair.
+        """A controller is started at another port: a node that knows only the voters record does
+        not find it, until it has sent the leader its endpoint. The next one moves when that is
+        done. A majority of the voters that could win must find each other, so no node moves out of
+        a pair.
         """
         sets = self._in_force()
         if not self._all_dynamic(sets):

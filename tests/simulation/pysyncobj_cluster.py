@@ -100,7 +100,7 @@ class PerfectJournal(Journal):  # type: ignore[misc]
 
 
 class OrderedTransport(Transport):  # type: ignore[misc]
-    """Messages over connections that keep order; the cluster tells of connects and resets."""
+    """Messages over connections that keep order; the cluster reports connects and resets."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(None, None, [])

@@ -40,7 +40,7 @@ LEADER_MS = 30_000.0
 may end 12 seconds after it.
 """
 RECOVERY_MS = 90_000.0
-"""So long after it everybody has caught up; on the slowest links 100 batches take a minute."""
+"""So long after it every replica has caught up; on the slowest links 100 batches take a minute."""
 FINAL_APPENDS = 3
 FINAL_TRIES = 4
 FINAL_APPEND_MS = 20_000.0
@@ -216,7 +216,7 @@ class QuorumSimulation:
                 yield node.replica
 
     def leaders(self) -> list[Replica]:
-        """Whoever believes to lead."""
+        """The nodes that believe to lead."""
         return [each for each in self.replicas() if each.core.role is raft_core.Role.LEADER]
 
     def leader(self) -> Replica | None:
@@ -437,8 +437,8 @@ class QuorumSimulation:
         self._check_acknowledged()
 
     def _append_arrives(self) -> bool:
-        """Whether a client's record is acknowledged, and then everywhere. A leader that was told to
-        shut down before the faults ended may still go.
+        """Whether a client's record is acknowledged, and then everywhere. A leader that was asked
+        to shut down before the faults ended may still go.
         """
         leader = self.leader()
         if leader is None:

@@ -195,7 +195,7 @@ class Replica:
         self.tick()
 
     def tick(self) -> None:
-        """The core's timer, or a tick that nobody asked for."""
+        """The core's timer, or a tick that the core did not ask for."""
         if not self._tick_queued:
             self._tick_queued = True
             self.offer("tick", self._tick)
@@ -293,7 +293,7 @@ class Replica:
             self.world.disk_failed(self)
 
     def _take(self, effect: ef.Effect, finish: Callable[[], None]) -> None:
-        """The effect takes the disk a while; nothing else happens meanwhile."""
+        """The effect takes the disk a while; nothing else happens until then."""
         latency_ms = self.disk.latency_ms(self.world.scheduler.now_ms, self.world.random)
         self._busy = True
         self.in_progress = effect

@@ -31,7 +31,7 @@ class Scheduler:
         self.event_count = 0
         self.faults: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
-        """What is worth telling of a run besides its faults: commits, elections."""
+        """What is worth a line about a run besides its faults: commits, elections."""
         self.history: deque[str] = deque(maxlen=HISTORY_LINES)
         self.print_trace = print_trace
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -65,7 +65,7 @@ class Scheduler:
         self.note(line, detail)
 
     def note(self, line: str, detail: object = "") -> None:
-        """A line of the trace that is not an event of its own."""
+        """A line of the trace that is not a separate event."""
         line = f"{self.now_ms:11.3f} {line}"
         self._digest.update(line.encode())
         self.history.append(line)

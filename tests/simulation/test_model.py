@@ -62,7 +62,7 @@ class TestNetwork:
         scheduler.run_until(2_000)
         assert seen == ["there", "healed"]
 
-    def test_reset_loses_what_is_on_its_way_and_tells_both(self):
+    def test_reset_loses_what_is_on_its_way_and_both_ends_hear_of_it(self):
         scheduler = Scheduler("any")
         network = Network(scheduler)
         seen: list[object] = []

@@ -43,7 +43,7 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
-    # Ends of streams that nobody reads: no time to clean up after them.
+    # Ends of streams that are not read: no time to clean up after them.
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
 TRANSACTIONS = {

@@ -29,7 +29,7 @@ class FileNode:
         self.durable = b""
         self.changes: list[tuple[int, bytes | None]] = []
         self.mapped = False
-        """Whether it was mapped since the last sync: then `data` changes without being told."""
+        """Whether it was mapped since the last sync: then `data` changes without a call."""
         self.modified_ms = 0
 
     def write(self, position: int, data: bytes) -> None:
@@ -162,7 +162,7 @@ class DiskImage:
             node, position, data = in_flight
             copied = memo.get(id(node))
             if copied is None:
-                # The file has no name any more: nobody can see what becomes of it.
+                # The file has no name any more: no process can see what becomes of it.
                 self.in_flight = None
             else:
                 assert isinstance(copied, FileNode)

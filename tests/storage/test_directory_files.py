@@ -271,7 +271,9 @@ def test_unusable_directory_is_left_out_while_another_works(error: int) -> None:
 
 @pytest.mark.real
 def test_second_process_is_kept_out(tmp_path: Path) -> None:
-    """With one clear line, whoever holds the lock: another process or another node in this one."""
+    """With one clear line, whichever node holds the lock: another process or another node in this
+    one.
+    """
     filesystem = OsFilesystem()
     path = str(tmp_path / "log")
     random = random_module.Random(1)

@@ -119,7 +119,7 @@ def test_records_without_sequence_have_none_either() -> None:
     assert [row["sequence"] for row in rows("t-0", data, deep=True)[1:]] == [-1, -1]
 
 
-def test_intact_bytes_that_are_no_records_are_told() -> None:
+def test_intact_bytes_that_are_no_records_are_reported() -> None:
     data = bytes(encode_batch([Record(0, 1, None, b"a")]))
     broken = bytearray(data)
     broken[57:61] = (3).to_bytes(4, "big")

@@ -27,8 +27,8 @@ KEPT, DELETED = tp("kept-0"), tp("deleted-0")
 
 
 class Life:
-    """Of a node from its start to its stop. Which record of which partition was acknowledged, and
-    in which directory, is what the metadata know at the next start.
+    """The life of a node from its start to its stop. Which record of which partition was
+    acknowledged, and in which directory, is what the metadata know at the next start.
     """
 
     def __init__(self, fails_at: int = -1, error_number: int = 0) -> None:

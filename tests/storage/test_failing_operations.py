@@ -135,7 +135,7 @@ ERRORS = pytest.mark.parametrize("error_number", [errno.EIO, errno.ENOSPC, errno
 
 
 def check_next_process(life: Life, where: str) -> None:
-    """Nothing is open any more, and whoever opens the log finds what was acknowledged."""
+    """Nothing is open any more, and the next opening of the log finds what was acknowledged."""
     filesystem, log = life.filesystem, life.log
     if log is not None:
         assert log.offline_reason

@@ -45,7 +45,7 @@ async def test_a_start_without_a_directory_that_was_here_is_not_clean() -> None:
 
 
 async def test_a_registered_directory_that_was_not_read_may_have_held_any_partition() -> None:
-    """After a stop that was not clean, only the registration before tells of the directory."""
+    """After a stop that was not clean, only the registration before names the directory."""
     node = await two_directories_stopped_cleanly()
     manager = await node.start()
     first, second = [each.directory_id for each in manager.directories.all]
@@ -201,7 +201,7 @@ async def test_a_damaged_partition_of_another_topic_is_put_aside() -> None:
 
 
 async def two_copies() -> tuple[Node, LogManager]:
-    """Of a-0 of topic 1, in both directories."""
+    """Two copies of a-0 of topic 1, one in each directory."""
     node = Node("/one", "/two")
     manager = await node.start()
     one, two = manager.directories.all

@@ -2,7 +2,7 @@
 
 Those are base offset, batch length, leader epoch, magic and the CRC itself. Whatever the bit, bytes
 that are not what was written are never served, compacted or recovered without a word. One thing
-cannot be told: a base offset that stays between its neighbours, where compaction left a gap.
+cannot be found out: a base offset that stays between its neighbours, where compaction left a gap.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ COMPACTED = LogConfig(
 )
 BITS = [(byte, bit) for byte in range(CRC_COVERED_FROM) for bit in range(8)]
 EPOCHS = [5, 5, 5, 5, 5, 5, 6, 6, 6, 6, 8, 8]
-"""Of twelve batches, three to a segment."""
+"""The epochs of twelve batches, three to a segment."""
 OFFSETS = [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88]
-"""Of the batches of a log that was compacted."""
+"""The offsets of the batches of a log that was compacted."""
 SOME = [0, 3, 4, 5, 8, 11]
 """First of the log, all of a closed segment, last of one, last of the log."""
 
@@ -58,7 +58,7 @@ class Written:
     bench: LogBench
     batches: list[Batch]
     bases: list[int]
-    """Of its segments."""
+    """The base offsets of its segments."""
 
     def flips(self, numbers: Sequence[int] = SOME) -> Iterator[Flip]:
         for number in numbers:
@@ -240,7 +240,7 @@ def test_verify_finds_each_flipped_bit(written: Written) -> None:
 
 
 def test_a_follower_appends_no_flipped_bit(written: Written) -> None:
-    """Of a leader's answer, in which each batch has another behind it."""
+    """A flipped bit of a leader's answer, in which each batch has another behind it, is refused."""
     first, last = 3, 9
     answered = written.batches[first:last]
     for flip in written.flips([3, 4, 7]):

@@ -479,7 +479,7 @@ def test_default_log_config_is_that_of_a_topic_without_overrides() -> None:
 
 
 @pytest.mark.parametrize("path_part", [".log", ".index", ".timeindex"])
-def test_running_out_of_descriptors_is_told_and_passes(path_part: str) -> None:
+def test_running_out_of_descriptors_is_reported_and_passes(path_part: str) -> None:
     filesystem = SimulatedFilesystem()
     bench = LogBench(filesystem)
     log = bench.open()

@@ -279,7 +279,7 @@ def test_an_epoch_without_records_goes_with_a_cut_that_cuts_nothing() -> None:
     assert log.leader_epoch_cache.entries == [(4, 0)]
 
 
-def test_a_log_that_begins_anew_knows_no_epoch() -> None:
+def test_a_log_that_begins_again_knows_no_epoch() -> None:
     log = open_log()
     append(log, "a", leader_epoch=4)
     log.truncate_fully_and_start_at(100)

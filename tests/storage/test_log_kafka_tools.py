@@ -23,7 +23,7 @@ from tests.storage.transaction_reader import aborted_transactions
 
 pytestmark = [pytest.mark.real, pytest.mark.java]
 
-#: Where `make setup` puts Apache Kafka's jars when Java and Maven are there.
+#: Where `make setup` puts Apache Kafka's jars when Java and Maven are installed.
 KAFKA_LIBS = os.environ.get("KAFKA_LIBS") or str(
     Path(__file__).parents[2] / ".cache" / "kafka-4.3.0"
 )
@@ -191,7 +191,7 @@ def test_apache_kafka_takes_the_same_transactions_from_our_batches(tmp_path: Pat
         (offset, *each) for offset in range(end) for each in aborted_transactions(log, offset, end)
     ]
     told = [tuple(map(int, row[1:])) for row in rows if row[0] == "aborted"]
-    # Apache Kafka looks from the log's start within a segment, and tells more than is needed.
+    # Apache Kafka looks from the log's start within a segment, and lists more than is needed.
     told = [row for row in told if row[3] >= row[0]]
     assert aborted
     assert sorted(told) == sorted(aborted)

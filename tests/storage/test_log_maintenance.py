@@ -340,7 +340,7 @@ def test_an_unreadable_but_intact_batch_does_not_end_the_partition() -> None:
 
 
 def started_search(log: Log, timestamp_ms: int = START_MS) -> TimestampSearch:
-    """A search that has looked into the log and has not told yet what it saw."""
+    """A search that has looked into the log and has not returned yet what it saw."""
     search = TimestampSearch(log, timestamp_ms)
     assert search.locate()
     search.run()
@@ -353,7 +353,7 @@ def finished(search: TimestampSearch) -> TimestampedOffset | None:
     return search.found
 
 
-def test_a_search_does_not_find_what_was_cut_meanwhile() -> None:
+def test_a_search_does_not_find_what_was_cut_while_it_ran() -> None:
     log = LogBench().open()
     append(log, "a", timestamp_ms=START_MS - 5)
     append(log, "b", timestamp_ms=START_MS)
@@ -399,7 +399,7 @@ def test_a_cut_between_choosing_and_reading_is_no_damage() -> None:
     assert not log.offline
 
 
-def test_a_search_goes_on_behind_records_that_were_deleted_meanwhile() -> None:
+def test_a_search_goes_on_behind_records_that_were_deleted_while_it_ran() -> None:
     log = LogBench(config=small()).open()
     while len(log.segments) < 4:
         append(log, "x" * 100, timestamp_ms=START_MS)

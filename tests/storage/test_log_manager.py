@@ -89,7 +89,7 @@ class Node:
 
 
 def exceptions_of_this_loop() -> list[BaseException]:
-    """What the fault table would be told."""
+    """What the fault table would be given."""
     told: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _loop, context: told.append(context["exception"])
@@ -199,7 +199,7 @@ async def test_new_partitions_go_to_the_directory_with_the_fewest() -> None:
     assert counts == [3, 2, 2]
 
 
-async def test_a_new_partition_goes_where_it_is_told() -> None:
+async def test_a_new_partition_goes_to_the_directory_that_is_given() -> None:
     node = Node("/one", "/two")
     manager = await node.start()
     one, two = manager.directories.all
@@ -217,7 +217,7 @@ async def test_a_new_partition_goes_where_it_is_told() -> None:
     assert manager.directory_of(tp("d-0")) is None
 
 
-async def test_whoever_wants_to_know_hears_of_logs_that_go_offline() -> None:
+async def test_listeners_hear_of_logs_that_go_offline() -> None:
     node = Node("/one", "/two")
     manager = await node.start()
     told: list[Log] = []
@@ -463,7 +463,7 @@ async def test_flush_by_time_does_not_wait_for_a_wall_clock_that_was_set_back() 
 
 
 async def test_flush_waits_off_the_loop_and_is_shared() -> None:
-    """While the disk is slow, appends go on; all who ask meanwhile share one more flush."""
+    """While the disk is slow, appends go on; all who ask until then share one more flush."""
     node = Node()
     manager = await node.start()
     log = manager.get_or_create(tp("a-0"), topic_id(1))
@@ -504,7 +504,7 @@ async def test_retention_runs_by_itself() -> None:
     assert not any(name.endswith(".deleted") for name in node.names("/data/a-0"))
 
 
-async def test_a_job_that_raises_is_told_begun_again_and_done_for_the_other_logs(
+async def test_a_job_that_raises_is_reported_begun_again_and_done_for_the_other_logs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = exceptions_of_this_loop()

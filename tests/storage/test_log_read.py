@@ -382,7 +382,7 @@ def test_a_read_error_takes_the_partition_offline() -> None:
     assert log.offline
 
 
-def test_a_damaged_offset_index_is_made_anew() -> None:
+def test_a_damaged_offset_index_is_rebuilt() -> None:
     bench = LogBench(config=SMALL)
     log = bench.open()
     fill(log, 40)

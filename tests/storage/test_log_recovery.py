@@ -39,7 +39,7 @@ SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200, segment_index_by
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def test_a_new_log_begins_where_it_is_told() -> None:
+def test_a_new_log_begins_at_the_offset_that_is_given() -> None:
     bench = LogBench()
     log = bench.open(log_start_offset=42)
     assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (42, 42, 42)
@@ -50,7 +50,7 @@ def test_a_new_log_begins_where_it_is_told() -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("flushed", [True, False])
-def test_everything_is_there_after_a_restart(clean: bool, flushed: bool) -> None:
+def test_all_records_are_read_after_a_restart(clean: bool, flushed: bool) -> None:
     bench = LogBench(config=SMALL)
     log = bench.open()
     for number in range(60):
@@ -89,7 +89,7 @@ def test_indexes_after_recovery_are_those_of_the_running_log(flushed_count: int)
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_a_missing_index_below_the_recovery_point_is_made_anew(suffix: str) -> None:
+def test_a_missing_index_below_the_recovery_point_is_rebuilt(suffix: str) -> None:
     bench = LogBench(config=SMALL)
     log = bench.open()
     fill(log, 40)
@@ -579,7 +579,7 @@ def test_transactions_of_kafka_are_understood() -> None:
 
 
 @pytest.mark.parametrize("left", [b"", bytes(12)], ids=["empty", "zeros"])
-def test_a_time_index_that_a_power_loss_emptied_is_made_anew(left: bytes) -> None:
+def test_a_time_index_that_a_power_loss_emptied_is_rebuilt(left: bytes) -> None:
     """Else retention takes the segment for ages old, and lookups by time pass it over."""
     bench = LogBench(config=LogConfig(retention_ms=1000))
     log = bench.open()

@@ -1,5 +1,5 @@
 """The log's rules for transactions: epochs of markers, coordinators' data, first sequences after
-verification, and which aborted transactions a reader is told of.
+verification, and which aborted transactions a reader gets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_EPOCH = 2**15 - 1
 
 
 class Verified(NamedTuple):
-    """As a verification guard tells the log."""
+    """As a verification guard calls the log."""
 
     lowest_sequence: int
     supports_epoch_bump: bool = False
@@ -153,7 +153,7 @@ def test_what_a_transaction_sends_was_not_sent_by_the_one_before(
 
 @pytest.mark.parametrize("restart", RESTARTS)
 def test_empty_transactions(restart: Reopen) -> None:
-    """Markers without records hold nobody up and are in no index."""
+    """Markers without records hold no reader up and are in no index."""
     bench = LogBench()
     log = bench.open()
     assert end(log, ABORT).error is ErrorCode.NONE
@@ -230,7 +230,7 @@ def test_with_an_epoch_of_its_own_it_must_begin_at_zero() -> None:
     assert send_verified(log, 1, Verified(1, supports_epoch_bump=True)) is ErrorCode.NONE
 
 
-# -- what readers are told -----------------------------------------------------------------------
+# -- what readers are sent -----------------------------------------------------------------------
 
 
 def interleaved(log: Log) -> list[AppendResult]:
@@ -272,7 +272,7 @@ def test_aborted_transactions_are_in_the_order_in_which_they_began(
     ]
 
 
-def test_a_reader_in_the_middle_is_told_of_what_began_before() -> None:
+def test_a_reader_in_the_middle_gets_the_aborted_transactions_that_began_before() -> None:
     log = LogBench().open()
     interleaved(log)
     log.update_high_watermark(log.log_end_offset)

@@ -75,7 +75,9 @@ def entries(index: SparseIndex) -> list[tuple[int, ...]]:
 def expected_entries(
     batches: list[Batch],
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Of the offset index and of the time index: one where more than an interval lies behind."""
+    """The entries of the offset index and of the time index: one where more than an interval lies
+    behind.
+    """
     offsets: list[tuple[int, int]] = []
     times: list[tuple[int, int]] = []
     bytes_since = 0

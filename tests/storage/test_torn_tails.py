@@ -140,7 +140,7 @@ DAMAGES: list[Damage] = [
 
 
 def same_but_epoch(found: bytes, expected: bytes) -> bool:
-    """Equal in all that can be told apart."""
+    """Equal in all that can be observed."""
     return found[:12] + found[16:] == expected[:12] + expected[16:]
 
 

@@ -130,7 +130,7 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @rule(producer_id=PRODUCERS, is_commit=st.booleans(), own_epoch=st.booleans())
     def end_transaction(self, producer_id: int, is_commit: bool, own_epoch: bool) -> None:
-        """Of an open transaction, or of an empty one; by either version's rule."""
+        """End an open transaction, or an empty one; by either version's rule."""
         producer = self.producer(producer_id)
         if own_epoch:
             producer.epoch += 1
@@ -218,7 +218,8 @@ class HistoryMachine(RuleBasedStateMachine):
         self.entries = [entry for entry in self.entries if entry.offset < offset]
         for producer_id, producer in self.producers.items():
             known = self.log.producer_state.producers.get(producer_id)
-            # Above what anybody has seen: where a producer stands after the loss is its own affair.
+            # Above what any reader has seen: where a producer stands after the loss is its own
+            # affair.
             producer.epoch += 1
             producer.sequence = 0
             assert known is None or known.producer_epoch < producer.epoch

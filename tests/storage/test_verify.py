@@ -162,7 +162,7 @@ def test_a_last_batch_that_is_not_there_whole(left: int) -> None:
     assert f"{left} bytes from offset 103 on cannot be read" in reason
 
 
-def test_offsets_that_are_missing_are_told_unless_the_log_is_compacted() -> None:
+def test_offsets_that_are_missing_are_reported_unless_the_log_is_compacted() -> None:
     disk = one_segment(BATCHES[0] + batch(104, 1, 1005), b"", b"")
     gap = [(WARNING, f"{STEM}.log", SECOND, "offsets 102 to 103 are missing")]
     assert findings(disk, deep=True) == gap
@@ -292,7 +292,7 @@ def test_an_empty_log_has_no_timestamps() -> None:
     assert findings(disk) == [(WARNING, f"{STEM}.timeindex", 0, "offset 100 is not in the log")]
 
 
-def test_room_kept_in_advance_is_no_damage_and_a_missing_index_is_told() -> None:
+def test_room_kept_in_advance_is_no_damage_and_a_missing_index_is_reported() -> None:
     disk = one_segment(index=INDEX + bytes(80), times=TIMES + bytes(120))
     assert findings(disk) == []
     for suffix in (".index", ".timeindex"):

@@ -1,7 +1,7 @@
-"""A reader of committed data, as clients are: it skips what it is told was aborted.
+"""A reader of committed data, as clients are: it skips what the answers list as aborted.
 
-It relies on the order in which aborted transactions are told (by first offset), as clients do that
-look at the next one in line only, and on nothing else that the broker knows.
+It relies on the order in which aborted transactions are listed (by first offset), as clients do
+that look at the next one in line only, and on nothing else that the broker knows.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _fetch(log: Log, offset: int, limit: int, max_bytes: int) -> tuple[bytes, in
 
 
 def _visible(data: bytes, waiting: list[tuple[int, int]]) -> list[Record]:
-    """The records of a fetched piece that are not aborted; `waiting` in the order told."""
+    """The records of a fetched piece that are not aborted; `waiting` in the order of the list."""
     aborting: set[int] = set()
     found: list[Record] = []
     for position, header in iter_batches(data):

@@ -68,7 +68,7 @@ def run_cli(
 
 
 def format_apart(config: Path, *options: str) -> None:
-    """`moldau storage format` by a process of its own, where other threads work in this one: a
+    """`moldau storage format` by its own process, where other threads work in this one: a
     command that runs here takes their streams.
     """
     command = [sys.executable, "-m", "moldau", "storage", "format", "--config", str(config)]

@@ -105,7 +105,7 @@ def test_mutations_are_refused_and_come_back() -> None:
         alter(cluster, ANONYMOUS, controller_mutation_rate=1.0)
         with Admin(bootstrap) as admin:
             admin.create_topics([NewTopic("large", 100)])
-        # Each has a connection of its own: a refusal makes the connection pause.
+        # Each has its own connection: a refusal makes the connection pause.
         refused: tuple[Callable[[Admin], object], ...] = (
             lambda admin: admin.create_topics([NewTopic("one-more")], timeout_ms=1000),
             lambda admin: admin.create_partitions({"large": NewPartitions(101)}, timeout_ms=1000),

@@ -59,7 +59,7 @@ def test_updates_under_kills(tmp_path: Path) -> None:
         again = updates.read_back()
         assert (again.wrong_count, again.moved_count, again.repeated_count) == (0, 0, 0)
         assert again.record_count <= remains.record_count
-        # Deleted keys are gone, their tombstones in time, though nobody writes any more.
+        # Deleted keys are gone, their tombstones in time, though no producer writes any more.
         updates.delete(range(1, 200))
         end = updates.count
         updates.fill(0, 8 * SEGMENT_BYTES)

@@ -1,4 +1,4 @@
-"""kill -9, restarts, pauses: what was acknowledged is there, once and in order."""
+"""kill -9, restarts, pauses: what was acknowledged is stored, once and in order."""
 
 from __future__ import annotations
 

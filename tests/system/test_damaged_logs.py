@@ -36,7 +36,7 @@ def damaged(tmp_path: Path) -> tuple[Path, str, int]:
                 writer.flush()
         # After the orderly stop everything is flushed: the recovery point is the end.
         assert cluster.stop() == 0
-        # After the kill nobody may believe the files without a look.
+        # After the kill the broker may not believe the files without a look.
         cluster.restart()
         cluster.kill()
         log = cluster.data_directory() / "damaged-0" / "00000000000000000000.log"

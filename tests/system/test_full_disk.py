@@ -63,7 +63,7 @@ def test_a_producer_waits_a_full_disk_out(small_disk: SmallDisk, tmp_path: Path)
 
 
 def says_full(cluster: Cluster) -> bool:
-    """Whether the node's log tells of the full disk."""
+    """Whether the node's log names the full disk."""
     return "no space left" in cluster.node().log_path.read_text().lower()
 
 

@@ -1,4 +1,4 @@
-"""Stopping a node: however impatient whoever asks for it is."""
+"""Stopping a node, however impatient the caller is."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ LOOKED_FOR: Final = (ast.Assert, ast.Raise, ast.Call, ast.ClassDef, ast.AsyncFun
 _LIMITS: Final = re.compile(r"[A-Z][A-Z_]{5,}|moldau\.[a-z.]+|[a-z]+(?:\.[a-z]+){2,}")
 
 Found = dict[str, Counter[str]]
-"""By file of the product and by name within it, how often."""
+"""How often something was found, by file of the product and by name within it."""
 
 
 @functools.cache

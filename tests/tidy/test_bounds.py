@@ -58,7 +58,7 @@ def test_rows_are_sentences_of_a_line(section: str) -> None:
 
 
 def test_every_container_says_by_what_it_is_bounded() -> None:
-    """A limit of its own names the constant or key, and the test that fills it."""
+    """A separate limit names the constant or key, and the test that fills it."""
     for file, names in reviewed()["containers"].items():
         for name, row in names.items():
             kind, _, _ = row.partition(":")

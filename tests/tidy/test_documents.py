@@ -12,6 +12,10 @@ from tests.tidy.sources import ROOT, name_of, repository_files
 
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 _TABLE = re.compile(r"^(\w*TRANSITIONS|\w*LEGAL_PREDECESSORS)\b.*=", re.MULTILINE)
+_CELL = re.compile(r"(?<!\\)\|")
+
+#: The longest cell of a table, in characters: a longer thought is a section.
+MAX_CELL = 300
 _TARGET = re.compile(r"`make ([a-z-]+)")
 
 
@@ -90,6 +94,19 @@ def test_links_between_documents_lead_somewhere():
         if not (path.parent / target).exists()
     ]
     assert dead == []
+
+
+def test_cells_of_tables_are_short():
+    long = [
+        f"{name_of(path)}:{number}: {len(cell.strip())} characters: {cell.strip()[:60]}"
+        for path in repository_files()
+        if path.suffix == ".md"
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if line.startswith("|")
+        for cell in _CELL.split(line)
+        if len(cell.strip()) > MAX_CELL
+    ]
+    assert long == [], "write sections below the table; of generated tables, change what makes them"
 
 
 def test_documents_name_only_make_targets_that_exist():

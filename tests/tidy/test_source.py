@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,37 +148,6 @@ def _exported_names() -> set[str]:
     return names
 
 
-#: Names for components that do not say which component is meant (style.md, plain English).
-NO_COMPONENT = re.compile(
-    r"\b(some|no|any|every)(body|one)(?!-)\b|\bno one\b|\bwho(so)?ever\b", re.IGNORECASE
-)
-
-
-def test_sentences_name_their_component():
-    vague = [
-        f"{name_of(path)}: {found.group()} in: {text.strip()[:100]}"
-        for path in python_files("moldau")
-        if NO_COMPONENT.search(path.read_text(encoding="utf-8"))  # else nothing is taken apart
-        for text in (*_docstrings(path), *_comments(path))
-        if (found := NO_COMPONENT.search(text))
-    ]
-    assert vague == []
-
-
-def _docstrings(path: Path) -> Iterator[str]:
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, documented):
-            yield ast.get_docstring(node) or ""
-
-
-def _comments(path: Path) -> Iterator[str]:
-    with path.open("rb") as file:
-        for token in tokenize.tokenize(file.readline):
-            if token.type == tokenize.COMMENT:
-                yield token.string
-
-
 def _documented_protocol_methods() -> set[str]:
     return {
         method.name
@@ -237,7 +205,7 @@ OWN_WORDS = re.compile(r"\[?type\(\w+\)\.__name__\]?")
 LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 
 
-def test_faults_of_the_network_are_never_told_without_words():
+def test_faults_of_the_network_are_never_logged_without_words():
     """`words_of` says what kind an exception is that has no text."""
     wordless = []
     for path in python_files("moldau"):
@@ -254,6 +222,23 @@ def test_faults_of_the_network_are_never_told_without_words():
             ):
                 wordless += [f"{name_of(path)}:{line}" for line in _raw_words(node, node.name)]
     assert wordless == []
+
+
+#: Where an application's own code is called, or an error goes on to another thread.
+CATCHES_ALL = ("moldau/client/", "moldau/spark_connector/")
+
+
+def test_no_room_of_a_node_catches_every_exception():
+    """`node.faults` decides about those that no handler expects (CONTRIBUTING, Errors)."""
+    catching = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in python_files("moldau")
+        if not name_of(path).startswith(CATCHES_ALL)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or re.search(r"\bException\b", ast.unparse(node.type)))
+    ]
+    assert catching == []
 
 
 #: Ways of a command to a terminal that go past `moldau.cli.output`.

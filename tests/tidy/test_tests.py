@@ -7,7 +7,7 @@ import re
 
 from tests.tidy.sources import Function, functions_of, name_of, python_files, tree_of
 
-#: An attacker in a process of its own, and what shows that a test that sleeps is found.
+#: An attacker in its own process, and what shows that a test that sleeps is found.
 SLEEPERS = frozenset({"tests/system/http/greedy.py", "tests/unit/kit/test_guard.py"})
 
 #: The one module of the tests that takes the public loops, which sleep: it adds patience to them.

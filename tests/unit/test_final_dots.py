@@ -140,7 +140,7 @@ def test_schema_registries(server: Server, provider: IdentityProvider, resolved:
 
 
 class _Proxy(socketserver.StreamRequestHandler):
-    """Of HTTPS: connects to a port of this machine, whatever the host."""
+    """A proxy of HTTPS: connects to a port of this machine, whatever the host."""
 
     asked: ClassVar[list[str]] = []
 

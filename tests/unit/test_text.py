@@ -18,7 +18,7 @@ from moldau.text import (
 )
 
 EVERY = [chr(number) for number in range(sys.maxunicode + 1)]
-"""Of Unicode, surrogates too: names of files have those."""
+"""Every character of Unicode, surrogates too: names of files have those."""
 
 
 def test_no_character_that_acts_is_left_and_what_prints_stays() -> None:

@@ -5,7 +5,7 @@ Must not: touch threads, sockets or the machine's clock.
 Invariant: the order of callbacks follows from the calls alone: what is ready runs first in, first
 out; timers by time, then by the order in which they were set. Callbacks of a process that was
 killed never run again; those of a stopped one (SIGSTOP, a long pause of the collector) run when it
-goes on. An exception that nobody handled is kept in `failures`.
+goes on. An exception that was not handled is kept in `failures`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Process:
         return task
 
     def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
-        """What was spawned is nobody's to wait for: its failure is the run's."""
+        """No task waits for what was spawned: its failure is the run's."""
         if not self.is_alive or task.cancelled() or not self.fails_with_tasks:
             return
         exception = task.exception()
@@ -251,7 +251,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.history.append(f"{self._now * 1000:12.3f} {text}")
 
     def call_outside(self, delay_ms: float, callback: Callable[..., object], *args: Any) -> None:
-        """A timer that belongs to no process, whoever sets it."""
+        """A timer that belongs to no process, whichever process sets it."""
         self.call_later(delay_ms / 1000, callback, *args, context=self._outside)
 
     # -- use -------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return "".join(sorted(lines))
 
     def unheard_failures(self) -> list[str]:
-        """Exceptions of live processes' tasks that nobody has asked for."""
+        """Exceptions of live processes' tasks that were not asked for."""
         return [
             f"{process.name}: {_name_of(task)}: {task._exception!r}"  # type: ignore[attr-defined]
             for process, task in self.tasks

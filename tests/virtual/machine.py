@@ -123,7 +123,7 @@ class MachineLoop(VirtualLoop):
 
 
 class _Handshakes:
-    """Of a listener that turns no client away."""
+    """The handshakes of a listener that turns no client away."""
 
     timeout_ms = 60_000.0
 
@@ -164,7 +164,7 @@ async def pass_time(duration_ms: float) -> None:
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """On which loops a test runs."""
+    """The loops on which a test runs."""
     if item.get_closest_marker("real"):
         return {"real": asyncio.new_event_loop, **virtual_too(item)}
     return _virtual_loop(item)

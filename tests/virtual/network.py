@@ -72,7 +72,7 @@ class _Host:
 
 
 class Fabric:
-    """All hosts and everything between them. `counts` tells what happened how often."""
+    """All hosts and everything between them. `counts` has what happened how often."""
 
     def __init__(
         self, loop: VirtualLoop, random: Random, settings: NetworkSettings | None = None
@@ -201,7 +201,7 @@ class Fabric:
             self._later(self._delay_ms(), self._acknowledge, reader.peer, size_bytes)
 
     def send_reset(self, transport: SimulatedTransport) -> None:
-        """Tell the peer of `transport` that nobody is there."""
+        """Tell the peer of `transport` that no process listens."""
         peer = transport.peer
         if peer is not None and not peer.is_lost:
             arrival = max(self.loop.time() + self._delay_ms() / 1000, transport.last_arrival)
@@ -241,7 +241,7 @@ class Fabric:
             self.loop.call_soon(writer.acknowledged, size_bytes, context=writer.process.context)
 
     def _watch(self, transport: SimulatedTransport) -> None:
-        """Begin the time after which the kernel gives up what nobody acknowledges."""
+        """Begin the time after which the kernel gives up what is not acknowledged."""
         if transport.stuck_since is None and not transport.is_lost:
             transport.stuck_since = since = self.loop.time()
             wait_ms = self.random.uniform(*self.settings.give_up_after_ms)

@@ -1,4 +1,4 @@
-"""The virtual loop: order, time, processes that die or stop, and failures nobody handled."""
+"""The virtual loop: order, time, processes that die or stop, and failures that were not handled."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_more_than_the_window_waits_and_arrives_whole(make_world):
     assert len(world.received) == 21
 
 
-def test_nobody_listens(make_world):
+def test_connecting_to_a_closed_port_or_an_unknown_host_raises(make_world):
     world = make_world()
     with pytest.raises(ConnectionRefusedError):
         world.run(Connection.connect(world.client_network, "s", PORT + 1, client_id=None))

@@ -80,7 +80,7 @@ class SimulatedTransport(asyncio.Transport):
         self.protocol = protocol
         protocol.connection_made(self)
         if was_lost:
-            # Reset before anybody took it from the backlog.
+            # Reset before the server took it from the backlog.
             self.process.loop.call_soon(protocol.connection_lost, None)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -173,7 +173,7 @@ class SimulatedTransport(asyncio.Transport):
     def arrive(self, piece: bytes) -> None:
         """A segment of the peer's stream, in order."""
         if self.is_closing():
-            # Nobody reads here any more: the kernel answers with a reset.
+            # The process does not read here any more: the kernel answers with a reset.
             self.fabric.send_reset(self)
             return
         self._arrived.append(piece)

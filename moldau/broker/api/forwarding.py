@@ -1,6 +1,6 @@
 """Requests that only the active controller may decide, forwarded to it by the broker that got them.
 
-Owns the round trip, the wait until this broker has applied what the answer tells of, and the error
+Owns the round trip, the wait until this broker has applied what the answer reports, and the error
 a client sees when no controller answers. Must not authorise or decide anything: the controller does
 both, for the client behind the request. Invariant: the answer to a change is given when this
 broker's next answers are in accord with it, or VISIBLE_WAIT_MS after the controller's.

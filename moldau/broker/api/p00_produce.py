@@ -4,7 +4,7 @@ Behaviour: one batch of magic 2 per partition (KIP-98); acks 0, 1 and all; topic
 by id from v13 (KIP-516). acks=all waits until the high watermark passes the batch, at most
 `timeout_ms`. acks=0 is never answered; an error closes its connection, so that the client looks for
 the leader again. Batches are not opened: header, CRC and sequence are checked, nothing per record;
-a topic with a codec of its own has them recompressed off the loop, in order.
+a topic with its own codec has them recompressed off the loop, in order.
 Transactions (KIP-98, KIP-890): before a batch begins one in a partition, the transaction's
 coordinator is asked whether the partition is in it; from v12 on it is added by that. A transaction
 that is not there is INVALID_TXN_STATE up to v10, TRANSACTION_ABORTABLE from v11; one that ends
@@ -56,10 +56,10 @@ NO_PROBLEM: Final[Problem] = (ErrorCode.NONE, None)
 def handle(
     services: BrokerServices, context: RequestContext, request: p00.ProduceRequest
 ) -> Iterator[None]:
-    """Append every partition's batch, then answer when the acknowledgements are there."""
+    """Append every partition's batch, then answer when all acknowledgements have come."""
     manager = services.replica_manager
     operation = ProduceOperation(manager, context, request.acks)
-    problem = NO_PROBLEM  # of the request as a whole; every partition is told
+    problem = NO_PROBLEM  # of the request as a whole; every partition reports it
     if request.acks not in VALID_ACKS:
         problem = ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, not -1, 0 or 1"
     transaction = None

@@ -2,12 +2,12 @@
 
 Behaviour: waits up to `max_wait_ms` for `min_bytes`; the first partition with data answers with at
 least one whole batch, whatever the limits; from a middle offset the whole batch is returned. Topics
-by name up to v12, by id from v13; sessions from v7 (KIP-227); a diverging log is told from v12
+by name up to v12, by id from v13; sessions from v7 (KIP-227); a diverging log is reported from v12
 (KIP-595); current leaders from v12, their endpoints from v16 (KIP-951). Records leave by sendfile
 from the segment; bytes on disk this process has not seen are checked off the loop before.
 A follower's fetch says how far its log reaches (the leader counts that once for each request, see
 `DelayedFetch`) and, from v15, in which life of its broker (KIP-903).
-A consumer that names its rack (v11) is told of an in-sync replica there, and gets no records from
+A consumer that names its rack (v11) is sent to an in-sync replica there, and gets no records from
 the leader then, if replica.selector.class says so (KIP-392); followers serve consumers up to their
 high watermark. A follower that is not in sync may get no records for a while (KIP-73). A consumer
 above its quota gets an empty answer and a pause (KIP-219), and with a quota never more at once than
@@ -321,7 +321,7 @@ class _Answer:
 
 
 def _count_replication(fetch: DelayedFetch, outcomes: list[Outcome]) -> None:
-    """Followers have a quota of their own; the bytes of those in sync count, too."""
+    """Followers have their own quota; the bytes of those in sync count, too."""
     replication = fetch.manager.replication
     quota = replication.throttles.leader
     replication.bytes_out.count += total_bytes(outcomes)

@@ -147,7 +147,7 @@ async def _search(
     else:
         last_fetchable_offset = core.high_watermark
     # Until the high watermark has reached where its epoch began, a leader may know less than
-    # clients were told by the one before it (KIP-207). The last stable offset says nothing of
+    # clients got from the one before it (KIP-207). The last stable offset says nothing of
     # that: an open transaction may hold it back for as long as its producer likes.
     is_behind = (
         request.replica_id == CONSUMER and core.leader_epoch_start_offset > core.high_watermark

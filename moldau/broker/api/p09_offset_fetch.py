@@ -60,7 +60,7 @@ def _one_group(request: p09.OffsetFetchRequest) -> p09.OffsetFetchRequestGroup:
 def _respond_single(
     context: RequestContext, asked: p09.OffsetFetchRequestGroup, group: p09.OffsetFetchResponseGroup
 ) -> Iterator[None]:
-    """In the form of the versions that ask for one group."""
+    """The answer in the form of the versions that ask for one group."""
     topics = group.topics
     if group.error_code and context.api_version < FIRST_TOP_LEVEL_ERROR_VERSION:
         error = ErrorCode.of(group.error_code)

@@ -4,13 +4,13 @@ Behaviour: READ on the group. INVALID_GROUP_ID for an empty one, INVALID_SESSION
 `group.min/max.session.timeout.ms`, INCONSISTENT_GROUP_PROTOCOL without a protocol that all members
 know, GROUP_MAX_SIZE_REACHED over `group.max.size`, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID. From v4
 on a new dynamic member is given its id first (MEMBER_ID_REQUIRED, KIP-394); static members keep
-their place (v5, KIP-345) and, from v9 on, a leader that came back is told not to assign (KIP-814).
-The answer comes with the next generation: after `group.initial.rebalance.delay.ms` for the first
-one, when all have joined or the rebalance timeout is over for later ones. Also on a consumer group
-(KIP-848), when its migration policy lets classic members in. There every protocol of a member has
-to be readable (INCONSISTENT_GROUP_PROTOCOL), and an id that is not known is UNKNOWN_MEMBER_ID when
-the member says that it has partitions: it was expelled, and others may have them by now. Kafka 4.3
-reads the first protocol alone, and takes such a member in.
+their place (v5, KIP-345) and, from v9 on, the answer to a leader that came back says not to assign
+(KIP-814). The answer comes with the next generation: after `group.initial.rebalance.delay.ms` for
+the first one, when all have joined or the rebalance timeout is over for later ones. Also on a
+consumer group (KIP-848), when its migration policy lets classic members in. There every protocol of
+a member has to be readable (INCONSISTENT_GROUP_PROTOCOL), and an id that is not known is
+UNKNOWN_MEMBER_ID when the member says that it has partitions: it was expelled, and others may have
+them by now. Kafka 4.3 reads the first protocol alone, and takes such a member in.
 """
 
 from __future__ import annotations

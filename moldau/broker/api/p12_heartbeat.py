@@ -2,7 +2,7 @@
 
 Behaviour: READ on the group. REBALANCE_IN_PROGRESS while the next generation is prepared,
 ILLEGAL_GENERATION for any but the current one, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (v3).
-While the coordinator is still loading every member is told that all is well.
+While the coordinator is still loading every member gets NONE.
 """
 
 from __future__ import annotations

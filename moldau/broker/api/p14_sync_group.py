@@ -17,7 +17,7 @@ from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupR
 from moldau.server.request import RequestContext
 
 PROTOCOL_SINCE: Final = 5
-"""The version from which on the protocol's type and name must be told."""
+"""The version from which on a request must name the protocol's type and name."""
 
 
 def handle(services: BrokerServices, context: RequestContext, request: SyncGroupRequest) -> None:

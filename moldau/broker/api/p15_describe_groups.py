@@ -1,6 +1,6 @@
 """DescribeGroups v0–v6: the state and the members of classic groups.
 
-Behaviour: DESCRIBE on each group. What members subscribe to and are assigned is told while the
+Behaviour: DESCRIBE on each group. What members subscribe to and are assigned is shown while the
 group is stable. A group that does not exist, or is no classic one, is "Dead"; from v6 on it is
 GROUP_ID_NOT_FOUND with a message. `include_authorized_operations` (v3) as KIP-430 has it.
 """

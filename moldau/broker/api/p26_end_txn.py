@@ -2,7 +2,7 @@
 
 Behaviour: answered as soon as the outcome is committed in the coordinator's log; the partitions'
 markers follow, and until they are all written the next transaction gets CONCURRENT_TRANSACTIONS. v5
-ends by transaction version 2 (KIP-890): every transaction has an epoch of its own, the answer names
+ends by transaction version 2 (KIP-890): every transaction has its own epoch, the answer names
 the producer id and epoch to go on with, a repetition is known by its epoch. v2 knows
 PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below). A client that knows id and epoch may end the
 transaction: also on behalf of a process that is gone (KIP-939). Known gaps: none.

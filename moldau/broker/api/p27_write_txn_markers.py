@@ -4,7 +4,7 @@ Behaviour: sent by transaction coordinators (CLUSTER_ACTION), and by administrat
 hanging transaction (ALTER on the cluster, KIP-664). With acks=all's demands: a partition is NONE
 when its marker is committed, within `request.timeout.ms`. A marker of an older coordinator than the
 partition has seen is TRANSACTION_COORDINATOR_FENCED, of an older producer epoch
-INVALID_PRODUCER_EPOCH; from v2 on a marker says that its transaction had an epoch of its own, and
+INVALID_PRODUCER_EPOCH; from v2 on a marker says that its transaction had its own epoch, and
 must then be above the partition's epoch (KIP-890, KIP-1228). Markers for `__consumer_offsets` go
 through the group coordinator.
 Known gaps: none.

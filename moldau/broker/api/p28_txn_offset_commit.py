@@ -189,7 +189,7 @@ class _Commit:
         )
 
     def refuse(self, error: ErrorCode) -> None:
-        """Nothing is stored; everything that could have been is told why."""
+        """Nothing is stored; everything that could have been is answered with the reason."""
         error = _AS_COORDINATOR.get(error, error)
         self._answer(self._prepared.refused(error))
 

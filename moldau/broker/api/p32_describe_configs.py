@@ -2,7 +2,7 @@
 they come from.
 
 Behaviour: synonyms when asked for (KIP-226), types and documentation from v3 on (KIP-569);
-sensitive values are never told; for a broker the broker asked must be the one named, "" gives the
+sensitive values are never shown; for a broker the broker asked must be the one named, "" gives the
 cluster's dynamic defaults; an answer has a limit of entries. Known gaps: client metrics resources
 are refused until that part exists.
 """

@@ -52,7 +52,7 @@ def handle(
             else:
                 merged.entry(topic.name).append(slot)
             yield
-    # Asked even if nothing is left: whether there is such a group has to be told.
+    # Asked even if nothing is left: the answer says whether there is such a group.
     request.topics = [
         p47.OffsetDeleteRequestTopic(name=name, partitions=list(partitions.values()))
         for name, partitions in valid.items()

@@ -3,7 +3,7 @@
 Behaviour: DESCRIBE on each group, and on every topic that its members are subscribed to or own;
 without the latter the group is TOPIC_AUTHORIZATION_FAILED and shows nothing. Refused as
 UNSUPPORTED_VERSION like the heartbeat; GROUP_ID_NOT_FOUND for classic and unknown groups;
-`include_authorized_operations` as KIP-430 has it; v1 tells which protocol each member speaks.
+`include_authorized_operations` as KIP-430 has it; v1 names which protocol each member speaks.
 """
 
 from __future__ import annotations

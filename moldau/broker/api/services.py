@@ -53,7 +53,7 @@ class BrokerServices:
     token_secrets: TokenSecrets = field(default_factory=lambda: TokenSecrets(None))
     """What `delegation.token.secret.key` makes of tokens."""
     changes: ChangeLog = field(init=False)
-    """Of what this broker decides by itself."""
+    """The log of changes that this broker decides by itself."""
 
     def __post_init__(self) -> None:
         self.changes = ChangeLog(self.clock, self.node_config["moldau.audit.log.max.lines"])

@@ -1,4 +1,4 @@
-"""The coordinators of a broker over its replica manager: made, told of metadata and ended together.
+"""The coordinators of a broker over its replica manager: made, given metadata and ended together.
 
 Owns their order, and the way from a coordinator's batch to a partition's log and from the log back.
 Must not decide about leadership or commits: the partition does. Invariants: a batch is appended in

@@ -1,7 +1,7 @@
 """The topics that coordinators keep their state in: created when a request first needs one.
 
 Owns their settings, and at most one creation of each at a time. Must not wait for them: the client
-is told to try again, as by Apache Kafka. Invariant: they are always created with the settings
+gets an error to try again, as by Apache Kafka. Invariant: they are always created with the settings
 below, never with those of ordinary topics.
 """
 

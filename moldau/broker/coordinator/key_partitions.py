@@ -33,7 +33,7 @@ def partition_for(key: str, partition_count: int) -> int:
 
 
 def multiple_of_counts(keys: Iterable[str], partition_index: int) -> int:
-    """A number that tells how many partitions there can have been when `keys` were placed in that
+    """A number that shows how many partitions there can have been when `keys` were placed in that
     partition: each count above `partition_index` that divides it, and no other. 0 without keys.
     """
     return gcd(*(_absolute_hash(key) - partition_index for key in keys))

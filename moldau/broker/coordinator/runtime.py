@@ -412,7 +412,7 @@ class CoordinatorRuntime(Generic[StateT]):
         return partition is not None and partition.log_end_offset > partition.log_start_offset
 
     def _load_again(self, shard: Shard[StateT]) -> None:
-        """With a new state machine: the old one may have seen half of the log."""
+        """Load again with a new state machine: the old one may have seen half of the log."""
         del self._retries[shard]
         if self._shards.get(shard.partition_index) is shard:
             del self._shards[shard.partition_index]

@@ -3,7 +3,7 @@
 Owns the order of things: append, replay, answer after the commit; the line of waiting answers; the
 state machine's timers. Must not know what the records mean, or read the log (the loader does).
 Invariants: the state machine has replayed exactly what the log holds below `_end_offset`, and
-nothing that is not in it; an answer that tells of that state waits until the log is committed up to
+nothing that is not in it; an answer that shows that state waits until the log is committed up to
 there; after `unload` nothing is appended, no timer runs, and every waiting request is answered.
 
 How a lost leadership cannot answer a read:
@@ -12,7 +12,7 @@ How a lost leadership cannot answer a read:
 2. another broker becomes leader without the record at 7;
 3. this broker's replica manager learns of it before the runtime does (order of publishers), so that
    its high watermark does not move any more in the shard's leader epoch;
-4. `unload` tells both NOT_COORDINATOR.
+4. `unload` answers both with NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ _WRITE_ERRORS: Final = {
     ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_TXN_STATE: ErrorCode.INVALID_TXN_STATE,
 }
-"""A partition's error of a failed append, as the coordinator's `After` is told. All others,
+"""A partition's error of a failed append, as the coordinator's `After` gets it. All others,
 which a coordinator's own records cannot cause, are UNKNOWN_SERVER_ERROR.
 
 Never REQUEST_TIMED_OUT, which says that the records are in the log (`is_refused`).

@@ -17,7 +17,7 @@ class Background:
     nothing runs after `close`.
 
     Args:
-        on_fault: told of an unexpected exception.
+        on_fault: called with an unexpected exception.
     """
 
     def __init__(self, clock: Clock, on_fault: Callable[[BaseException], None]) -> None:
@@ -30,8 +30,8 @@ class Background:
         return len(self._tasks)
 
     def start(self, work: Work, name: str | None = None) -> None:
-        """Run work that ends by itself, or that its owner ends before `close`. Every caller has a
-        limit of its own: no task for each request (`tests/tidy/bounds.toml` lists them).
+        """Run work that ends by itself, or that its owner ends before `close`. Every caller has its
+        own limit: no task for each request (`tests/tidy/bounds.toml` lists them).
         """
         if self._is_closed:
             work.close()

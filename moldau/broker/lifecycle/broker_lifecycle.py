@@ -40,17 +40,17 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS: Final = 200
 CATCH_UP_PAUSE_MS: Final = 10
-"""Between the heartbeats of a broker that reads the metadata up to its own registration."""
+"""The pause between heartbeats of a broker that reads the metadata up to its own registration."""
 
 MAX_FENCED_PAUSE_MS: Final = 500
 SHUTDOWN_PAUSE_MS: Final = 50
-"""Between the heartbeats of a broker in controlled shutdown."""
+"""The pause between heartbeats of a broker in controlled shutdown."""
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 300_000
 """The longest controlled shutdown while the controller answers, as in Apache Kafka's brokers."""
 
 CONTROLLER_SILENCE_MS: Final = 10_000
-"""Without an answer for so long no controller is there to end the controlled shutdown."""
+"""Without an answer for so long no controller can end the controlled shutdown."""
 
 FATAL_REGISTRATION_ERRORS: Final = frozenset(
     {

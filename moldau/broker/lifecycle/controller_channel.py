@@ -116,8 +116,8 @@ class ControllerChannel:
     """Sends one request to the active controller (KIP-590's forwarding, from the broker's side), on
     a connection to it or within this process.
 
-    Answers come in order on a connection, so what must not wait for a slow change has a connection
-    of its own (the `link` of its row), as in Apache Kafka.
+    Answers come in order on a connection, so what must not wait for a slow change has its own
+    connection (the `link` of its row), as in Apache Kafka.
 
     Args:
         leader: the active controller as far as known; called on this loop.
@@ -298,7 +298,7 @@ class ControllerChannel:
             if api_version != client.api_version:
                 body = None
             elif body is not None:
-                code = run_inline  # only copied, while the bytes are there
+                code = run_inline  # only copied, while the bytes are valid
             return await code(
                 encode_envelope,
                 request,

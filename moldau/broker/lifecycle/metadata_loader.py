@@ -2,7 +2,7 @@
 
 Owns the current image, the delta under construction and the list of publishers of each change. Must
 not change metadata: it only replays what the log has committed. Invariant: publishers see every
-image in log order, each exactly once, and `image` is the last one they were told.
+image in log order, each exactly once, and `image` is the last one that they have got.
 """
 
 from __future__ import annotations

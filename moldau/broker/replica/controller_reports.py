@@ -52,7 +52,7 @@ SETTLED_ERRORS: Final = frozenset(
 @dataclass(eq=False)
 class _Sender(ABC, Generic[Report]):
     """One task while something waits to be sent, none otherwise. `broker_epoch` is asked when a
-    request is made; `on_fault` is told of an unexpected exception.
+    request is made; `on_fault` is called with an unexpected exception.
     """
 
     task_name: ClassVar[str]
@@ -257,7 +257,7 @@ def is_void(partition: Partition, change: IsrChange) -> bool:
 
 @dataclass(eq=False)
 class DirectoryAssignments(_Sender[UUID]):
-    """Tells the controller the log directory of each replica (AssignReplicasToDirs, KIP-858).
+    """Reports to the controller the log directory of each replica (AssignReplicasToDirs, KIP-858).
 
     Nothing is sent while the metadata is right. A replica whose log cannot be used, in a directory
     that can, is assigned to LOST_DIRECTORY: it then leaves the in-sync replicas and the leadership,

@@ -68,7 +68,7 @@ class DeferredAppends:
         *,
         guard: VerificationGuard | None = None,
     ) -> bool:
-        """Append in turn, recompressed if the topic has a codec of its own.
+        """Append in turn, recompressed if the topic has its own codec.
 
         The batches' bytes must stay valid until `on_appended` is called with the outcome. Returns
         False when too many appends wait already; nothing happens then.

@@ -337,7 +337,7 @@ class FollowedPartitions:
     ) -> None:
         self.session = FollowerSession(partition_max_bytes)
         self.asking: dict[FollowedPartition, FollowerPosition] = {}
-        """Out of range: their leader is asked where its logs begin and end."""
+        """The partitions out of range: their leader is asked where its logs begin and end."""
         self._backoff_ms = backoff_ms
         self._clock = clock
         self._throttle = throttle

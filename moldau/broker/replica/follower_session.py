@@ -88,7 +88,7 @@ class FollowerSession:
     session_epoch: int = FULL_FETCH_EPOCH
     _wanted: dict[PartitionKey, FollowerPosition] = field(default_factory=dict)
     _known: dict[PartitionKey, FollowerPosition] = field(default_factory=dict)
-    """As the last request told the leader."""
+    """As the last request reported it to the leader."""
     _changed: dict[PartitionKey, FollowerPosition] = field(default_factory=dict)
     _forgotten: dict[PartitionKey, None] = field(default_factory=dict)
 

@@ -76,7 +76,7 @@ class LogOpener:
         self._inline_budget = MAX_INLINE_OPENS
         self._replacements: dict[TopicPartition, int] = {}
         self._room_pauses: dict[Partition, Backoff] = {}
-        """Of the partitions whose logs have found no room at their last attempt."""
+        """The pauses of partitions whose logs have found no room at their last attempt."""
         self._waits_for_room: set[Partition] = set()
 
     def begin_change(self) -> None:

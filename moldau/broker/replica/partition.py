@@ -81,7 +81,7 @@ class ProduceWait:
 
 
 class FetchOwner(Protocol):
-    """A session, or a fetch without one: it is told when a fetched partition has changed."""
+    """A session, or a fetch without one: it is called when a fetched partition has changed."""
 
     def partition_changed(self, fetched: FetchPartition) -> None:
         """New data, another leader, another log start offset, or the partition is gone."""
@@ -92,9 +92,9 @@ class FetchOwner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class FetchPartition:
-    """One partition in a fetch: from where, how much, and what the client was told last.
+    """One partition in a fetch: from where, how much, and what the client got last.
 
-    `partition` is the local replica while it is known; a partition that changes tells `owner`.
+    `partition` is the local replica while it is known; a partition that changes calls `owner`.
     `is_follower`: the client reads past the high watermark, to the end of the log; `replica_id` is
     its broker, `log_start_offset` its own. `is_position_news`: the client has named the partition
     in its latest request, and the leader has not noted that yet.
@@ -226,7 +226,7 @@ class Partition:
     # -- leadership ------------------------------------------------------------------------------
 
     def apply_state(self, state: PartitionState) -> None:
-        """Take over what the controller decided; waiting requests are told."""
+        """Take over what the controller decided; waiting requests are answered."""
         log = self.log
         log_end_offset = log.log_end_offset if log is not None else 0
         high_watermark = log.high_watermark if log is not None else 0
@@ -405,7 +405,7 @@ class Partition:
     # -- writing ---------------------------------------------------------------------------------
 
     def must_queue(self, batches: RecordBatches) -> bool:
-        """Whether an append has to go through `deferred.enqueue`: the topic has a codec of its own
+        """Whether an append has to go through `deferred.enqueue`: the topic has its own codec
         and the batch another, or needs keys and the batch is compressed; or such a batch is still
         on its way.
         """

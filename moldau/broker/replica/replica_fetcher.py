@@ -439,7 +439,7 @@ class FetcherManager:
 
     Owns which partition belongs to which fetcher. Must not talk to leaders, or decide which broker
     leads. Invariants: a partition is fetched by at most one fetcher; a fetcher without partitions
-    ends; every fetcher has ended when `close` returns. `on_fault` is told of an unexpected
+    ends; every fetcher has ended when `close` returns. `on_fault` is called with an unexpected
     exception in a fetcher.
     """
 
@@ -452,7 +452,7 @@ class FetcherManager:
         self._on_fault = on_fault
         self._assignments: dict[TopicPartition, _Assignment] = {}
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
-        """By leader and number."""
+        """The fetchers by leader and number."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._dead_count = 0
         self._sweeps = False

@@ -106,7 +106,7 @@ class ReplicaManager:
     """The broker's replicas. Belongs to the data loop.
 
     `node_values` is the node's static configuration.
-    `on_fault` is told of an unexpected exception in work off the loop.
+    `on_fault` is called with an unexpected exception in work off the loop.
     """
 
     def __init__(

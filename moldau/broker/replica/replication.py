@@ -60,7 +60,7 @@ class Replication:
         partitions: all of this broker.
         start: runs work that takes turns with the loop's own.
         on_changed: called after a controller's or a leader's answers may have changed partitions.
-        on_fault: told of an unexpected exception.
+        on_fault: called with an unexpected exception.
     """
 
     def __init__(

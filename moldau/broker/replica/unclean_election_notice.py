@@ -1,6 +1,6 @@
-"""Tells the operator of a partition that elected a replica which had not been in sync.
+"""Reports to the operator a partition that elected a replica which had not been in sync.
 
-Owns: whether it was told. Must not: change anything. Invariant: one line of the log for an
+Owns: whether it was reported. Must not: change anything. Invariant: one line of the log for an
 election, until the controller knows that the leader has recovered.
 """
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class UncleanElectionNotice:
-    """Of one partition."""
+    """The notice about one partition."""
 
     _is_told: bool = False
 

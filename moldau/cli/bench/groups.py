@@ -1,7 +1,7 @@
 """Loads of groups: very many members in one group, which join, stay and leave.
 
-Owns what a member sends and when, in the classic protocol and in that of KIP-848, over a connection
-of its own; the book of owners; the phases, the clock and the figures. Must not print. Invariants: a
+Owns what a member sends and when, in the classic protocol and in that of KIP-848, over its own
+connection; the book of owners; the phases, the clock and the figures. Must not print. Invariants: a
 member gives up a partition before it says so, and the book raises when a partition has two owners;
 a rebalance is over when all members are in the same round and every partition has its owner.
 """
@@ -127,7 +127,7 @@ class Member(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Join, and stay until `leave`; join again when told. Raises: KafkaError"""
+        """Join, and stay until `leave`; join again when asked to. Raises: KafkaError"""
 
     @abstractmethod
     async def leave(self) -> None:
@@ -356,7 +356,7 @@ class GroupLoad:
 
     @classmethod
     async def measure(cls, config: ClientConfig, plan: GroupsPlan) -> list[Phase]:
-        """Run all phases on a topic and in a group of their own. Raises: KafkaError, OSError"""
+        """Run all phases on their own topic, in their own group. Raises: KafkaError, OSError"""
         _have_descriptors(plan.members)
         topic = group_id = f"bench-groups-{uuid.uuid4().hex[:12]}"
         new_topic = NewTopic(topic, plan.partitions, plan.replication_factor)

@@ -1,4 +1,4 @@
-"""A process of its own that opens a copy of a metadata log, builds the image and prints the cost:
+"""A separate process that opens a copy of a metadata log, builds the image and prints the cost:
 `python -m moldau.cli.bench.image_loading {broker|controller} DIRECTORY CONFIG`.
 
 Owns the measurement of a cold load, through the same steps as a node: `open_log_files`, the log's

@@ -3,7 +3,7 @@
 Owns the order of the measurements, the private cluster of three controllers and three brokers, the
 phantom broker and the topics on it, the clocks (creation, a change on its way to every broker, a
 controller's failover), and the figures with their names, units and limits. Must not touch any
-cluster that was there before, or print anything but a progress bar. Invariants: whatever happens,
+cluster that existed before, or print anything but a progress bar. Invariants: whatever happens,
 no process and no directory stays behind; every figure is about requests that were answered without
 an error, every wait has a deadline; a figure without a value is left out, and a limit is compared
 with the median.

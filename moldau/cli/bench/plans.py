@@ -1,6 +1,6 @@
 """What each load of `moldau bench` does: one plan for each, whose fields are the command's options.
 
-Must not import a load: the options are there before the load is.
+Must not import a load: the options exist before the load does.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TransactionsPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsPlan:
-    """A group of so many members on a topic of its own."""
+    """A group of so many members on its own topic."""
 
     protocol: Annotated[GroupProtocol, "classic, or consumer (KIP-848)."] = GroupProtocol.CONSUMER
     members: Annotated[int, Within(1, 50_000), "How many members."] = 1_000

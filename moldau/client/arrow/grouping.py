@@ -73,10 +73,10 @@ def rows_by_partition(
     ignore_keys: bool = False,
     partitioner: RowPartitioner | None = None,
 ) -> list[tuple[int, Rows]]:
-    """The chosen rows by partition; `ANY_PARTITION` for rows that may go to any. Rows without a
-    partition of their own go where `partitioner` says; without one the key's hash decides, or
-    nothing with `ignore_keys`. Raises: SerializationError on a partition below 0; LookupError,
-    whose only argument is the number, on one that does not exist.
+    """The chosen rows by partition; `ANY_PARTITION` for rows that may go to any. Rows without their
+    own partition go where `partitioner` says; without one the key's hash decides, or nothing with
+    `ignore_keys`. Raises: SerializationError on a partition below 0; LookupError, whose only
+    argument is the number, on one that does not exist.
     """
     places = _explicit(rows, chosen)
     has_gaps = places is None or places.null_count > 0

@@ -44,7 +44,7 @@ from moldau.runtime.network import Network
 from moldau.runtime.shared_work import outcome_of
 
 Purpose: TypeAlias = Literal["data", "fetch", "coordinator"]
-"""Each has a socket of its own, so that heartbeats wait neither for fetches nor for joins."""
+"""Each has its own socket, so that heartbeats wait neither for fetches nor for joins."""
 
 ROOM_BYTES: Final = 16 * 1024 * 1024
 """How much longer than `fetch.max.bytes` a fetch response may be: one batch always comes, and
@@ -146,7 +146,7 @@ class Connections:
         return failure is not None and failure[1] > self._clock.monotonic_ms()
 
     def tell_reached(self, address: Address) -> None:
-        """A node was reached, or has answered on a connection that was there before."""
+        """A node was reached, or has answered on a connection that was open before."""
         self._unreachable.end(f"the cluster is reached, at {address[0]}:{address[1]}")
 
     def in_flight_count(self, address: Address, purpose: Purpose) -> int:

@@ -123,7 +123,7 @@ class Commits:
         self._asked_count = 0
         self._waited_for_count = 0
         self._newest: dict[TopicPartition, _Asked] = {}
-        """Of what has been committed, or may have been: it was sent, and is in doubt."""
+        """The newest offset that is committed, or may be: it was sent, and is in doubt."""
         self._worker: asyncio.Task[None] | None = None
         self._callbacks: deque[tuple[CommitCallback, Offsets, KafkaError | None]] = deque()
         self._waiting_count = 0

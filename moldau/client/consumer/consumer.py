@@ -244,7 +244,7 @@ class Consumer(ClusterUser, Generic[Key, Value]):
         nothing came in time.
 
         Args:
-            max_records: at most so many; None for all that is there, up to about 64 MiB.
+            max_records: at most so many; None for all that have come, up to about 64 MiB.
             timeout_ms: how long to wait for the first one.
 
         Raises:
@@ -601,7 +601,7 @@ class Consumer(ClusterUser, Generic[Key, Value]):
         return self._subscription.all_consumed()
 
     def lag(self, topic_partition: TopicPartition) -> int | None:
-        """By how many offsets the position is behind the end of the log (with read_committed: the
+        """How many offsets the position is behind the end of the log (with read_committed: the
         last stable offset), as of the last fetch; None before the first one.
         """
         self._check_open()

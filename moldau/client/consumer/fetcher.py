@@ -5,7 +5,7 @@ responses: data into the buffer, errors into back-off, metadata updates, resets,
 next poll raises. Must not hand records out, nor find out positions. Invariants: one fetch at a time
 per broker; nothing is fetched for a partition that holds twice its limit already, nor for any while
 the buffer is full; a partition whose state has moved on since the request (seek, revocation,
-another leader) is not touched by the response; tasks are told to stop, never cancelled.
+another leader) is not touched by the response; tasks are asked to stop, never cancelled.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Owns the one background task of a member: it sends what the state machine asks for, one request at a
 time, takes the answers, and watches whether the user polls. Must not touch what the user consumes:
-that happens in polls. Invariants: the task is told to stop, never cancelled before; requests own no
-state, so they may be cancelled at any time; nothing is sent while the member leaves.
+that happens in polls. Invariants: the task is asked to stop, never cancelled before; requests own
+no state, so they may be cancelled at any time; nothing is sent while the member leaves.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ that sends the manager's requests, one at a time, with pauses in between, and em
 accumulator of a transaction that failed. Must not decide what a state allows or what is sent
 (`core.transaction_manager`). Invariants: after a call that was cancelled or ran out of time the
 same call, or `abort_transaction`, may be made: the request to the cluster goes on in the
-background, and the call made again waits for its end; the task is told to stop and not cancelled
+background, and the call made again waits for its end; the task is asked to stop and not cancelled
 while a request is under way; a request that may have been served is sent again until it is
 answered, for as long as the producer lives.
 """
@@ -353,7 +353,7 @@ class Transactions:
                 await self._abort_because_of(None)
                 raise
             except BaseException as reason:
-                # Cancelled, or out of time: abort it unless a coordinator was told to commit.
+                # Cancelled, or out of time: abort it unless a coordinator was asked to commit.
                 if self._is_to_be_aborted:
                     await self._abort_because_of(reason)
                 raise

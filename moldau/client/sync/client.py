@@ -36,7 +36,7 @@ class BlockingClient(Generic[Inner]):
 
     def __init_subclass__(cls, **keywords: object) -> None:
         """Give the faces of the class its name and module, as those of methods written out. What an
-        application wraps or takes over in a subclass of its own is left alone.
+        application wraps or takes over in its own subclass is left alone.
         """
         super().__init_subclass__(**keywords)
         if not cls.__module__.startswith(f"{__package__}."):

@@ -314,7 +314,7 @@ class Handover:
 
 
 class _Withdrawn(KafkaError):
-    """In place of a record whose sender has withdrawn it."""
+    """The outcome of a record whose sender has withdrawn it."""
 
     def __init__(self, record: Record) -> None:
         super().__init__("the call that sent this record was interrupted before it was sent")

@@ -10,7 +10,7 @@ that no caller gets is taken back.
 
 A fork leaves the child with a copy of everything but the thread, in whatever state the loop was.
 The child touches nothing of it, least of all its sockets, which the parent goes on using: clients
-made there get a thread of their own.
+made there get their own thread.
 
 CPython looks for signals when a function begins and behind the calls of functions that are not
 Python's own. Ctrl-C there drops what such a call returned. Therefore:
@@ -243,7 +243,7 @@ class Call(Generic[Answer]):
         return self._inbox[0]
 
     def _cancel(self) -> None:
-        """On the loop."""
+        """Cancel the work; called on the loop."""
         if self._begun and self._task is not None and not self._task.done():
             self._leave()
             self._task.cancel()

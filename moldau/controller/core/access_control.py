@@ -36,7 +36,7 @@ MATCH: Final = "MATCH"
 def create_acls(
     state: ControllerState, request: p30.CreateAclsRequest, _asked: Asked
 ) -> Steps[ControllerResult[p30.CreateAclsResponse]]:
-    """CreateAcls: an entry that is there already is no error, and makes no record."""
+    """CreateAcls: an entry that exists already is no error, and makes no record."""
     result = ControllerResult(p30.CreateAclsResponse())
     results = result.response.results
     is_too_much = len(request.creations) > MAX_RECORDS_PER_REQUEST

@@ -369,7 +369,7 @@ class ClusterControl:
 
         Without KIP-966 nothing is known of how it stopped, and Kafka takes the stop for a clean
         one. What the broker says of its stop counts for the directories that it still has: one that
-        is gone may have held replicas whose directory the controller had not been told yet.
+        is gone may have held replicas whose directory had not been reported to the controller yet.
         """
         if not self._state.eligible_leader_replicas_enabled:
             return True

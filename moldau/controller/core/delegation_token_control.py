@@ -31,7 +31,7 @@ USER: Final = "User"
 MAX_TOKENS: Final = 100_000
 MAX_RENEWERS: Final = 1_000
 MAX_NAME_CHARACTERS: Final = 10_000
-"""Of all renewers of a token together, and of an owner."""
+"""The limit for all renewers of a token together, and for an owner."""
 
 MAX_SWEPT: Final = 1_000
 """Tokens that one sweep removes at most; the next one follows at once."""

@@ -29,7 +29,7 @@ from moldau.protocol.messages import p57_update_features as p57
 from moldau.protocol.metadata_records import FeatureLevelRecord
 
 MAX_NAME_CHARACTERS = 80
-"""So much of an unknown feature's name is told."""
+"""So much of an unknown feature's name is repeated."""
 
 
 class UpgradeType(IntEnum):

@@ -95,7 +95,7 @@ def change_partition(
     rules: ElectionRules,
     default_directory: Callable[[int], UUID],
 ) -> VersionedRecord | None:
-    """The record that takes the partition to its target, None when it is there already.
+    """The record that takes the partition to its target, None when it has reached it already.
 
     Args:
         is_acceptable: whether a broker may lead now.
@@ -340,7 +340,7 @@ class PartitionChanger:
     """Makes the records of one decision; remembers topics' rules and the live brokers for it, since
     none of them changes before the records are applied.
 
-    `may_lead` tells whether a broker counts as live in this decision; the directory of its replica
+    `may_lead` says whether a broker counts as live in this decision; the directory of its replica
     is looked at besides.
     """
 
@@ -366,7 +366,7 @@ class PartitionChanger:
         partition: PartitionRegistration,
         target: PartitionTarget = UNCHANGED,
     ) -> VersionedRecord | None:
-        """The record that takes a partition to its target, None when it is there already."""
+        """The record that takes a partition to its target, None when it has reached it already."""
         state, live = self._state, self._live
         moved = target.directories or {}
 

@@ -138,7 +138,7 @@ def _reverted(
             for replica in replicas
             if state.is_active(replica) and state.has_online_directory(partition, replica)
         ]
-        # One that is away is no reason to give up a leader that is there.
+        # A replica that is away is no reason to give up a leader that is alive.
         is_clean = bool(eligible) if not partition.isr else not set(eligible).isdisjoint(live)
         if not is_clean and not state.unclean_election_allowed(topic_name):
             raise Refusal(

@@ -101,7 +101,7 @@ class Refusal(Exception):
 
 
 def permits_refusal() -> Refusal:
-    """What a sender is told whose quota is used up."""
+    """The answer to a sender whose quota is used up."""
     return Refusal(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         "the quota controller_mutation_rate is used up; wait for the throttle time",

@@ -58,7 +58,7 @@ class Random(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """What the controller is told at its start; what may change at run time is in the image.
+    """What the controller is given at its start; what may change at run time is in the image.
 
     `node_config` has the controller's own keys, and the defaults behind topic and broker
     configuration. `scram_secret` is drawn for a cluster that has none yet; "" for not at all.

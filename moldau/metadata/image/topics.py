@@ -93,7 +93,7 @@ class LocalChanges:
 
 
 class TopicDelta:
-    """Changed partitions of one topic. `created` tells whether the topic is new with this delta."""
+    """Changed partitions of one topic. `created` says whether the topic is new with this delta."""
 
     __slots__ = ("created", "image", "partition_changes")
 

@@ -70,7 +70,7 @@ CHALLENGES: Final = {
     BASIC: 'Basic realm="moldau", charset="UTF-8"',
     BEARER: 'Bearer realm="moldau"',
 }
-"""By what `moldau.http.authentication` says (RFC 7617, RFC 6750)."""
+"""The schemes by what `moldau.http.authentication` says (RFC 7617, RFC 6750)."""
 _INVALID_TOKEN: Final = f'{CHALLENGES[BEARER]}, error="invalid_token"'
 _NEEDED: Final = {BASIC: "name and password (Basic)", BEARER: "a token (Bearer)"}
 _WRONG: Final = "the name or the password is wrong"
@@ -315,7 +315,7 @@ class HttpAccess:
         raise self._unauthorized() from None
 
     def _unauthorized(self) -> HttpRefused:
-        """Who are you? A client that shows nothing is told no error (RFC 6750, section 3.1)."""
+        """Who are you? A client that shows nothing gets no error (RFC 6750, section 3.1)."""
         methods = self._security.methods
         needed = " or ".join(_NEEDED[method] for method in methods)
         challenges = (("WWW-Authenticate", CHALLENGES[method]) for method in methods)

@@ -40,7 +40,7 @@ _VERSIONS: Final = (b" HTTP/1.1\r", b" HTTP/1.0\r")
 MAX_HEAD_BYTES: Final = 4096
 """Of a first header block that are kept here; aiohttp reads a longer one while it comes."""
 MAX_AHEAD_BYTES: Final = 128 * 1024
-"""Of a header block, and of what a client sends behind a request that is under way."""
+"""The limit for a header block, and for what a client sends behind a request that is under way."""
 NO_HTTP: Final = "what it sends is no HTTP"
 LINGER_S: Final = 1.0
 """How long what a client still sends is thrown away before its connection is closed: else it could

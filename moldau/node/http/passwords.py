@@ -3,7 +3,7 @@
 Owns the memory of passwords that were right, and how many may be tried. Must not know HTTP.
 Invariants: no password is kept, only digests under a key of this process; a password that has been
 changed is not right any more; a name that does not exist costs what one costs that does; guessing
-costs processor time on a thread of its own, and only `TRIES_PER_S` tries a second of it.
+costs processor time on its own thread, and only `TRIES_PER_S` tries a second of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from moldau.protocol.scram import (
 
 MAX_REMEMBERED: Final = 1_000
 TRIES_PER_S: Final = 20.0
-"""Of all clients together; one takes 3 to 15 ms."""
+"""The limit for all clients together; one try takes 3 to 15 ms."""
 HOSTS_TRIES_PER_S: Final = 2.0
 BURST_S: Final = 5.0
 """For so many seconds' worth of tries at once there is room after a rest."""
@@ -70,7 +70,7 @@ class _Tries:
 
 
 class PasswordChecks:
-    """Checks passwords on a thread of its own, one at a time. Used on one loop.
+    """Checks passwords on its own thread, one at a time. Used on one loop.
 
     Args:
         image: gives the newest one, which has the users.
@@ -99,7 +99,7 @@ class PasswordChecks:
             host: the client's address.
 
         Raises:
-            TooManyTries: they are not told whether it is.
+            TooManyTries: the caller does not learn whether it is.
         """
         credentials = self._image().scram.credentials
         mechanism, credential = _find(credentials, user)
@@ -139,7 +139,7 @@ class PasswordChecks:
 
     def _cost_of(self, user: str) -> _Cost:
         """What checking this name would cost if it existed: the same on every node, as often dear
-        as for names that do, and the iterations that a login with SCRAM is told.
+        as for names that do, and the iterations that a login with SCRAM gets.
         """
         credentials = self._image().scram.credentials
         if credentials is not self._share[0]:
@@ -162,7 +162,7 @@ def _find(credentials: Credentials, user: str) -> tuple[int, ScramCredential | N
 
 
 def _stored_key(cost: _Cost, password: str, salt: bytes) -> bytes:
-    """Off the loop; OpenSSL lets other threads run."""
+    """The key, made off the loop; OpenSSL lets other threads run."""
     mechanism = MECHANISMS_BY_NUMBER[cost.mechanism]
     salted = salted_password(mechanism, password, salt, cost.iterations)
     return scram_keys(mechanism, salted, salt, cost.iterations).stored_key

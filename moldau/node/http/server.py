@@ -1,4 +1,4 @@
-"""The HTTP listener: metrics, health and read-only JSON, on a thread and loop of its own. Imported
+"""The HTTP listener: metrics, health and read-only JSON, on its own thread and loop. Imported
 when it starts: its libraries cost more than the rest of a node.
 
 Owns the thread, the aiohttp application and its routes. Must not run anything on the data loop but

@@ -58,7 +58,7 @@ def topic_names(services: BrokerServices, after: str = "") -> tuple[list[str], s
 
 
 def topics(services: BrokerServices, names: list[str], next_after: str | None) -> Document:
-    """Topics by their names, those that are there; `next_after` is the name to go on from."""
+    """Topics by their names, those that exist; `next_after` is the name to go on from."""
     by_name = services.metadata.image.topics.topics_by_name
     return {
         "topics": [_topic_summary(by_name[name]) for name in names if name in by_name],
@@ -87,7 +87,7 @@ def topic(
     """One topic with its partitions, or None when there is no such topic.
 
     Args:
-        shows_configs: whether its configuration is there, too; else that is None.
+        shows_configs: whether its configuration is shown, too; else that is None.
     """
     image = services.metadata.image
     found = image.topics.topics_by_name.get(topic_name)

@@ -1,7 +1,7 @@
 """WriteTxnMarkers (27) v1-v2: write transaction markers; sent by the transaction coordinator to
 leaders.
 
-Versions: 2 tells the transaction's version.
+Versions: 2 carries the transaction's version.
 """
 
 from moldau.protocol.schema import Message, Request, Struct, field

@@ -1,6 +1,6 @@
 """DescribeLogDirs (35) v1-v5: describe a broker's log directories and the replicas in them.
 
-Versions: 3 adds an error for the whole answer, 4 volume sizes. 5 tells whether a directory is
+Versions: 3 adds an error for the whole answer, 4 volume sizes. 5 says whether a directory is
 cordoned.
 """
 

@@ -1,6 +1,6 @@
 """DescribeDelegationToken (41) v1-v3: describe delegation tokens.
 
-Versions: 3 tells who asked for the token.
+Versions: 3 names who asked for the token.
 """
 
 from moldau.protocol.messages.p38_create_delegation_token import TokenPrincipal

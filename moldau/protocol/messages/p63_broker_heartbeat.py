@@ -1,5 +1,5 @@
-"""BrokerHeartbeat (63) v0-v2: a broker tells the controller that it is alive and what state it
-wants.
+"""BrokerHeartbeat (63) v0-v2: a broker reports to the controller that it is alive, and what
+state it wants.
 
 Versions: 1 lists failed directories, 2 cordoned ones.
 """

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs (73) v0: a broker tells which log directory holds each replica."""
+"""AssignReplicasToDirs (73) v0: a broker reports which log directory holds each replica."""
 
 from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Uuid

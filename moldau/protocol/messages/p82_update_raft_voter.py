@@ -1,4 +1,4 @@
-"""UpdateRaftVoter (82) v0: a voter tells the leader its endpoints and versions."""
+"""UpdateRaftVoter (82) v0: a voter sends the leader its endpoints and versions."""
 
 from moldau.protocol.messages.quorum_records import Endpoint, KRaftVersionFeature
 from moldau.protocol.schema import Message, Request, Struct, field

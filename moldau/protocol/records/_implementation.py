@@ -1,4 +1,4 @@
-"""Chooses the record codec: the compiled extension when it is there, else plain Python.
+"""Chooses the record codec: the compiled extension when it is installed, else plain Python.
 
 Owns that choice and nothing else. `MOLDAU_PURE_PYTHON=1` in the environment forces plain Python.
 """

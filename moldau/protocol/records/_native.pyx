@@ -5,7 +5,7 @@
 Owns speed only. Same acceptance as `pure`, same `InvalidBatch` reasons; tests feed both the same
 mutated batches. Invariant: every read is checked against the end of the record (itself checked
 against the end of the section) and every write against its buffer's capacity, also when another
-thread changes an input buffer meanwhile: no length is read twice and trusted once.
+thread changes an input buffer during a call: no length is read twice and trusted once.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

@@ -171,7 +171,7 @@ class ColumnEncoder:
         fills these in and calls `write_header`.
 
         Args:
-            max_batch_bytes: uncompressed; a single row that exceeds it gets a batch of its own.
+            max_batch_bytes: uncompressed; a single row that exceeds it gets its own batch.
             timestamp_ms: of all rows when there is no timestamp column.
 
         Raises:

@@ -252,7 +252,7 @@ def check_consumed(found: int, record_count: int, rest: int) -> None:
 def scan_records(
     records_section: Buffer, record_count: int, base_timestamp_ms: int, require_keys: bool
 ) -> tuple[int, int, int]:
-    """Check every record, that offsets count 0, 1, 2 … and, if required, that keys are there.
+    """Check every record, that offsets count 0, 1, 2 … and, if required, that each has a key.
 
     Returns (smallest timestamp, largest timestamp, index of the first record that has it); -1s
     for no records. Raises InvalidBatch: BAD_COUNT, BAD_RECORD, BAD_OFFSET or MISSING_KEY.

@@ -73,7 +73,7 @@ class WriteSnapshotChunk(NamedTuple):
 
     With `is_last`: check and install it: fsync, rename, fsync the directory, then drop the whole
     log and let it begin at `snapshot_id.end_offset`, then tell the core by `on_snapshot_installed`
-    with the voters in it; a damaged file is removed, and the core told by `on_snapshot_refused`.
+    with the voters in it; a damaged file is removed: `on_snapshot_refused`.
     """
 
     snapshot_id: SnapshotId

@@ -2,8 +2,8 @@
 
 Owns: Vote, BeginQuorumEpoch and EndQuorumEpoch, asked and answered, and what Unattached,
 Prospective, Candidate and Resigned do as time goes by. Must not: touch the log. Invariant: a vote
-is persisted before it is told; a candidate counts only votes of its own epoch, one for each voter
-of the set its log names (KIP-595, 853, 996).
+is persisted before it is answered; a candidate counts only votes of its own epoch, one for each
+voter of the set its log names (KIP-595, 853, 996).
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class Elections:
     def on_end_quorum_epoch_response(
         self, send: Send, response: EndQuorumEpochResponse | None
     ) -> None:
-        """A voter that has acknowledged the resignation is not told again."""
+        """A voter that has acknowledged the resignation is not sent it again."""
         state, request = self._state, send.request
         assert isinstance(request, EndQuorumEpochRequest)
         acknowledged = state.note_answer(send, response)

@@ -37,9 +37,9 @@ REFUSALS_OF_THE_DEAD: Final = 3
 """Fetches that fail at once, one after the other, until a follower gives its leader up: the first
 may be the connection that breaks, the others are new connections that are refused."""
 MAX_DOUBLINGS: Final = 20
-"""Of the pause after records that were refused."""
+"""The limit for doublings of the pause after records that were refused."""
 REFUSED_WITHIN: Final = 0.1
-"""Of the request timeout: what fails faster was refused, not lost."""
+"""The share of the request timeout: what fails faster was refused, not lost."""
 
 
 class Fetching:
@@ -403,9 +403,9 @@ class Fetching:
         following.unusable_count = min(following.unusable_count + 1, MAX_DOUBLINGS)
 
     def _poll_update_voter(self, following: Following) -> float:
-        """A voter whose endpoints or directory are wrong in the voters record tells the leader.
+        """A voter whose endpoints or directory are wrong in the voters record sends its own.
 
-        At kraft.version 0 there is no such record, and the leader asks to be told in every epoch,
+        At kraft.version 0 there is no such record, and the leader asks for them in every epoch,
         so that an upgrade can write it (KIP-853).
         """
         state = self._state

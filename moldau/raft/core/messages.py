@@ -134,7 +134,7 @@ class FetchSnapshotResponse(LeaderResponse):
 
 @dataclass(frozen=True, slots=True)
 class UpdateVoterRequest:
-    """A voter tells the leader its endpoints, its directory and the kraft.versions it speaks."""
+    """A voter sends the leader its endpoints, its directory and the kraft.versions it speaks."""
 
     leader_epoch: int
     voter: VoterDescription

@@ -93,7 +93,7 @@ class Replication:
 
     def _learn_from_voter(self, replica: ReplicaKey, leader_epoch: int) -> None:
         """A voter in a higher epoch will never follow this leader again. An observer cannot depose
-        a leader; the answer tells it the epoch.
+        a leader; the answer has the epoch.
         """
         state = self._state
         if leader_epoch > state.leader_epoch and state.voters.latest.find(*replica) is not None:
@@ -173,7 +173,7 @@ class Replication:
         self._parked_due_ms = min(self._parked_due_ms, deadline_ms)
 
     def poll_parked(self) -> float:
-        """Answer the fetches that have waited for what is there now. Returns when to look again."""
+        """Answer the fetches that waited for what the log has now. Returns when to look again."""
         state = self._state
         is_leader = state.role is Role.LEADER
         seen = (state.log.log_end_offset, state.high_watermark)
@@ -287,7 +287,7 @@ class Replication:
         return progress.log_end_offset if progress is not None else UNKNOWN_OFFSET
 
     def advance_high_watermark(self) -> bool:
-        """To what a majority of the voters has, once that is of this epoch."""
+        """Move it to what a majority of the voters has, once that is of this epoch."""
         state, leading = self._state, self._state.leading
         if leading is None:
             return False

@@ -36,7 +36,7 @@ class Role(Enum):
     LEADER = "leader"
     """A majority has voted for it in this epoch."""
     RESIGNED = "resigned"
-    """Led this epoch, and never will again; tells the others, so that they elect."""
+    """Led this epoch, and never will again; notifies the others, so that they elect."""
 
 
 TRANSITIONS: Final[Mapping[Role, frozenset[Role]]] = MappingProxyType(

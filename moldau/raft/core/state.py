@@ -132,8 +132,8 @@ class RequestLedger:
 NO_EPOCH = -1
 T = TypeVar("T")
 FETCH_TIMEOUT_JITTER = 0.25
-"""Of the election timeout: followers of one leader, whose fetches it answers at the same moment,
-shall not all campaign at the same moment."""
+"""The share of the election timeout: followers of one leader, whose fetches it answers at the same
+moment, shall not all campaign at the same moment."""
 
 
 class QuorumState:

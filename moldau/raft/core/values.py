@@ -56,7 +56,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ElectionState:
-    """What must be durable before it is told or acted upon: epoch, vote, leader (KIP-595)."""
+    """What must be durable before it is sent or acted upon: epoch, vote, leader (KIP-595)."""
 
     leader_epoch: int = 0
     leader_id: int = NO_NODE

@@ -77,7 +77,7 @@ class Brake(Generic[T]):
     max_senders: int = 0
     _senders_max: int = field(init=False)
     _messages: dict[Hashable, _Message[T]] = field(default_factory=dict)
-    """In the order in which their counts are due."""
+    """The messages in the order in which their counts are due."""
     _senders: Counter[Names] = field(default_factory=Counter)  # their messages
     _first_names: Counter[Names] = field(default_factory=Counter)  # their senders
     _crowded_out: Counter[Names] = field(default_factory=Counter)

@@ -34,10 +34,10 @@ LogFormat = Literal["console", "json"]
 
 BRAKE_INTERVAL_MS: Final = 60_000.0
 MAX_LINES: Final = 10
-"""Of one message within any interval."""
+"""The limit for one message within any interval."""
 MAX_MESSAGES: Final = 5_000
 SUBJECTS_SHARE: Final = 0.01
-"""Of the messages: with one format about so many partitions, each of them with `MAX_LINES`."""
+"""The share of messages: with one format about so many partitions, each with `MAX_LINES`."""
 SUBJECT: Final = re.compile(r"[\w.-]+-\d+", re.ASCII)
 """What a message with the format `%s…` is about, as its first argument: a partition, a fetcher."""
 SAMPLE_LENGTH: Final = 300

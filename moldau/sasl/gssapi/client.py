@@ -75,7 +75,7 @@ class _Login:
 
 
 _numbers: Final = itertools.count()
-"""Of the caches in this process."""
+"""The numbers of the caches in this process."""
 
 
 class KeytabTickets:
@@ -150,7 +150,7 @@ _tickets_lock: Final = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class KerberosLogin(SaslLogin):
-    """With what this process logs in to brokers.
+    """The credentials with which this process logs in to brokers.
 
     Attributes:
         service_name: the first part of the brokers' principals.
@@ -176,7 +176,7 @@ class KerberosLogin(SaslLogin):
         return GssapiClient(self, host)
 
     async def step(self, step: Callable[..., T], *args: bytes) -> T:
-        """Beside the event loop: it may wait for a KDC."""
+        """Take a step off the event loop: it may wait for a KDC."""
         try:
             return await aside()(step, *args)
         except TimeoutError:
@@ -190,7 +190,7 @@ class KerberosLogin(SaslLogin):
         if tickets is not None:
             return tickets.current(self.clock, self.rules)
         store = None if self.ticket_cache is None else {b"ccache": file_name(self.ticket_cache)}
-        # The library looks into the cache for each login: who renews a ticket tells no process.
+        # The library looks into the cache for each login: a renewal notifies no process.
         got = acquired(store, self.principal, "initiate")
         if got.lifetime is not None and got.lifetime <= 0:
             raise KerberosError(f"the ticket in the cache has expired ({NEW_TICKET})")
@@ -220,7 +220,7 @@ class KerberosLogin(SaslLogin):
 
 
 def login(config: MechanismConfig) -> KerberosLogin:
-    """With a keytab, or a ticket cache: that of kinit where nothing is said. Raises:
+    """A login with a keytab, or a ticket cache: that of kinit where nothing is said. Raises:
     SecuritySettingError: the options do not fit together, or the package is missing.
     """
     options = config.options if config.place else _client_options(config)

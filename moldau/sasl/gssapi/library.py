@@ -26,7 +26,7 @@ EXAMPLE: Final = (
 SERVICE_NAME_KEY: Final = "sasl.kerberos.service.name"
 
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
-"""Of a keytab or a ticket cache."""
+"""The limit for a keytab or a ticket cache."""
 
 _FIRST_CODE: Final = -1_765_328_384
 """The number of Kerberos' error 0 in MIT's table; its errors of the protocol (RFC 4120) follow."""

@@ -26,8 +26,8 @@ class TokenRefused(Exception):
     """A token that proves nothing.
 
     Attributes:
-        status: what the client is told (RFC 6750, section 3.1).
-        scope: the scope that the client is told to ask for; None for none.
+        status: what the client reads (RFC 6750, section 3.1).
+        scope: the scope that the client should ask for; None for none.
     """
 
     def __init__(self, reason: str, status: str = INVALID_TOKEN, scope: str | None = None) -> None:

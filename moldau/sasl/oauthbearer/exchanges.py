@@ -2,7 +2,7 @@
 
 Owns the way of a refusal: the listener says in JSON what is wrong, the client answers with one byte
 1, and only then the authentication has failed. Must not check a token, or get one: that comes from
-outside. Invariant: what the client is told, and what is logged, has nothing of the token in it.
+outside. Invariant: what the client reads, and what is logged, has nothing of the token in it.
 """
 
 from __future__ import annotations

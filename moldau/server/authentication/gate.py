@@ -87,7 +87,7 @@ class SaslGate:
         return True
 
     async def _take_later(self, request: Request, postponed: Postponed) -> None:
-        """Take the request when what its step needs is there."""
+        """Take the request when what its step needs is ready."""
         is_there = await postponed.wait(lambda: request.is_connection_lost)
         if request.is_connection_lost:
             request.discard()

@@ -2,7 +2,7 @@
 
 Owns: the quotas of bytes, of time and of connections, kept at what the newest image says, and their
 metrics. Must not: know what requests mean. Invariant: usage is recorded once per request, before
-its response leaves; the response tells of the pause, and the server does not read from the
+its response leaves; the response names the pause, and the server does not read from the
 connection for that long. Only what a limit holds for is measured: without quotas there is nothing
 to do.
 """

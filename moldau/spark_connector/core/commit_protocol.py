@@ -159,7 +159,7 @@ Step: TypeAlias = (
 class LedgerView:
     """What the ledger says: the sink's record, and the last batch of other queries by query id.
 
-    `is_whole`: whether these are all; of very many streaming queries only the newest are there.
+    `is_whole`: whether these are all; of very many streaming queries only the newest are listed.
     """
 
     record: SinkRecord | None = None

@@ -28,7 +28,7 @@ VERSION: Final = 1
 MAX_RANGES_PER_SLOT: Final = 16
 """How many places are kept to look at later. One is enough to see how a transaction ended."""
 MAX_RANGES: Final = 10_000
-"""And of all slots together, but for one of each."""
+"""The limit for the ranges of all slots together, but for one of each."""
 MAX_SLOTS: Final = 10_000
 """More tasks in one batch than this do not fit into one record of the ledger."""
 KEY_SEPARATOR: Final = "\x1f"
@@ -203,7 +203,7 @@ def total_checksum(checksums: Iterable[int]) -> int:
 
 
 def finished_key(sink_id: str, query_id: str) -> str:
-    """Under which key the last batch of a query is remembered that another one has followed."""
+    """The key under which the last batch of a query is remembered that another one has followed."""
     return f"{sink_id}{KEY_SEPARATOR}{query_id}"
 
 

@@ -27,8 +27,8 @@ Offsets: TypeAlias = dict[TopicPartition, int]
 """The next offset to read, by partition."""
 
 TopicIds: TypeAlias = Mapping[str, UUID]
-"""By topic (KIP-516). Topics whose id is not known, and those of brokers without ids (before 2.8),
-are left out, or have ZERO_UUID."""
+"""The ids by topic (KIP-516). Topics whose id is not known, and those of brokers without ids
+(before 2.8), are left out, or have ZERO_UUID."""
 
 OffsetsJson: TypeAlias = dict[str, dict[str, int]]
 
@@ -40,7 +40,7 @@ MAX_PARTITION: Final = 2**31 - 1
 MAX_OFFSET: Final = 2**63 - 1
 
 ID_SEPARATOR: Final = ":"
-"""Between a topic's name and its id: no topic's name has a colon."""
+"""What stands between a topic's name and its id: no topic's name has a colon."""
 
 _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 _TIMES_EXAMPLE: Final = '{"topicA":{"0":1000,"1":1000}}'

@@ -6,7 +6,7 @@ comparison of a query's position with the logs (deleted topics, retention, logs 
 not ask the cluster, read a clock, know Spark's classes, nor decide whether a loss stops the query
 (`failOnDataLoss` does). Invariants:
 
-- The end of a batch lies between its partition's start and what is there; every partition with
+- The end of a batch lies between its partition's start and its end; every partition with
   records advances; with a target nothing behind it is ever read, and it is reached.
 - A record that meets all conditions is never left out; a condition counts as handled only if no
   record that fails it is left in.
@@ -381,7 +381,7 @@ def _allows(allowed: frozenset[str] | frozenset[int] | None, value: object) -> b
 
 
 def _microseconds(moment: datetime) -> int:
-    """Since 1970 UTC; Spark's times without a zone are in UTC here."""
+    """Microseconds since 1970 UTC; Spark's times without a zone are in UTC here."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // _MICROSECOND
@@ -398,7 +398,7 @@ class AdmissionLimits:
         max_offsets: at most so many offsets per batch, of all partitions together; None for all.
             Every partition that has something gets one at least, so with fewer than one per
             partition a batch has as many offsets as there are such partitions.
-        min_offsets: a batch waits for so many; None to take what is there.
+        min_offsets: a batch waits for so many; None to take what exists.
         max_trigger_delay_ms: but no longer than this since the batch before.
     """
 
@@ -431,7 +431,7 @@ class Admission:
 
         Args:
             start: where every partition of `latest` begins, the new ones too.
-            latest: the ends of all partitions that are there now.
+            latest: the ends of all partitions that exist now.
             everything: Spark wants all there is, whatever the limits.
             now_ms: a clock that only goes forward.
         """

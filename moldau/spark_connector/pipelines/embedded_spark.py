@@ -117,7 +117,7 @@ def _session(
     # spark-submit runs this process, or a session exists already (as in a notebook).
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or has_session()
     if submitted:
-        SparkContext._ensure_initialized()  # only then SparkConf knows what spark-submit was told
+        SparkContext._ensure_initialized()  # only then SparkConf knows what spark-submit was given
     else:
         prepare_environment()
     configuration = SparkConf()

@@ -149,7 +149,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One pipeline. `every_ms` None: take what is there and end. `directory`: the file's own."""
+    """One pipeline. `every_ms` None: take what exists and end. `directory`: the file's own."""
 
     name: str
     job: str

@@ -42,7 +42,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 _TABLE_FORMATS: Final = ("parquet", "csv", "json", "orc")
-#: Options that other keys of the file stand for, whether they are there or not.
+#: Options that other keys of the file stand for, whether they are given or not.
 _SAID_ELSEWHERE: Final = (
     *("assign", "subscribe", "subscribepattern", "includeheaders"),
     *("topic", "sinkid", "semantics", "txnid", "includetimestamp", "checkpointlocation"),
@@ -96,7 +96,7 @@ def load_pipelines(path: str | Path, variables: Mapping[str, str] | None = None)
 def parse_pipelines(
     text: str, file_name: str, directory: str = ".", variables: Mapping[str, str] | None = None
 ) -> PipelineFile:
-    """Like `load_pipelines`, from text. Relative paths are meant from `directory`."""
+    """Reads what `load_pipelines` does, from text. Relative paths are meant from `directory`."""
     reading = Reading(file_name, os.environ if variables is None else variables)
     pipelines: list[Pipeline] = []
     spark: dict[str, str] = {}
@@ -268,7 +268,7 @@ def _starting(section: Section, options: dict[str, str]) -> None:
 
 
 def _meaning(section: Section, options: dict[str, str]) -> TopicSource:
-    """With the formats of key and value, the schema, and what becomes of malformed values."""
+    """The source, with formats of key and value, schema, and what becomes of malformed values."""
     key_format = section.choice("key", ("string", "binary"), "string")
     schema = section.optional_text("schema")
     default = "string" if schema is None else "json"
@@ -518,7 +518,7 @@ def spark_interval(text: str) -> str:
 
 
 def watermark_interval(text: str) -> str:
-    """Like `spark_interval`, but 0 is allowed: any row behind the newest one is then late."""
+    """As `spark_interval`, but 0 is allowed: any row behind the newest one is then late."""
     count, unit = _parts(text)
     return f"{count} {unit}s"
 

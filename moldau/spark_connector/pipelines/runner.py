@@ -94,7 +94,7 @@ def run_pipelines(
     is_ours = not has_session()
     with signals_handled(request):
         spark = spark_session(name, {**file.spark, **options.settings}, master=options.master)
-    # PySpark sets a handler of its own for SIGINT while it starts; it would raise in here.
+    # PySpark sets its own handler for SIGINT while it starts; it would raise in here.
     try:
         with signals_handled(request):
             _run(spark, file.pipelines, options, request)

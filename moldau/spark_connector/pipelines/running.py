@@ -56,7 +56,7 @@ _OURS: Final = re.compile(
 
 
 def mark_as_last(query: StreamingQuery) -> bool:
-    """Let the batch at work be the last one; False when this Spark cannot be told so."""
+    """Let the batch at work be the last one; False when this Spark cannot do that."""
     from py4j.protocol import Py4JError
 
     handle: JavaObject | None = getattr(query, "_jsq", None)
@@ -133,7 +133,7 @@ class RunningQuery:
         is_next = last["batchId"] == self._told[0] + 1 and last["numInputRows"]
         found = []
         for each in (last,) if is_next else self._query.recentProgress:
-            # While idle Spark tells of the same batch again, with a later time and no rows.
+            # While idle Spark reports the same batch again, with a later time and no rows.
             turn = _turn(each)
             if turn > self._told and (turn[0] > self._told[0] or each["numInputRows"]):
                 found.append(batch_progress(self.name, _plain(each)))

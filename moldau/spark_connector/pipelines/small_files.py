@@ -148,8 +148,8 @@ class HadoopFiles:
         return path
 
     def _rename(self, draft: JavaObject, path: JavaObject, how: str) -> None:
-        """Rename as Spark does with the files of its checkpoints: OVERWRITE what is there, or NONE:
-        only where nothing is.
+        """Rename as Spark does with the files of its checkpoints: OVERWRITE an existing one, or
+        NONE: only where nothing is.
         """
         hadoop = self._machine.org.apache.hadoop.fs
         configuration = self._context._jsc.hadoopConfiguration()

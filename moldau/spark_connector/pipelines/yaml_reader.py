@@ -127,7 +127,7 @@ class Section:
         self.reading.note(self.line_of(name), self.key(name), text)
 
     def has(self, name: str) -> bool:
-        """Whether the key is there, with something behind it."""
+        """Whether the file has the key, with something behind it."""
         node = self._values.get(name)
         return node is not None and not _is_null(node)
 

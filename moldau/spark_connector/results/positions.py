@@ -15,7 +15,7 @@ do not. A row that lies before the stored offset is
 3. a row that would be lost, where the same query has moved the offset in a batch before this one:
    `RowsOutOfOrder`, and nothing of the batch is written;
 4. for the store alone not to judge, where another query has moved the offset, or a release that did
-   not say which query did: it is left out, counted, and told in a warning.
+   not say which query did: it is left out, counted, and reported in a warning.
 
 A checkpoint that was taken back, whose batches come again with other ends, must not look like case
 3: offsets that the repeated batch does not reach are the query's own no longer, and case 4 holds.
@@ -371,7 +371,7 @@ def plain_row(row: Row, timed: Iterable[str]) -> Row:
 
 
 def query_id_of(frame: DataFrame) -> str | None:
-    """The id of the streaming query that calls; None outside of one, or where it is not told."""
+    """The id of the streaming query that calls; None outside of one, or where it is not known."""
     from pyspark.errors import PySparkException
 
     try:

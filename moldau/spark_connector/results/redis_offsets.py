@@ -65,7 +65,7 @@ class RedisOffsets(StoredOffsets):
     Args:
         url: of Redis, as redis-py writes it.
         pipeline: names them.
-        client: instead of the url, a client that is there already.
+        client: instead of the url, a client that exists already.
     """
 
     def __init__(self, url: str, pipeline: str, *, client: redis.Redis | None = None) -> None:

@@ -3,7 +3,7 @@
 `SqlResults` owns two small tables beside the results, and reads a third one, `moldau_offsets`,
 which releases before topic ids have written. Must not keep a transaction open between batches.
 Invariant: the database holds the results of a record (or a batch) and the note that it does, or
-neither; so whatever is killed, and however often Spark gives the same batch, they are there once.
+neither; so whatever is killed, and however often Spark gives the same batch, they are stored once.
 
 What happens when two drivers have the same batch, one of them a zombie:
 
@@ -17,7 +17,7 @@ offset), which is checked before anything is written, so a row that comes again 
 reader may see part of a batch; and a batch that comes again must have the same rows, which holds
 for whatever is computed from a record alone, without clock or random numbers. With the column
 topicId, which then belongs to the key, records of a topic that was deleted and created again have
-rows of their own. Rows that are there already are counted; a warning says so where Spark has not
+rows of their own. Rows that are stored already are counted; a warning says so where Spark has not
 given the batch before.
 """
 
@@ -93,7 +93,7 @@ OFFSETS: Final = sa.Table(
 )
 """What releases before topic ids have written: read for a pipeline that has no positions yet."""
 LOCK_ROW: Final = ""
-"""The query id of the row that says nothing and is there to be locked."""
+"""The query id of the row that says nothing and only serves to be locked."""
 
 Rows = Iterator[Row]
 Write = Callable[[sa.Connection, Rows], None]
@@ -112,7 +112,7 @@ class SqlResults(StoredOffsets):
         url: of the database, as SQLAlchemy writes it.
         pipeline: names these results; positions are kept by this name.
         table: the table for the rows, whose columns have the names of the frame's.
-        keys: the columns of a unique key of the table: a row whose key is there replaces it
+        keys: the columns of a unique key of the table: a row replaces the one with the same key
             (SQLite, PostgreSQL). Empty: rows are added.
         write: instead of `table`, what to do with the rows, on the transaction's connection.
 
@@ -218,7 +218,7 @@ class SqlResults(StoredOffsets):
 
     @property
     def engine(self) -> sa.Engine:
-        """The way to the database; the two tables are there once it was asked for."""
+        """The way to the database; the two tables exist once it was asked for."""
         if self._engine is None:
             engine = _engine(self._url, pool_pre_ping=True)
             _BOOK.create_all(engine)
@@ -249,7 +249,7 @@ class SqlResults(StoredOffsets):
         return {query_id: batch_id for query_id, batch_id in found if query_id != LOCK_ROW}
 
     def _has_batch(self, last_batches: Mapping[str, int], batch: Batch) -> bool:
-        """Whether these results are there. Without offsets only the batch's number can say."""
+        """Whether these results are stored. Without offsets only the batch's number can say."""
         assert batch.query_id is not None, "refused before"
         others = {other: last for other, last in last_batches.items() if other != batch.query_id}
         if others:
@@ -370,7 +370,7 @@ class UniqueRows:
             and on topicId where the frame has it.
 
     Attributes:
-        skipped_count: how many rows were there already, since this object was made.
+        skipped_count: how many rows were stored already, since this object was made.
     """
 
     def __init__(self, url: str, table: str) -> None:
@@ -380,7 +380,7 @@ class UniqueRows:
         self._begun: dict[str | None, int] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write one batch; rows that are there are left alone.
+        """Write one batch; rows that are stored already are left alone.
 
         Raises:
             InvalidResults: the frame lacks a column, or the table its key.

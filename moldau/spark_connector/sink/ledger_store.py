@@ -8,7 +8,7 @@ epoch of the last taking.
 
 Several sinks share the topic. A transaction that another sink's dead driver has left open holds
 back what `read_committed` shows, so that one's own newest record may be hidden: reading goes to the
-end that was there at the taking and waits for it, and ledger transactions time out soon.
+end that it had at the taking and waits for it, and ledger transactions time out soon.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class LedgerStore:
             )
 
     def _described(self) -> TopicDescription:
-        """The topic, which is there: the controller may know it before each of the brokers does.
+        """The topic, which exists: the controller may know it before each of the brokers does.
         Raises: LedgerUnusable: it is not
         """
         name = self._partition.topic
@@ -333,7 +333,7 @@ def _read_on(
 
     Raises:
         LedgerBusy: nothing has come for so long.
-        LedgerUnusable: the topic has lost what was there.
+        LedgerUnusable: the topic has lost records that it had.
     """
     deadline_s = time.monotonic() + limit_ms / 1000
     read_to = consumer.position(partition)

@@ -39,7 +39,7 @@ _DEFAULT_PORTS: Final[Mapping[str, str]] = {
 _HERE: Final = ("", "localhost")
 DEFAULT_LEDGER_TOPIC: Final = "moldau-spark-ledger"
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 900_000
-"""As long as brokers allow unless told otherwise (`transaction.max.timeout.ms`)."""
+"""As long as brokers allow unless configured otherwise (`transaction.max.timeout.ms`)."""
 MAX_SINK_ID_LENGTH: Final = 200
 KNOWN: Final = (
     "topic",

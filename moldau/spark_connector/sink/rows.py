@@ -198,7 +198,7 @@ def _scalar(number: int) -> pa.Scalar:
 
 
 def _sum(values: pa.Array) -> int:
-    """In two halves, neither of which can exceed 64 bits."""
+    """The sum, in two halves, neither of which can exceed 64 bits."""
     high: int = pc.sum(pc.shift_right(values, _scalar(32))).as_py()
     low: int = pc.sum(pc.bit_wise_and(values, _scalar(2**32 - 1))).as_py()
     return ((high << 32) + low) % CHECKSUM_MODULUS

@@ -181,9 +181,9 @@ def _rewrite(options: SinkOptions, old_id: str, new_id: str) -> None:
     Each in the transaction of that id's ledger, which a driver that takes the id ends:
 
         (1) the move takes both ids       (2) a driver takes the new id: nothing is written there
-        or: (2') the values are there     (3') a driver has taken the old id: they are taken back
+        or: (2') the values are written   (3') a driver has taken the old id: they are taken back
 
-    A move that dies after (2') is made again: what is there already is the same.
+    A move that dies after (2') is made again: what is written already is the same.
     """
     what = f"moving sink {old_id!r}"
     with (
@@ -224,7 +224,7 @@ def _busy(what: str, sink_id: str) -> LedgerBusy:
 
 
 def _check_free(index: LedgerIndex, new_id: str, old_id: str) -> None:
-    """Refuse an id with batches of its own. A refused start leaves a record without a batch there,
+    """Refuse an id that has batches. A refused start leaves a record without a batch there,
     and a move that died the same batches.
     """
     batches = _batches(index, new_id)

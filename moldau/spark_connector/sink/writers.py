@@ -69,7 +69,7 @@ BATCH_ID = 0
 
 @dataclass
 class SinkMessage(WriterCommitMessage):
-    """What a task tells the driver. `report` is None for a write without transactions."""
+    """What a task reports to the driver. `report` is None for a write without transactions."""
 
     rows: int
     planned: PlannedBatch | None = None
@@ -107,7 +107,7 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
         self.planned: PlannedBatch | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """On the driver, before the tasks: plan."""
+        """Plan: the driver pickles it before the tasks run."""
         if self.options.semantics is Semantics.EXACTLY_ONCE and self.planned is None:
             self.planned = plan_batch(self.options, self.sink_id)
         return self.__dict__
@@ -199,7 +199,7 @@ class MoldauBatchWriter(DataSourceArrowWriter):
         self.sink_id = options.batch_sink_id(self.query_id)
 
     def __getstate__(self) -> dict[str, object]:
-        """On the driver, before the tasks: plan."""
+        """Plan: the driver pickles it before the tasks run."""
         if self.options.semantics is Semantics.EXACTLY_ONCE and self.planned is None:
             self.planned = plan_batch(
                 self.options,
@@ -355,7 +355,7 @@ def _check_in_charge(options: SinkOptions, planned: PlannedBatch, place: TaskPla
 
 @dataclass
 class _Sending:
-    """Rows on their way; a thread of its own sends while Spark brings the next ones."""
+    """Rows on their way; its own thread sends while Spark brings the next ones."""
 
     config: ProducerConfig
     topic: str | None

@@ -129,9 +129,9 @@ class SourceOptions:
     Attributes:
         kafka: the client's settings by Kafka's names, without the prefix.
         starting, ending: None where nothing was said.
-        poll_timeout_ms: how long a task waits for records that are there.
+        poll_timeout_ms: how long a task waits for records that exist.
         retry_count, retry_interval_ms: how often the cluster is asked again when an offset is
-            smaller than one that it has told before, and how long after.
+            smaller than one that it has reported before, and how long after.
     """
 
     kafka: Mapping[str, str] = field(repr=False)  # passwords may be in it

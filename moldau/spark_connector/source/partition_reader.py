@@ -246,7 +246,7 @@ class _Reading:
 
     @property
     def topic_id(self) -> UUID:
-        """Of the topic that is read: as planned, else as the consumer has found it."""
+        """The id of the topic that is read: as planned, else as the consumer has found it."""
         if self._topic_id != ZERO_UUID:
             return self._topic_id
         found = self._consumer.positions().get(self._partition)

@@ -354,7 +354,7 @@ class StreamPlanner:
         return self._planned(kept if end is None else end, topic_ids)
 
     def unlimited_latest(self) -> OffsetsJson:
-        """Where all that is there ends, for a Spark that does not say where the batch begins."""
+        """Where all existing records end, for a Spark that does not say where the batch begins."""
         topology = self._source.topology()
         ends = self._source.ends(topology.partitions)
         self._latest = to_json(ends, topology.topic_ids)
@@ -366,7 +366,7 @@ class StreamPlanner:
         return self._latest or None
 
     def set_target(self) -> None:
-        """The query ends at what is there now (AvailableNow)."""
+        """The query ends at what exists now (AvailableNow)."""
         topology = self._source.topology()
         self._admission.set_target(self._source.ends(topology.partitions))
 
@@ -520,8 +520,8 @@ class StreamPlanner:
         return self._planned_end
 
     def _report(self, *lost: tuple[Sequence[Loss], TopicIds]) -> None:
-        """Report losses, each once: not in a batch's tasks what was told when it was planned, and
-        the end of a topic once for each of its partitions, from the first offset that is lost.
+        """Report losses, each once: not in a batch's tasks what was reported when it was planned,
+        and the end of a topic once for each of its partitions, from the first offset that is lost.
 
         Args:
             lost: losses, and the ids of the topics that the lost offsets were in.

@@ -110,7 +110,7 @@ class OffsetRangePartition(InputPartition):
 
     @property
     def topic_id(self) -> UUID:
-        """Of the topic that the offsets are in; ZERO_UUID where it is not known."""
+        """The id of the topic that the offsets are in; ZERO_UUID where it is not known."""
         return UUID(hex=self.value[4])
 
 

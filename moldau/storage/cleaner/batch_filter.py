@@ -112,7 +112,7 @@ class Empty(Enum):
     KEEP_PRODUCER = "keep producer"
     """Its header stays: offsets, producer, epoch, sequence."""
     KEEP_OFFSETS = "keep offsets"
-    """A header without producer, transaction or marker stays: it tells where the batch ended."""
+    """A header without producer, transaction or marker stays: it shows where the batch ended."""
 
 
 class BatchFate(NamedTuple):

@@ -63,7 +63,7 @@ def group_segments(
     """Join neighbours as long as their bytes, and the larger of their indexes (`index_bytes`, one
     per segment), fit into one segment by the topic's present settings and 31-bit offsets.
 
-    A segment that is too large is a group of its own.
+    A segment that is too large is a separate group.
     """
     groups: list[list[SourceSegment]] = []
     size_bytes = index_size_bytes = 0

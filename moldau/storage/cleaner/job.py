@@ -68,7 +68,7 @@ class CleaningStats:
     """The figures of one cleaning."""
 
     bytes_read: int = 0
-    """By the rewriting pass: the size of the sources."""
+    """The size of the sources, read by the rewriting pass."""
     bytes_written: int = 0
     records_read: int = 0
     records_written: int = 0

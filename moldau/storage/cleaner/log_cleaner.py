@@ -190,7 +190,7 @@ class _Cleaning:
     log: Log
     plan: CleaningPlan
     sources: dict[int, LogSegment]
-    """By base offset, those that have not been replaced."""
+    """The segments that have not been replaced, by base offset."""
     truncation_count: int
     run: CleaningRun | None = None
     is_aborted: bool = False

@@ -1,7 +1,7 @@
 """OffsetMap: the newest offset of each key, in a bounded piece of memory.
 
 Owns: an open-addressing table of 24-byte slots: 128 bits of the key's keyed hash and its offset.
-The rows of a batch are put and judged many at a time, by the native codec where it is there.
+The rows of a batch are put and judged many at a time, by the native codec where it is installed.
 Must not: keep keys, or grow. Invariant: at most `limit` keys are in the table; two keys are taken
 for one with a probability of less than 2^-80 per table (the hash is keyed with random bytes, so
 such keys cannot be prepared).

@@ -155,7 +155,7 @@ def _parse_block(pieces: list[tuple[bool, str]], index: int, content: str) -> tu
     block.body, index = _parse_nodes(pieces, index + 1, ("else", "end"))
     while pieces[index][1].startswith("else"):
         condition = pieces[index][1].removeprefix("else").strip()
-        if condition:  # `else if …` is a block of its own, which this one's end closes too
+        if condition:  # `else if …` is a separate block, which this one's end closes too
             nested, index = _parse_block(pieces, index, condition)
             block.otherwise = [nested]
             return block, index

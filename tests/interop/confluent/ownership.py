@@ -1,8 +1,8 @@
-"""What the members of one group were told and what they read, and whether that can be right.
+"""What the members of one group were assigned and what they read, and whether that can be right.
 
 Owns the history of a run and the checker. Must not know any client library. Invariant: events are
 in an order in which they can have happened: a partition counts as owned from the moment its owner
-is told until just before the owner lets it go, so that overlaps are the group's fault.
+counts until just before the owner lets it go, so that overlaps are the group's fault.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class History:
         self._lock = threading.Lock()
 
     def add(self, kind: Kind, member: str, partitions: Iterable[int]) -> None:
-        """Told to own, about to let go, or found to have lost."""
+        """Assigned, about to let go, or found to have lost."""
         with self._lock:
             self.events.extend(Event(kind, member, partition) for partition in partitions)
 
@@ -103,7 +103,7 @@ class Checker:
         state.owner = None
 
     def _lost(self, state: _Partition, event: Event) -> Iterable[str]:
-        """Whoever lost it may hear of it late; another one may own it by now."""
+        """The member that lost it may hear of it late; another one may own it by now."""
         if state.owner == event.member:
             state.owner = None
         return ()

@@ -118,7 +118,7 @@ def test_offsets_outlive_the_group_s_members(
 def test_a_static_member_comes_back_to_what_it_had(
     trio: str, trio_topics: TopicMaker, config: dict[str, str]
 ) -> None:
-    """Nobody else is disturbed meanwhile: the other keeps its partitions throughout."""
+    """No other member is disturbed: the other keeps its partitions throughout."""
     topic = trio_topics.create(partitions=4)
     group = fresh_name("static")
     revoked: list[list[TopicPartition]] = []
@@ -128,7 +128,7 @@ def test_a_static_member_comes_back_to_what_it_had(
         second.subscribe([topic])
         shares = Reading(first, second).until_shared(topic, (2, 2))
         revoked.clear()
-        # Closing a static member tells nobody; with the consumer protocol it says "back soon".
+        # Closing a static member is not reported; with the consumer protocol it says "back soon".
         second.close()
         again = Consumer(static_config(trio, group, config))
         try:
@@ -149,7 +149,7 @@ def static_config(
 def test_a_second_member_with_the_same_instance_id_fences_the_first(
     trio: str, trio_topics: TopicMaker
 ) -> None:
-    """In classic groups the newest wins."""
+    """The newest wins in classic groups."""
     topic = trio_topics.create()
     group = fresh_name("fenced")
     config = PROTOCOLS["range"]
@@ -177,7 +177,7 @@ def test_a_second_member_with_the_same_instance_id_fences_the_first(
 
 
 def test_an_instance_id_that_is_in_use_is_refused(trio: str, trio_topics: TopicMaker) -> None:
-    """In consumer groups the newest is refused while the first is there."""
+    """The newest is refused in consumer groups while the first is a member."""
     topic = trio_topics.create()
     group = fresh_name("unreleased")
     first = Consumer(static_config(trio, group, CONSUMER_PROTOCOL))

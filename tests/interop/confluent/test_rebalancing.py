@@ -27,12 +27,12 @@ CONFIGS = {
 IN_BETWEEN = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_MEMBER_EPOCH)
 #: Of a classic member that leaves while the answer to its JoinGroup is on the way: it does not hear
 #: of the new generation any more, and what it has read since it got the partition is read again.
-#: Told so by a heartbeat, it forgets its generation, and without one it counts as unknown.
+#: When a heartbeat says so, it forgets its generation, and without one it counts as unknown.
 TOO_LATE = (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID)
 
 
 class Member:
-    """One consumer in a thread of its own, which tells a history all that happens to it."""
+    """One consumer in its own thread, which records in a history all that happens to it."""
 
     def __init__(self, history: History, name: str, topic: str, config: dict[str, Any]) -> None:
         self._history = history
@@ -155,7 +155,7 @@ class Group:
 
     @property
     def failures(self) -> list[str]:
-        """Of all members there ever were."""
+        """The failures of all members there ever were."""
         return [failure for member in self.everybody for failure in member.failures]
 
     def come_and_go(self) -> None:

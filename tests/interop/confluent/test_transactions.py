@@ -141,7 +141,7 @@ def test_a_newer_producer_fences_the_old_one(trio: str, trio_topics: TopicMaker)
 
 
 def test_a_transaction_that_takes_too_long_is_aborted(trio: str, trio_topics: TopicMaker) -> None:
-    """By the coordinator; the producer hears of it when it goes on."""
+    """The coordinator aborts it; the producer hears of it when it goes on."""
     topic = trio_topics.create(partitions=PARTITIONS)
     producer = transactional(trio, fresh_name("t"), **{"transaction.timeout.ms": 1000})
     producer.begin_transaction()
@@ -196,7 +196,7 @@ def test_consume_transform_produce(trio: str, trio_topics: TopicMaker, protocol:
         ] * PARTITIONS
 
 
-def test_offsets_of_somebody_who_left_the_group_are_refused(
+def test_offsets_of_a_member_that_left_the_group_are_refused(
     trio: str, trio_topics: TopicMaker
 ) -> None:
     """KIP-447: the group's generation fences, whatever the transactional id."""

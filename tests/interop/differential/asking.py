@@ -34,7 +34,7 @@ With a key of the cleaner Apache Kafka would start the cleaner's threads again e
 FIRST_BARRIER: Final = 20_000
 BARRIER_VERSIONS: Final = (1, 4)  # of IncrementalAlterConfigs and DescribeConfigs
 IDS_VERSION: Final = 12
-"""The version of Metadata that tells the ids of topics."""
+"""The version of Metadata that has the ids of topics."""
 
 
 class Closed:

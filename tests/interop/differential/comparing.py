@@ -40,7 +40,9 @@ IDENTITY: Final = (
     "user",
     "mechanism",
 )
-"""Fields by which elements of an array are told apart; what has none of them is told by place."""
+"""Fields that distinguish the elements of an array; what has none of them is known by its
+place.
+"""
 
 ACCESS_IDENTITY: Final = (
     *("resource_type", "resource_name", "pattern_type"),

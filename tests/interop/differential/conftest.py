@@ -27,7 +27,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.fixture(scope="session")
 def authorized_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Both with their authorizer, and everybody a super user."""
+    """Both with their authorizer, and every user a super user."""
     with running_pair(tmp_path_factory, AUTHORIZED) as both:
         yield both
 

@@ -32,8 +32,9 @@ STRANGER: Final = (1_000_000, 0)
 INIT_VERSION: Final = 3
 TIMEOUT_MS: Final = 60_000
 LEFT_OUT: Final = frozenset({"instance", "same instance", "pattern"})
-"""In two stages with groups a static member joins a second time, which Apache Kafka 4.3 refuses to
-it (apache/kafka#23542); and when a pattern's topics are found is a matter of time, on both sides.
+"""Stages that are left out: in two with groups a static member joins a second time, which Apache
+Kafka 4.3 refuses to it (apache/kafka#23542); and when a pattern's topics are found is a matter of
+time, on both sides.
 """
 
 ADDED: Final = (ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.ADD_PARTITIONS_TO_TXN)
@@ -47,7 +48,7 @@ def stages(first: int) -> Iterator[tuple[str, int | None]]:
 
 
 def make_coordinator(node: Node, kind: int) -> None:
-    """Ask for a coordinator until its topic is there and loaded."""
+    """Ask for a coordinator until its topic exists and is loaded."""
     request = FindCoordinatorRequest(key="first", key_type=kind)
 
     def is_found() -> bool:
@@ -65,7 +66,9 @@ def make_coordinator(node: Node, kind: int) -> None:
 
 
 def use_an_id(node: Node) -> None:
-    """Until the controller has given the broker producer ids, and the first of them is used."""
+    """Wait until the controller has given the broker producer ids, and the first of them is
+    used.
+    """
     request = InitProducerIdRequest(transactional_id=None)
 
     def is_given() -> bool:
@@ -180,7 +183,7 @@ def _of_a_stranger() -> Iterator[Case]:
 
 
 def _of_a_producer(stage: str) -> Iterator[Case]:
-    """A producer of its own for each request, with what has to come before it."""
+    """A separate producer for each request, with what has to come before it."""
 
     def begun(ground: Ground, name: str, added: ApiKey | None) -> tuple[str, tuple[int, int]]:
         transactional_id = f"{stage} {name} {ground.api_version}"

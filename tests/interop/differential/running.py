@@ -42,7 +42,7 @@ class Case:
 
     @property
     def asked_versions(self) -> Iterable[int]:
-        """In which versions both are asked."""
+        """The versions in which both are asked."""
         served = BROKER_APIS[self.api_key]
         return self.versions or range(served.min_version, served.max_version + 1)
 

@@ -82,7 +82,7 @@ def test_messages_for_people_differ_in_whether_there_is_one() -> None:
         assert len(differing(injected, described(2000))) == count
 
 
-def test_a_row_excuses_what_it_names_and_tells_when_it_is_not_needed() -> None:
+def test_a_row_excuses_what_it_names_and_is_reported_when_it_is_not_needed() -> None:
     injected = described(1000)
     injected.results[0].configs[0].config_source = 5
     found = compare(normalise(injected, OURS), normalise(described(2000), KAFKA))

@@ -60,7 +60,7 @@ KEYS = {
 
 
 class Addresses(NamedTuple):
-    """Of one node."""
+    """The addresses of one node."""
 
     plaintext: str
     sasl: str
@@ -140,7 +140,7 @@ class Client:
         self.heard: list[Any] = []
 
     async def _settle(self, name: str, *, is_there: bool) -> None:
-        """Wait until both have seen that a token is there, or gone."""
+        """Wait until both have seen that a token exists, or is gone."""
         renewal = RenewDelegationTokenRequest(hmac=self.hmacs[name], renew_period_ms=-1)
         question = DescribeDelegationTokenRequest(owners=None)
 
@@ -327,7 +327,7 @@ CONVERSATIONS: dict[str, tuple[str, Callable[[Client], Awaitable[None]]]] = {
 
 @asynccontextmanager
 async def clients(address: Addresses, *users: str) -> AsyncIterator[list[Client]]:
-    """Logged in, each on a connection of its own; "" for the PLAINTEXT listener."""
+    """Logged in, each on its own connection; "" for the PLAINTEXT listener."""
     talks = [await _talk(address, user) for user in ("eve", "alice", *users)]
     try:
         yield [Client(talk, *talks[:2]) for talk in talks[2:]]

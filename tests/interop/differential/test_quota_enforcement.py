@@ -33,7 +33,7 @@ MUTATIONS: Final = (
 
 
 def ask(node: Node, request: Any, api_version: int) -> Any:
-    """The answer on a connection of its own: a quota may make the connection pause for long."""
+    """The answer on its own connection: a quota may make the connection pause for long."""
     other = replace(node, _socket=None)
     try:
         return other.ask(request, api_version)
@@ -55,7 +55,7 @@ def limit(pair: Pair, **values: float | None) -> None:
 
 @pytest.fixture
 def limited(pair: Pair) -> Iterator[Pair]:
-    """The pair, without quotas before and after, and after without the topics made meanwhile, of
+    """The pair, without quotas before and after, and after without the topics made in between, of
     which the two have kept different ones: other tests compare them.
     """
     keys = (

@@ -1,5 +1,5 @@
-"""Groups and transactions for both coordinators' logs, and what must be found again by whoever
-loads them.
+"""Groups and transactions for both coordinators' logs, and what must be found again by the broker
+that loads them.
 
 Owns the names of the groups and transactions. Must not know who serves.
 """

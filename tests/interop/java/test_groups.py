@@ -103,7 +103,7 @@ def test_consumers_and_the_groups_tool(
     assert sorted(consume(java, trio, group, topic, protocol, COUNT)) == expected
 
     def offsets(*arguments: object) -> dict[int, str]:
-        """Partition → committed offset, as the tool tells it."""
+        """Partition → committed offset, as the tool prints it."""
         told = java.check("kafka-consumer-groups", *one_group, *arguments).output
         return {
             int(found[2]): found[3]

@@ -74,7 +74,7 @@ async def cluster(java: JavaTools, tmp_path: Path) -> AsyncIterator[Cluster]:
     # A busy machine may stop this process, with all the quorum, for a second: that is no failure.
     made = Cluster(tmp_path, controller_quorum_fetch_timeout_ms="10000")
     await made.start()
-    await made.channel.forward(UpdateFeaturesRequest(), "User:a", CLIENT)  # somebody leads
+    await made.channel.forward(UpdateFeaturesRequest(), "User:a", CLIENT)  # a controller leads
     yield made
     await made.stop()
 

@@ -75,7 +75,7 @@ def test_kafka_s_tools_at_our_node(
     assert "Processed a total of 60 messages" in read.output + read.errors
 
 
-def test_java_is_told_that_it_is_refused(
+def test_the_java_client_reports_that_it_is_refused(
     kerberos_java: JavaTools, secured: Kerberized, tmp_path: Path
 ) -> None:
     """A principal that no rule makes a user of."""

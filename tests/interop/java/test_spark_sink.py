@@ -27,7 +27,7 @@ from tests.spark.sink.plain_sink import Sink
 from tests.spark.sink.test_without_spark import (  # noqa: F401
     fresh_process,
     test_a_driver_that_was_overtaken,
-    test_a_ledger_that_was_made_anew,
+    test_a_ledger_that_was_deleted_and_created_again_is_refused,
     test_a_slot_that_was_used_after_the_decision,
     test_abort,
     test_abort_after_the_decision,

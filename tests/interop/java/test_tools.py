@@ -15,7 +15,7 @@ def test_a_tool_that_hangs_is_shown_and_the_next_one_works(
     java.deadline_s = 3.0
     try:
         with pytest.raises(AssertionError, match=r"does not end(?s:.*)ToolServer\.main"):
-            # Nobody writes to the topic: it waits for ever.
+            # No producer writes to the topic: it waits for ever.
             java.run("kafka-console-consumer", *server, "--topic", topic, "--partition", 0)
     finally:
         java.deadline_s = TOOL_DEADLINE_S

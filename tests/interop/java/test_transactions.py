@@ -37,7 +37,7 @@ def read(java: JavaTools, bootstrap: str, topic: str, count: int, isolation: str
 
 
 def end_offsets(java: JavaTools, bootstrap: str, topic: str) -> int:
-    """The sum over all partitions, as kafka-get-offsets tells them."""
+    """The sum over all partitions, as kafka-get-offsets prints them."""
     told = java.check("kafka-get-offsets", "--bootstrap-server", bootstrap, "--topic", topic)
     return sum(int(line.rpartition(":")[2]) for line in told.lines if line.startswith(topic))
 

@@ -77,8 +77,8 @@ def write(bootstrap: str, topic: str, values: list[bytes]) -> None:
 
 
 class Polling:
-    """One consumer, polled by a thread of its own while others are, as its users do: a poll that
-    ends while the group waits for somebody else makes this client join once more.
+    """One consumer, polled by its own thread while others are, as its users do: a poll that
+    ends while the group waits for another member makes this client join once more.
     """
 
     def __init__(self, consumer: KafkaConsumer) -> None:

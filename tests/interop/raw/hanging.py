@@ -20,7 +20,7 @@ from moldau.protocol.records import Record, encode_batch
 VERIFICATION: Final = "transaction.partition.verification.enable"
 PRODUCER_ID: Final = 4_000_000
 EXPLICIT_ADD: Final = (3, 11)
-"""Versions of Produce whose clients add partitions by a request of its own."""
+"""Versions of Produce whose clients add partitions by its own request."""
 
 
 async def begin_behind_the_coordinator(bootstrap: str, topic: str) -> None:

@@ -1,4 +1,6 @@
-"""Frames that are no requests: the peer loses its connection, and nobody else notices anything."""
+"""Frames that are no requests: the peer loses its connection, and no other client notices
+anything.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ async def test_a_batch_sent_again_is_acknowledged_with_its_first_offset(
         for sequence in (4, 0, 2):
             again = await produce_raw(connection, topic, batch(producer_id, sequence))
             assert (again.error_code, again.base_offset) == (ErrorCode.NONE, sequence)
-        # The sixth forgets the first: then it cannot be told from disorder any more.
+        # The sixth forgets the first: then it looks like disorder.
         await produce_raw(connection, topic, batch(producer_id, 5))
         forgotten = await produce_raw(connection, topic, batch(producer_id, 0))
         assert forgotten.error_code in (

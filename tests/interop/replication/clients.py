@@ -21,7 +21,7 @@ from tests.interop.kafka_python import kafka
 from tests.kit.waiting import until
 
 PAUSE_S: Final = 0.02
-"""Between two records for each partition."""
+"""The pause between two records for each partition."""
 
 PROGRESS_COUNT: Final = 20
 """So many records of each partition make us believe that a client goes on."""
@@ -52,9 +52,9 @@ class Work(ABC):
         self.rack = rack
         self.handed = dict.fromkeys(self.partitions, 0)
         self.acknowledged: dict[int, dict[int, int]] = {each: {} for each in self.partitions}
-        """By partition: number -> offset."""
+        """What was acknowledged by partition: number -> offset."""
         self.read: dict[int, list[tuple[int, int]]] = {each: [] for each in self.partitions}
-        """By partition: offset and number, as they came."""
+        """What was read by partition: offset and number, as they came."""
         self.failures: list[str] = []
         self.stop_writing = threading.Event()
         self.stop_reading = threading.Event()
@@ -65,11 +65,11 @@ class Work(ABC):
 
     @abstractmethod
     def write(self) -> None:
-        """Hand over a record for each partition every PAUSE_S until told to stop, then flush."""
+        """Hand over a record for each partition every PAUSE_S until asked to stop, then flush."""
 
     @abstractmethod
     def consume(self) -> None:
-        """Read all partitions from offset 0 until told to stop."""
+        """Read all partitions from offset 0 until asked to stop."""
 
     def __enter__(self) -> Self:
         for thread in self._threads.values():
@@ -292,7 +292,7 @@ class AioKafkaWork(Work):
 
 
 def duplicates(numbers: list[int]) -> list[int]:
-    """What is there more than once."""
+    """What was read more than once."""
     counts: defaultdict[int, int] = defaultdict(int)
     for number in numbers:
         counts[number] += 1

@@ -1,4 +1,4 @@
-"""The Java client at work: a JVM of its own, heard and told by lines.
+"""The Java client at work: its own JVM, which talks with the test by lines.
 
 Owns the process. Must not know what its lines mean beyond their letters.
 """
@@ -49,7 +49,7 @@ class JavaWork(Work):
             )
 
     def write(self) -> None:
-        """The JVM writes; this only tells it when to stop."""
+        """The JVM writes; this only asks it to stop."""
         self.stop_writing.wait()
         self._tell("stop")
         self._decided.wait(DEADLINE_S)

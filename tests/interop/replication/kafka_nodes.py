@@ -30,7 +30,7 @@ class KafkaNodes:
     Args:
         home: of the cluster: `broker-1` … and `controller-101` with their `server.properties`.
         names: which of these nodes are Kafka's; all when None.
-        broker_count: how many brokers there are to wait for, whoever's.
+        broker_count: how many brokers there are to wait for, Kafka's and ours.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class KafkaNodes:
             process.wait(STOP_DEADLINE_S)
 
     def restart(self, broker_id: int) -> None:
-        """A controlled shutdown and a new start; whoever is to be waited for, the caller knows."""
+        """A controlled shutdown and a new start; the caller knows which brokers to wait for."""
         process = self._processes.pop(broker_id)
         process.send_signal(signal.SIGTERM)
         process.wait(STOP_DEADLINE_S)

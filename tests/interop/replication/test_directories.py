@@ -233,7 +233,7 @@ def write_ours(home: Path) -> tuple[list[Read], str]:
 
 
 def go_on_in_kafka(home: Path, bootstrap: str, expected: list[Read]) -> dict[str, list[Read]]:
-    """Kafka serves what we wrote, goes on, and writes a partition of its own."""
+    """Kafka serves what we wrote, goes on, and writes its own partition."""
     with KafkaNodes(home, bootstrap) as kafka:
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         wait_in_sync(admin, OURS)

@@ -36,7 +36,9 @@ def brokers() -> Iterator[ThreeBrokers]:
 
 
 def check(brokers: ThreeBrokers, work: Work) -> None:
-    """What was acknowledged is in the log, where the client was told; the reader saw the log."""
+    """What was acknowledged is in the log, where the client's report says; the reader saw the
+    log.
+    """
     assert not work.failures, work.failures
     for partition, acknowledged in work.acknowledged.items():
         assert len(acknowledged) == work.handed[partition], "all were acknowledged in the end"
@@ -51,7 +53,7 @@ def check(brokers: ThreeBrokers, work: Work) -> None:
 
 
 def check_log(work: Work, partition: int, log: list[tuple[int, int]], end: int) -> None:
-    """What was acknowledged is where it was told to be, and was read once and in order."""
+    """What was acknowledged is where its report says, and was read once and in order."""
     assert [offset for offset, _ in log] == list(range(len(log))), "no offset is missing"
     numbers = dict(log)
     lost = {

@@ -30,7 +30,7 @@ def open_kafka(brokers: ThreeBrokers, home: Path) -> KafkaNodes:
 
 
 def check(home: Path, work: ConfluentWork) -> None:
-    """The reader, which was there all the time, has read what was acknowledged, in place."""
+    """The reader, which ran all the time, has read what was acknowledged, in place."""
     assert not work.failures, work.failures
     for number, offset in work.acknowledged[0].items():
         assert work.read[0][offset] == (offset, number)

@@ -89,7 +89,9 @@ def test_apache_kafka_leads_and_ours_loses_a_directory(disks: Disks) -> None:
 
 
 def test_ours_leads_and_apache_kafka_loses_a_directory(disks: Disks) -> None:
-    """Apache Kafka makes an empty log and tells the controller where: that counts as a loss."""
+    """Apache Kafka makes an empty log and reports to the controller where: that counts as a
+    loss.
+    """
     cluster = disks.trio.cluster
     with apache_kafka(disks, BROKER) as kafka:
         topic, writer = disks.topic_in_second(LEADER, BROKER)

@@ -28,7 +28,7 @@ DEADLINE_S: Final = 120.0
 METADATA_TIMEOUT_S: Final = 20.0
 CONFIG: Final = {
     "default.replication.factor": "1",
-    # Short enough for a test, long enough that a busy machine fences nobody by itself.
+    # Short enough for a test, long enough that a busy machine fences no broker by itself.
     "broker.session.timeout.ms": "6000",
     "broker.heartbeat.interval.ms": "500",
     "min.insync.replicas": "2",
@@ -115,7 +115,7 @@ class ThreeBrokers:
         }
 
     def leader(self, topic: str, index: int = 0) -> int:
-        """Who leads, -1 while nobody does."""
+        """Who leads, -1 while no broker does."""
         return self.described(topic)[index].leader_id
 
     def wait_in_sync(self, topic: str) -> None:

@@ -282,7 +282,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "expired token (OAUTHBEARER)": Fault(SIGNED, Front.expired_bearer),
     "wrong secret (delegation token)": _password(TOKEN, "d3Jvbmc="),
 }
-"""By its name in the table."""
+"""Each way by its name in the table."""
 
 
 def _acls() -> Iterator[AclBinding]:
@@ -327,7 +327,7 @@ def running(
         for key in ("ssl.client.auth=required", f"ssl.truststore.location={node.trust_path}",
                     "ssl.truststore.type=PEM"):  # fmt: skip
             file.write(f"listener.name.controller.{key}\n")
-        # As a client of its own listeners, the node trusts the authority too.
+        # As a client of its listeners, the node trusts the authority too.
         file.write(f"ssl.truststore.type=PEM\nssl.truststore.location={node.trust_path}\n")
     with node if java is None else _kafka(node, provider, java):
         front = Front(node, provider)

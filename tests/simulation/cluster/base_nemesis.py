@@ -76,7 +76,7 @@ class BaseNemesis:
             each.end()
 
     def hosts(self) -> list[str]:
-        """Between whom links can be cut."""
+        """The hosts between which links can be cut."""
         raise NotImplementedError
 
     def repair_others(self) -> None:
@@ -168,7 +168,7 @@ class BaseNemesis:
             self.world.fault_injected(f"{node.disk.death.value} at a file", line)
 
     def controller_died(self, node: ControllerNode) -> None:
-        """Told of every death: it is started again after a while."""
+        """Called for every death: the process is started again after a while."""
         node.bury()
         self._metadata_files_beside.disturb(node.host, node.root, [METADATA_DIRECTORY])
         wait_ms = self.random.choice((0.0, 50.0, 1_000.0, 6_000.0)) * self.random.random() + 1.0

@@ -41,7 +41,7 @@ COLLECT_EVERY = 5_000
 """So many steps lie between two collections of what is young."""
 
 COLLECT_ALL_EVERY = 8 * COLLECT_EVERY
-"""And so many between two of everything: the garbage of disks is large."""
+"""So many events lie between two collections of everything: the garbage of disks is large."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ class BaseWorld:
     observer_lag_ms: float = 0.0
     """How late a broker applies metadata that it has fetched, at most, and besides other faults."""
     slice_ms: float = SLICE_MS
-    """Of a controller's decisions; with 0 they give way after each of their parts."""
+    """The slices of a controller's decisions; with 0 they give way after each of their parts."""
     controllers: list[ControllerNode]
     controller_addresses: list[tuple[str, int]]
 
@@ -86,7 +86,7 @@ class BaseWorld:
         self.loop = VirtualLoop()
         self.loop.after_step = self._after_step
         self.clock = VirtualClock(self.loop)
-        """True time; every machine has a wall clock of its own."""
+        """True time; every machine has its own wall clock."""
         self.wall_clocks = WallClocks(Random(f"wall clocks {seed}"))
         self.fabric = Fabric(self.loop, Random(self.random.getrandbits(64)))
         self.ledger = Ledger()
@@ -248,7 +248,7 @@ class BaseWorld:
         return True
 
     def describe(self) -> str:
-        """Where everybody stands, for the message of a failure."""
+        """Where every process stands, for the message of a failure."""
         raise NotImplementedError
 
 

@@ -1,7 +1,7 @@
 """Simulated brokers: the production lifecycle over the simulated network, and a leader's duties.
 
 Owns: incarnations and whether their start is clean, the metadata a broker has seen, the changes of
-ISRs it asks for. Must not: hold records. Invariant: what a broker is told goes to the ledger.
+ISRs it asks for. Must not: hold records. Invariant: what a broker is answered goes to the ledger.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Simulated administrators: create, alter and delete topics through the active controller.
 
-Owns: what a client has asked for and what it was told. Must not: know images beyond what the
-ledger's latest tells anybody. Invariant: names are never used again; values are unique.
+Owns: what a client has asked for and the answers. Must not: know images beyond what the
+ledger's latest shows any client. Invariant: names are never used again; values are unique.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SimulatedClient:
             self.host,
         )
         self._topics: dict[str, int] = {}
-        """Topics this client was told exist, with their partitions."""
+        """Topics that exist by this client's answers, with their partitions."""
         self._number = 0
         self.process.spawn(self._run())
 

@@ -47,9 +47,9 @@ class Refusal:
     refused_count: int = 0
     """Appends of records, since it began."""
     refused_logs: set[str] = field(default_factory=set)
-    """To which a process wanted to append, since its start."""
+    """The logs to which a process wanted to append, since its start."""
     repeated_log: str = ""
-    """To which it has tried to append once more, although the disk had failed."""
+    """The log to which it has tried to append once more, although the disk had failed."""
 
     def begin(self, error_number: int) -> None:
         self.error_number, self.refused_count = error_number, 0
@@ -120,7 +120,7 @@ class NodeDisk(SimulatedFilesystem):
         self._on_operation = on_operation
         self.settings = settings
         self.owner: Any = None
-        """Whose disk it is, for whoever watches the files."""
+        """Whose disk it is, for the checks that watch the files."""
         self.death = Death.KILL
         self.has_crashed_inside = False
         self.stall_until = 0.0

@@ -63,7 +63,7 @@ class FilesBesideLogs:
                 alike = [each for each in paths if _kind(each) == kind and disk.exists(each)]
                 data = disk.read_bytes(random.choice(alike))
             if kind == LEADER_EPOCH_CHECKPOINT and path.split("/")[-2].startswith(COMPACTED):
-                continue  # Nothing else tells where epochs began whose first records are gone.
+                continue  # Nothing else shows where epochs began whose first records are gone.
             if data is None:
                 disk.unlink(path)
                 disk.fsync_directory(path.rpartition("/")[0])

@@ -59,7 +59,7 @@ def _check_partition(partition: PartitionRegistration, where: str) -> None:
 
 
 def leaderless(image: MetadataImage) -> list[str]:
-    """Partitions without a leader although a broker that may lead is there."""
+    """Partitions without a leader although a broker that may lead is alive."""
     active = {
         broker_id
         for broker_id, broker in image.cluster.brokers.items()

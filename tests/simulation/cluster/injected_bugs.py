@@ -54,7 +54,7 @@ def decisions_overlap(patch: Patch) -> None:
 
 
 def sessions_unchecked(patch: Patch) -> None:
-    """Nobody looks whether a broker has fallen silent."""
+    """The controller does not look whether a broker has fallen silent."""
     patch.setattr(Controller, "_check_sessions", lambda self: None)
 
 
@@ -74,7 +74,7 @@ def unclean_start_is_clean(patch: Patch) -> None:
 
 
 def deposed_keeps_state(patch: Patch) -> None:
-    """A controller that leads no more keeps what it appended and nobody committed."""
+    """A controller that leads no more keeps what it appended and no majority committed."""
     original = ControllerCore.deactivate
 
     def deactivate(self: Any) -> None:
@@ -184,7 +184,7 @@ def trimmed_before_snapshot(patch: Patch) -> None:
 
 
 def deposed_stays_active(patch: Patch) -> None:
-    """A controller that leads no more is not told so until it leads again."""
+    """A controller that leads no more does not hear so until it leads again."""
     original = Controller.handle_leader_change
 
     def handle_leader_change(self: Any, leader_id: int, leader_epoch: int) -> None:

@@ -1,9 +1,10 @@
-"""What the whole cluster has promised: committed batches, images, epochs, and who was told what.
+"""What the whole cluster has promised: committed batches, images, epochs, and what clients and
+brokers read of them.
 
 Owns: the one true sequence of committed batches as the first node delivered it, the image after
 each, and every check that needs no knowledge of how the quorum works.
-Must not: be asked by production code. Invariant: entries are only added; whoever contradicts one
-raises Violation at once.
+Must not: be asked by production code. Invariant: entries are only added; a contradiction raises
+Violation at once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ IMAGE_PARTS = tuple(each.name for each in fields(MetadataImage) if each.name != 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """One batch as everybody must have it."""
+    """One batch as every replica must have it."""
 
     base_offset: int
     last_offset: int
@@ -58,7 +59,7 @@ class Ledger:
     # -- controllers -----------------------------------------------------------------------------
 
     def acts(self, who: str, leader_epoch: int) -> None:
-        """A process appended, or became active, in an epoch: nobody else ever does so."""
+        """A process appended, or became active, in an epoch: no other process ever does so."""
         known = self.actors.setdefault(leader_epoch, who)
         if known != who:
             raise Violation("two-controllers", f"{known} and {who} act in epoch {leader_epoch}")
@@ -108,10 +109,10 @@ class Ledger:
                 f"{who} at {last_offset} in {', '.join(parts)}: {_difference(image, known)}",
             )
 
-    # -- what clients and brokers were told ------------------------------------------------------
+    # -- what clients and brokers have read ------------------------------------------------------
 
     def acknowledged_create(self, topic_name: str, topic_id: UUID, partition_count: int) -> None:
-        """A client was told that its topic exists."""
+        """A client read that its topic exists."""
         self.acknowledged_count += 1
         if topic_id not in self.topics_created.get(topic_name, ()):
             raise Violation("acknowledged-lost", f"topic {topic_name} {topic_id} never committed")
@@ -123,13 +124,13 @@ class Ledger:
             raise Violation("acknowledged-lost", f"partitions of {topic_name}: {topic.partitions}")
 
     def acknowledged_delete(self, topic_id: UUID) -> None:
-        """A client was told that a topic is gone."""
+        """A client read that a topic is gone."""
         self.acknowledged_count += 1
         if topic_id not in self.topics_deleted:
             raise Violation("acknowledged-lost", f"the deletion of {topic_id} never committed")
 
     def acknowledged_config(self, topic_name: str, key: str, value: str) -> None:
-        """A client was told that a topic has a value (values are never used twice)."""
+        """A client read that a topic has a value (values are never used twice)."""
         self.acknowledged_count += 1
         if value not in self.config_values.get((topic_name, key), ()):
             raise Violation("acknowledged-lost", f"{topic_name} {key}={value} never committed")
@@ -137,7 +138,7 @@ class Ledger:
     def acknowledged_isr(
         self, topic_id: UUID, partition_index: int, partition_epoch: int, isr: tuple[int, ...]
     ) -> None:
-        """A leader was told the ISR that its change led to."""
+        """A leader got the ISR that its change led to."""
         self.acknowledged_count += 1
         known = self.partition_states.get((topic_id, partition_index, partition_epoch))
         if known is None or sorted(known) != sorted(isr):
@@ -148,7 +149,7 @@ class Ledger:
             )
 
     def acknowledged_registration(self, broker_id: int, broker_epoch: int) -> None:
-        """A broker was told its epoch."""
+        """A broker got its epoch."""
         self.acknowledged_count += 1
         if self.broker_epochs.get(broker_epoch) != broker_id:
             raise Violation(

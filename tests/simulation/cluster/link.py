@@ -1,7 +1,7 @@
 """How simulated brokers and clients reach the active controller over the simulated network.
 
 Owns: one production Connection to the controller taken for the active one, and the search for
-another. Must not: retry what may have happened, unless told that it does no harm.
+another. Must not: retry what may have happened, unless the caller says that it does no harm.
 Invariant: a request is answered, or fails with ControllerUnavailable (it never happened or cannot
 be known: `may_have_happened` says which).
 """
@@ -66,7 +66,7 @@ class ControllerLink:
         """One attempt; the next goes elsewhere when this one failed.
 
         Raises:
-            Undecided: nobody knows whether it happened.
+            Undecided: the caller cannot know whether it happened.
             ControllerUnavailable: it did not.
         """
         try:

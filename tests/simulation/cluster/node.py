@@ -104,7 +104,7 @@ class LogTap:
 
 
 class ListenerTap:
-    """Tells the ledger first, then the real listener, and compares their images."""
+    """Calls the ledger first, then the real listener, and compares their images."""
 
     def __init__(self, listener: Any, node: ControllerNode, who: str) -> None:
         self._listener = listener
@@ -152,7 +152,7 @@ class ControllerNode:
         ) = None
         self.starts = 0
         self.is_held = False
-        """Somebody works on the machine: nobody else starts it."""
+        """An operator works on the machine: the nemesis does not start it."""
         self.is_ready = False
         self.root = DirectoryNode()
         self.wipe_count = 0

@@ -1,7 +1,7 @@
 """A simulated administrator of access control entries, SCRAM credentials and client quotas.
 
-Owns: what it asks for, in good and in bad requests, again and late, and what it was told. Must not:
-look at images. Invariant: whether it is there and what it does follow from dice of its own.
+Owns: what it asks for, in good and in bad requests, again and late, and what the answers say. Must
+not: look at images. Invariant: whether it takes part and what it does follow from dice of its own.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class SecurityAdministrator:
     def _take_answers(
         self, items: list[Item], answers: list[ErrorCode], since: int, earliest: int
     ) -> None:
-        """What is told of all items of a request was so at the same moment."""
+        """What one answer says of all items was so at the same moment."""
         counts = self.world.counts
         conditions: list[Condition] = []
         for item, answer in zip(items, answers, strict=True):

@@ -34,7 +34,9 @@ WINDOWS_S = 10.0
 
 
 class SecurityChecks:
-    """Of one node's process. A metadata publisher on brokers, added behind what it checks."""
+    """The checks of one node's process. A metadata publisher on brokers, added behind what it
+    checks.
+    """
 
     def __init__(
         self, who: str, authorizer: Authorizer, random: Random, quotas: Quotas | None = None

@@ -3,7 +3,7 @@ dictionaries that share no code with images and deltas.
 
 Owns: the state after each batch that changed it, and what administrators have asked for. Must not:
 be asked by production code. Invariants: every image has at its offset what the records up to there
-say; a record is there only if a request for it was sent, and as often at most.
+say; a record exists only if a request for it was sent, and as often at most.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class SecurityLedger:
         return len(self.states) - 1
 
     def acknowledged(self, since: int, earliest: int, what: str, condition: Condition) -> bool:
-        """An administrator was told something that must have been so at some moment between
+        """An administrator's answer says something that must have been so at some moment between
         `since`, when it asked, and now; if it changed nothing, between `earliest` and now: a
         controller that is deposed and has not heard of it answers by what it knows. Returns whether
         this one may have done so.

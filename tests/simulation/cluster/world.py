@@ -88,7 +88,7 @@ class World(BaseWorld):
         self._choose_security(Random(f"security {self.seed}"))
 
     def _choose_security(self, random: Random) -> None:
-        """By dice of its own, as who acts by it."""
+        """Choose by dice of its own, as who acts by it."""
         self.administrator_seeds = [
             random.getrandbits(64) for _ in range(random.choice((0, 1, 1, 2)))
         ]
@@ -157,7 +157,7 @@ class World(BaseWorld):
         return unfenced == {broker.broker_id for broker in self.brokers if broker.is_alive}
 
     def describe(self) -> str:
-        """Where everybody stands, for the message of a failure."""
+        """Where every process stands, for the message of a failure."""
         controllers = [node.describe() for node in self.controllers]
         brokers = [
             f"{broker.host} {'alive' if broker.is_alive else 'dead'} epoch {broker.broker_epoch}"

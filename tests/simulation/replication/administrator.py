@@ -57,7 +57,7 @@ LAWFUL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic of the run; one without a minimum of its own has the cluster's.
+    """A topic of the run; one without its own minimum has the cluster's.
 
     `allows_unclean`: its name says so to the ledger.
     """
@@ -212,8 +212,8 @@ class Administrator(ClientHost):
         self.world.counts["topics_recreated"] += 1
 
     async def _delete_topic(self, topic_id: UUID) -> bool:
-        """By its id, which the admin client does not offer: an earlier copy of the request that
-        comes late does not hit the next topic.
+        """Delete it by its id, which the admin client does not offer: an earlier copy of the
+        request that comes late does not hit the next topic.
         """
         request = delete_topics.DeleteTopicsRequest(
             topics=[delete_topics.DeleteTopicState(name=None, topic_id=topic_id)],
@@ -287,7 +287,7 @@ class Administrator(ClientHost):
         found = [
             each
             for each in self.world.data.partitions.values()
-            # What follows "~" tells topics of one name apart.
+            # What follows "~" distinguishes topics of one name.
             if re.sub(r"~\d+-", "-", each.name) == f"{place.topic}-{place.partition}"
         ]
         if not any(replicas in each.targets for each in found):
@@ -304,8 +304,8 @@ class Administrator(ClientHost):
                 self._judge(outcome[place])
 
     async def rescue(self, places: list[tuple[str, int]]) -> None:
-        """Where nobody is left who was in sync, and the last leader has no disk any more, only an
-        unclean election helps, and only an administrator may ask for it.
+        """Where no replica is left that was in sync, and the last leader has no disk any more, only
+        an unclean election helps, and only an administrator may ask for it.
         """
         for name, index in places:
             self.world.note(
@@ -343,7 +343,7 @@ class Administrator(ClientHost):
 
     async def _make_directory(self, name: str, index: int) -> None:
         """All its replicas lay on disks that are lost: one begins empty, as docs/operations.md
-        says. It is told to the controller when the broker has started, therefore several tries.
+        says. It is reported to the controller when the broker has started, therefore several tries.
         """
         partition = self.world.ledger.image.topics.topics_by_name[name].partitions[index]
         broker = self.world.brokers[partition.replicas[0] - 1]

@@ -68,7 +68,7 @@ class BrokerDirectories:
         self._places: dict[Key, str] = {}
         self._away: dict[Key, str] = {}
         self._flips: dict[str, Flip] = {}
-        """By path."""
+        """The flips by path."""
 
     @property
     def spare(self) -> list[str]:
@@ -121,7 +121,7 @@ class BrokerDirectories:
         self._broker.directory_changed()
 
     def bring_empty(self, path: str, *, same_id: bool) -> None:
-        """Another disk is there in its place, formatted, or with the old one's identity."""
+        """Another disk is mounted in its place, formatted, or with the old one's identity."""
         here = self._node(path)
         assert here is not None
         identity = here.entries.get(META_PROPERTIES)
@@ -227,7 +227,7 @@ class BrokerDirectories:
         self._places.pop(key, None)
 
     def check_clean(self, who: str) -> None:
-        """A start is told as clean: no replica that the controllers believe in is out of reach.
+        """A start is reported as clean: no replica that the controllers believe in is out of reach.
 
         Raises Violation.
         """

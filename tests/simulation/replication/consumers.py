@@ -40,7 +40,7 @@ Found = Mapping[TopicPartition, "list[ConsumerRecord[bytes, bytes]]"]
 
 
 def choose_settings(random: Random) -> dict[str, Any]:
-    """Of one consumer."""
+    """The settings of one consumer."""
     return {
         "auto_offset_reset": random.choice(RESETS),
         "isolation_level": random.choice(("read_uncommitted", "read_committed")),

@@ -108,11 +108,11 @@ class DataBroker:
         self.is_ready = False
         self.has_failed_disk = False
         self.bad_lanes: dict[str, float] = {}
-        """Until when what it asks controllers for comes late and more than once."""
+        """The time until which what it asks controllers for comes late and more than once."""
         self.is_mute_until = 0.0
         """None of its heartbeats arrive before."""
         self.is_held = False
-        """Its disk is being exchanged, or it stays away: nobody starts it."""
+        """Its disk is being exchanged, or it stays away: the nemesis does not start it."""
         self._parts: tuple[BrokerPart, Observer, Any] | None = None
         self._replica_manager: Any = None
         self.root = DirectoryNode()
@@ -141,7 +141,7 @@ class DataBroker:
 
     @property
     def name(self) -> str:
-        """Of this incarnation."""
+        """The name of this incarnation."""
         assert self.process is not None
         return self.process.name
 
@@ -374,7 +374,7 @@ class DataBroker:
             self._tell("on_follower_append", self.broker_id, self.key_of(log), batches)
 
     def truncated(self, log: Any, end_offset: int) -> None:
-        """The log was cut, or begun anew."""
+        """The log was cut, or begun again."""
         start_offset = log.log_start_offset
         self.world.note(f"{self.name} cuts {log.name} to {log.log_end_offset}")
         self._tell("on_cut", self.broker_id, self.key_of(log), end_offset, start_offset)
@@ -420,7 +420,7 @@ class DataBroker:
         self._tell("on_offline", self.broker_id, self.key_of(log))
 
     def high_watermark_set(self, log: Any) -> None:
-        """The log was told of a high watermark."""
+        """The log was given a high watermark."""
         partition = self._partition_of(log)
         if partition is not None:
             self._tell_high_watermark(partition)
@@ -464,7 +464,7 @@ class DataBroker:
     def _tell(self, what: str, *arguments: Any) -> None:
         self.world.guard(getattr(self.world.data, what), *arguments)
 
-    # -- what the controller is told -------------------------------------------------------------
+    # -- what the controller is sent -------------------------------------------------------------
 
     def registers(self, request: BrokerRegistrationRequest) -> None:
         """This incarnation says whether its start is a clean one: then nothing is missing."""

@@ -16,7 +16,7 @@ from tests.simulation.replication.world import ReplicationWorld
 NAME = "come_back_alone"
 DRAWN_SEEDS = 0.15
 DRAW = "deposed leaders 58"
-"""With this number the fixed seeds of the gate have none: they are there for other faults."""
+"""With this number the fixed seeds of the gate have none: they test other faults."""
 STILL_MS = (300.0, 1_500.0, 3_000.0)
 """So much longer than its session: clients have found its successor, or not."""
 ALONE_MS = (1_000.0, 4_000.0)

@@ -135,7 +135,7 @@ class DirectoryNemesis(BaseNemesis):
                 broker.kill()
 
     def _fail_scan(self) -> None:
-        """It fails while it is read at a start, and is there again after the next one."""
+        """It fails while it is read at a start, and is back after the next one."""
         broker = self._take_out("directory fails at the start")
         if broker is not None:
             operation = self.random.choice(("listdir", "read"))
@@ -144,7 +144,7 @@ class DirectoryNemesis(BaseNemesis):
             self._later(self.random.uniform(500, 6_000), self._put_back, broker)
 
     def _exchange_directory(self) -> None:
-        """An empty disk is there after a restart, in place of the one that was."""
+        """An empty disk is mounted after a restart, in place of the one that was."""
         if self.world.may_wipe:
             broker = self._take_out("directory exchanged")
             if broker is not None:

@@ -127,7 +127,7 @@ def joins_before_caught_up(patch: Patch) -> None:
 
 
 def lagging_stays_in_sync(patch: Patch) -> None:
-    """Nobody leaves the ISR for lagging, and nobody in it is waited for when it is silent."""
+    """No replica leaves the ISR for lagging, and the leader waits for no silent one in it."""
     original = PartitionCore._replicated_end
 
     def replicated_end(self: Any, local_end: int) -> int:
@@ -176,7 +176,7 @@ def never_truncates(patch: Patch) -> None:
 
 
 def any_leader_epoch_served(patch: Patch) -> None:
-    """Nobody compares the leader epoch of a request with its own, and followers append whatever
+    """No replica compares the leader epoch of a request with its own, and followers append whatever
     comes, from whichever leader they asked.
     """
     patch.setattr(PartitionCore, "check_leader_epoch", lambda self, current: ErrorCode.NONE)

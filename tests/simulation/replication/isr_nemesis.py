@@ -37,7 +37,7 @@ class IsrNemesis(BaseNemesis):
         return self.random.choice(alive) if alive else None
 
     def _some_leader(self) -> tuple[TopicPlan, DataBroker, DataBroker] | None:
-        """Of a partition, with a follower that is in sync, both of them alive."""
+        """The leader of a partition, with a follower that is in sync, both of them alive."""
         topics, found = self.world.ledger.image.topics.topics_by_name, []
         for plan in self.world.topics:
             topic = topics.get(plan.name)

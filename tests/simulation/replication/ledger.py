@@ -4,8 +4,8 @@ Owns: a mirror of every replica's log, the committed batches as the first leader
 the checks that tie them together. Must not: be asked by production code, or know why something
 happened. Invariant: committed batches are only added; they go only where the loss was lawful.
 
-Lawful is a loss when everybody who was in sync has lost its disk or its unflushed tail; and, as
-with Apache Kafka, when nobody was left in ISR and ELR and the last leader was elected again
+Lawful is a loss when every replica that was in sync has lost its disk or its unflushed tail; and,
+as with Apache Kafka, when no replica was left in ISR and ELR and the last leader was elected again
 (KIP-966: the election is marked as recovering), or when the only one in sync has lost its tail.
 """
 
@@ -31,27 +31,29 @@ END = 2**62
 
 @dataclass(slots=True)
 class PartitionTruth:
-    """One partition, whoever holds it."""
+    """One partition, whichever brokers hold it."""
 
     name: str
     committed: Mirror = field(default_factory=Mirror)
     in_sync: dict[Batch, tuple[int, frozenset[int]]] = field(default_factory=dict)
-    """In which leader epoch a batch was committed, and who was in sync then."""
+    """The leader epoch in which a batch was committed, and who was in sync then."""
     written: dict[tuple[int, int], tuple[Batch, Batch | None]] = field(default_factory=dict)
-    """By base offset and leader epoch: what the leader wrote, and behind what."""
+    """What the leader wrote by base offset and leader epoch, and behind what."""
     replicas: dict[int, Mirror] = field(default_factory=dict)
     assigned: frozenset[int] = frozenset()
     """The replicas of now."""
     stale: set[int] = field(default_factory=set)
-    """Replicas whose disk nobody has looked at since they died of more than a kill."""
+    """Replicas whose disk was not looked at since they died of more than a kill."""
     offline: set[int] = field(default_factory=set)
     """Replicas whose log failed, until it is opened again."""
     unclean: set[int] = field(default_factory=set)
-    """Who has told, or is telling, of an unclean start, and has not been in sync since."""
+    """The brokers that have reported, or are reporting, an unclean start, and has not been in sync
+    since.
+    """
     targets: set[tuple[int, ...]] = field(default_factory=set)
     """The replicas that it had, or was to have."""
     losses: dict[int, int] = field(default_factory=dict)
-    """By broker: the last leader epoch there was when it lost something."""
+    """The losses by broker: the last leader epoch there was when it lost something."""
     impaired: set[int] = field(default_factory=set)
     """Replicas that have lost something while they were in sync, until they are not any more."""
     writers: dict[int, int] = field(default_factory=dict)
@@ -63,16 +65,16 @@ class PartitionTruth:
     isr_sizes: dict[int, int] = field(default_factory=dict)
     """How many were in sync at a partition epoch."""
     drained: dict[int, str] = field(default_factory=dict)
-    """Leader epochs that began with nobody left who was in sync, or with one who had lost."""
+    """Leader epochs that began with no replica left that was in sync, or with one who had lost."""
     last_of_producer: dict[int, Batch] = field(default_factory=dict)
     """The last batch committed of each idempotent producer."""
     high_watermarks: dict[tuple[str, int], int] = field(default_factory=dict)
-    """By process and leader epoch."""
+    """The high watermarks by process and leader epoch."""
     checked_leaders: set[tuple[str, int]] = field(default_factory=set)
     lost: set[Batch] = field(default_factory=set)
     acknowledged: set[Batch] = field(default_factory=set)
     deleted_to: int = 0
-    """Below it somebody asked for deletion, or retention took what there was."""
+    """Below it a client asked for deletion, or retention took what there was."""
     allows_unclean: bool = False
     """Nothing is promised: any replica may lead, or the topic is deleted."""
 
@@ -184,7 +186,7 @@ class DataLedger:
                 truth.allows_unclean = True
 
     def on_unclean_start(self, broker_id: int) -> None:
-        """A broker tells the controller that it may have lost something."""
+        """A broker reports to the controller that it may have lost something."""
         self.telling.add(broker_id)
         for truth in self.partitions.values():
             truth.unclean.add(broker_id)
@@ -248,7 +250,7 @@ class DataLedger:
 
     def written_unseen(self, broker_id: int, key: Key, found: Mirror) -> list[Batch]:
         """Batches that a broker wrote as the leader when it died inside the very operation: in its
-        log, and nobody was told. From now on they count as written.
+        log, and no producer has an answer. From now on they count as written.
         """
         truth = self.truth(key)
         unseen: list[Batch] = []
@@ -307,7 +309,7 @@ class DataLedger:
             who = f"{broker_id} appends {batch} to {truth.name} behind {mirror.last}"
             if written is None or written[0] != batch:
                 raise Violation("appended-unwritten", f"{who}, written was {written}")
-            # What lies before a leader's log was deleted; nobody knows its epochs any more.
+            # What lies before a leader's log was deleted; no replica knows its epochs any more.
             is_first = batch.base_offset <= truth.deleted_to
             if None not in (mirror.last, written[1]) and mirror.last != written[1] and not is_first:
                 raise Violation("log-mismatch", f"{who}, the leader wrote it behind {written[1]}")
@@ -326,7 +328,7 @@ class DataLedger:
             return
         if broker_id in truth.impaired:
             return
-        # What is above the new end; a log that begins anew above everything has lost it as well.
+        # What is above the new end; a log that begins again above everything has lost it as well.
         expected = set(truth.expected())
         harmed = [batch for batch in dropped if batch in expected]
         if harmed:
@@ -399,7 +401,7 @@ class DataLedger:
         self.note(f"lawfully lost: {missing}, {reason}")
         self.counts["lawful_losses"] += 1
         self.counts["lawfully_lost_batches"] += len(missing)
-        # What was deleted may be written anew, if the leader's log ends that early.
+        # What was deleted may be written again, if the leader's log ends that early.
         truth.deleted_to = min(truth.deleted_to, end_offset)
         truth.lost.update(truth.committed.cut(min(missing[0].base_offset, end_offset)))
         truth.lost.update(missing)
@@ -536,7 +538,7 @@ class DataLedger:
 
 
 def _is_lost(partition: PartitionRegistration, broker_id: int) -> bool:
-    """Whether the controller has been told that a replica's log is lost (ADR 11)."""
+    """Whether the controller knows that a replica's log is lost (ADR 11)."""
     is_replica = broker_id in partition.replicas
     return is_replica and partition.directory(broker_id) == LOST_DIRECTORY
 

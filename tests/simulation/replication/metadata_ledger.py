@@ -1,7 +1,8 @@
-"""The metadata's ledger, which also tells the data's ledger what becomes of every partition.
+"""The metadata's ledger, which also reports to the data's ledger what becomes of every partition.
 
 Owns: the order of the two: a change is in the image before the data's ledger hears of it.
-Must not: look at records. Invariant: every committed change of a partition is told once, in order.
+Must not: look at records. Invariant: every committed change of a partition is reported once, in
+order.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class ReplicationNemesis(DirectoryNemesis, IsrNemesis):
     # -- brokers ---------------------------------------------------------------------------------
 
     def broker_died(self, broker: DataBroker) -> None:
-        """Told of every death: it is started again after a while."""
+        """Called for every death: the process is started again after a while."""
         broker.bury()
         self.change_directories(broker)
         wait_ms = self.random.choice((10.0, 300.0, 2_000.0, 6_000.0)) * self.random.random() + 1.0
@@ -238,7 +238,7 @@ class ReplicationNemesis(DirectoryNemesis, IsrNemesis):
         self.world.fault_injected("one-way cut", f"{one} {outwards} {others}")
 
     def _isolate_broker(self) -> None:
-        """A broker without controllers, and perhaps without anybody."""
+        """A broker without controllers, and perhaps without any other broker."""
         one = self.random.choice(self.world.brokers).host
         others = [node.host for node in self.world.controllers]
         if self.random.random() < 0.4:
@@ -264,7 +264,7 @@ class ReplicationNemesis(DirectoryNemesis, IsrNemesis):
             self._later(self.random.uniform(300, 5_000), broker.free_disk)
 
     def _fail_broker_disk(self) -> None:
-        """From some operation on its directory is offline; it is there again after a restart."""
+        """From some operation on its directory is offline; it is back after a restart."""
         broker = self._some_broker()
         if broker is not None:
             self.world.expected_disk_faults = True
@@ -288,7 +288,7 @@ class ReplicationNemesis(DirectoryNemesis, IsrNemesis):
     # -- the end ---------------------------------------------------------------------------------
 
     def repair_others(self) -> None:
-        """Everybody is started, with room and a disk that answers."""
+        """Every process is started, with room and a disk that answers."""
         self.repair_directories()
         for client in self.world.clients:
             client.recover()

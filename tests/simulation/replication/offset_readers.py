@@ -1,10 +1,10 @@
 """Clients that ask where partitions begin and end, across changes of leader, topic and directory.
 
 Owns: the questions (the admin client's, at both isolation levels), and what each answer must agree
-with: the ledger, and what was told before. Must not: ask again within a question. Invariants: what
-is told is committed; the latest offset never goes back, whichever leader of the same or a later
-epoch tells it (KIP-207). `tests/simulation/transactions/offset_readers.py` asks where transactions
-are open.
+with: the ledger, and what was answered before. Must not: ask again within a question. Invariants:
+what is answered is committed; the latest offset never goes back, whichever leader of the same or a
+later epoch answers (KIP-207). `tests/simulation/transactions/offset_readers.py` asks where
+transactions are open.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OffsetClient(ClientHost):
         self.world = world
         self.places = places
         self._told: dict[tuple[UUID, int], tuple[int, int]] = {}
-        """By partition: the latest offset that was told, and the leader epoch it was told under."""
+        """The latest offset that was answered by partition, and the leader epoch of the answer."""
         self.start()
 
     def start(self) -> None:

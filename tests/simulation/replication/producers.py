@@ -2,7 +2,7 @@
 
 Owns: what is sent, when, and with which settings. Must not: know how brokers or the producer work.
 Invariants: a value names its record; every record that was handed over is decided when its producer
-is closed; a producer that knows of no record that its leader has is told so by the ledger.
+is closed; a producer that knows of no record that its leader has hears so from the ledger.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ UNKNOWN_SEQUENCE = frozenset(
 
 
 def choose_settings(random: Random) -> dict[str, Any]:
-    """Of one producer; half of them are as idempotent as by default."""
+    """The settings of one producer; half of them are as idempotent as by default."""
     request_ms = random.choice((600, 1_500, 1_500, 3_000))
     linger_ms = random.choice((0, 0, 5, 5, 60, 400))
     settings: dict[str, Any] = {
@@ -110,7 +110,7 @@ class ProducerClient(ClientHost):
             self.writer = None
 
     async def live(self) -> None:
-        """Until it is killed; when nothing is to be sent any more it closes what it has."""
+        """Live until it is killed; when nothing is to be sent any more it closes what it has."""
         number = 0
         while True:
             if self.world.producers_may_act:
@@ -119,7 +119,7 @@ class ProducerClient(ClientHost):
             await self.world.loop.elapse(self.random.expovariate(1 / self.pause_ms))
 
     def settings(self) -> dict[str, Any]:
-        """Of the next producer."""
+        """The settings of the next producer."""
         return choose_settings(self.random)
 
     async def _use_one(self, name: str) -> None:
@@ -304,7 +304,9 @@ class ProducerClient(ClientHost):
         epochs: dict[tuple[Any, int], int] = {}
 
         def forget() -> None:
-            """Of a topic that is deleted a broker that lags behind may name a former leader."""
+            """Forget a topic that is deleted: a broker that lags behind may name a former
+            leader.
+            """
             known = {each.topic_id for each in producer._client.metadata.topics.values()}
             for place in [each for each in epochs if each[0] not in known]:
                 del epochs[place]

@@ -1,4 +1,4 @@
-"""What producers were told of single records, and what the logs have of them.
+"""What producers heard of single records, and what the logs have of them.
 
 Owns: every record that was handed to a producer with what became of it, and every record that a
 leader wrote, by its place. Must not: know how clients or brokers work. Invariants: what is written
@@ -69,9 +69,9 @@ class Writer:
     retries: int | None
     sent: list[Sent] = field(default_factory=list)
     last_numbers: dict[Key, int] = field(default_factory=dict)
-    """By partition: the newest record that is committed."""
+    """The numbers by partition: the newest record that is committed."""
     told: dict[Key, list[tuple[int, int]]] = field(default_factory=dict)
-    """By partition: number and offset of what was acknowledged, by number."""
+    """The number and offset by partition of what was acknowledged, by number."""
 
     def __repr__(self) -> str:
         kind = "idempotent" if self.is_idempotent else f"acks={self.acks}"
@@ -120,7 +120,7 @@ class RecordLedger:
         self._sent: dict[bytes, Sent] = {}
         self._written: dict[Place, Record] = {}
         self._data_offsets: dict[tuple[Key, int, int], list[int]] = {}
-        """By partition, base offset and leader epoch: the offsets that consumers are shown."""
+        """The offsets that consumers are shown, by partition, base offset and leader epoch."""
 
     # -- logs ------------------------------------------------------------------------------------
 

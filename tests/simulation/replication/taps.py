@@ -2,7 +2,7 @@
 
 Owns: what is wrapped around the methods of `Log`, `LogManager` and `Partition`, and taking it off
 again. Must not: change what they do, or check anything.
-Invariant: the ledger hears of a change after it has happened, before anybody else can act on it.
+Invariant: the ledger hears of a change after it has happened, before any process can act on it.
 """
 
 from __future__ import annotations
@@ -164,7 +164,9 @@ def _apply_state(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def taps() -> Iterator[None]:
-    """In force while the block runs: what happens in simulated brokers reaches their ledger."""
+    """The taps are in force while the block runs: what happens in simulated brokers reaches their
+    ledger.
+    """
     replaced: list[tuple[Any, str, Any]] = []
 
     def put(owner: Any, name: str, make: Callable[[Any], Any]) -> None:

@@ -23,7 +23,7 @@ PLACE = TopicPartition("passing", 0)
 FORMER, LATER = UUID(int=1), UUID(int=2)
 COMMITTED = range(5)
 BEGINNING = 2
-"""Of every topic: where a client goes that is to begin again."""
+"""The beginning of every topic: where a client goes that is to begin again."""
 
 
 class KnownWorld(SimpleNamespace):

@@ -89,7 +89,7 @@ def test_a_partition_is_rescued_while_another_log_directory_is_out():
 
 
 def test_brokers_and_controllers_have_the_same_session():
-    """Otherwise a leader that was replaced for its silence takes itself for confirmed, and tells a
+    """Otherwise a leader that was replaced for its silence takes itself for confirmed, and sends a
     consumer that an offset of its successor's is out of range, as seed 803831569 did (ADR 15).
     """
     world = ReplicationWorld("803831569")

@@ -1,4 +1,4 @@
-"""What the ledger is told of a log whose first process did not live to say whose it is."""
+"""What the ledger hears of a log whose first process did not live to say whose it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.virtual.wall_clocks import ClockSettings, WallClocks
 
 
 class Recorder:
-    """A broker that notes which logs it was told of."""
+    """A broker that notes which logs it was given."""
 
     def __init__(self):
         self.opened_ids = []

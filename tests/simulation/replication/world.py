@@ -45,7 +45,7 @@ class Plan:
 
     @classmethod
     def of_seed(cls, random: Random, controllers: int | None = None) -> Plan:
-        """One controller mostly: the quorum has a simulation of its own."""
+        """One controller mostly: the quorum has its own simulation."""
         return cls(
             controllers=random.choice((1, 1, 1, 3)) if controllers is None else controllers,
             brokers=random.choice((3, 3, 3, 4, 5)),
@@ -351,7 +351,7 @@ class ReplicationWorld(BaseWorld):
         return all(broker.is_serving for broker in self.brokers)
 
     def _is_whole(self) -> bool:
-        """Everybody serves, and every partition has all its replicas in sync."""
+        """Every broker serves, and every partition has all its replicas in sync."""
         return self._is_quiet() and not self._not_whole()
 
     def _is_whole_without_away(self) -> bool:
@@ -431,7 +431,7 @@ class ReplicationWorld(BaseWorld):
         return uneven
 
     def describe(self) -> str:
-        """Where everybody stands, for the message of a failure."""
+        """Where every process stands, for the message of a failure."""
         nodes = [controller.describe() for controller in self.controllers]
         nodes += [broker.describe() for broker in self.brokers]
         level = self._not_level() if self._places_exist() else []

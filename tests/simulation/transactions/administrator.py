@@ -94,7 +94,7 @@ class TransactionAdministrator(Administrator):
         return error
 
     async def _outcome(self, call: Awaitable[None]) -> ErrorCode | None:
-        """Of a call; None when it may have been granted or not."""
+        """The outcome of a call; None when it may have been granted or not."""
         try:
             await call
         except (RequestTimeout, NoBrokerAvailable):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def client_taps(world: TransactionWorld) -> Iterator[None]:
-    """In force while the block runs."""
+    """The taps are in force while the block runs."""
     negotiate, unanswered = Connection._negotiate, TransactionManager.unanswered
     take_partition = Fetcher._take_partition
 
@@ -36,7 +36,7 @@ def client_taps(world: TransactionWorld) -> Iterator[None]:
                     feature.max_version_level = min(feature.max_version_level, 1)
 
     def _unanswered(manager: Any, ask: Any) -> Any:
-        # Only version 2 tells a request that arrives late from one of the next transaction.
+        # Only version 2 distinguishes a request that arrives late from one of the next transaction.
         if not manager.is_version_2:
             world.data.excuse(manager.transactional_id)
         return unanswered(manager, ask)

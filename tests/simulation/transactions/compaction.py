@@ -75,7 +75,7 @@ class CompactedLogs:
         self._written[_place(name, content)] = content
 
     def contents(self, name: str, batches: Iterable[Batch]) -> list[Content]:
-        """Of batches as they were written."""
+        """The contents of batches as they were written."""
         return [self._written[(name, each.base_offset, each.leader_epoch)] for each in batches]
 
     def compacted(self, name: str, before: list[Content], after: list[Content]) -> None:
@@ -92,7 +92,7 @@ class CompactedLogs:
         held = {record.offset for content in found for record in content.records}
         seen: list[Content] = []
         begun: dict[int, list[int]] = {}
-        """By producer: where in `seen` its batches lie that no marker has decided."""
+        """The places by producer: where in `seen` its batches lie that no marker has decided."""
         for content in written:
             if content.marker is None:
                 if content.is_transactional:
@@ -146,7 +146,7 @@ def restored(truth: PartitionTruth, behind: Batch | None, found: Iterable[Batch]
         before = known[1]
         while before is not None and before != last:
             if last is not None and before.base_offset <= last.base_offset:
-                break  # another history: whoever compares the two sees it
+                break  # another history: the check that compares the two sees it
             removed.append(before)
             before = truth.written[(before.base_offset, before.leader_epoch)][1]
         whole.extend(reversed(removed))

@@ -1,6 +1,6 @@
 """Which upheavals a seed has: what administrators and outside coordinators do to living clients.
 
-Owns: the choice, from a random of its own, so that the rest of a seed stays what it was. Must not:
+Owns: the choice, from its own random, so that the rest of a seed stays what it was. Must not:
 act (`upheavals` does). Invariant: a fault that is asked for by name brings what it needs.
 """
 

@@ -59,7 +59,7 @@ WITNESSES = 4
 
 
 class FaultyClient:
-    """One such client with a connection of its own to each broker.
+    """One such client with its own connection to each broker.
 
     `may_not_fit`: it sends what no batch holds, which transaction coordinators call, as Apache
     Kafka's do, an error of the server.
@@ -177,7 +177,7 @@ class FaultyMember(FaultyClient):
         return error
 
     async def _sync(self, joined: Any) -> None:
-        """As a leader it assigns nothing to anyone."""
+        """As a leader it assigns nothing to any member."""
         request = syncing.SyncGroupRequest(
             group_id=self.plan.name,
             generation_id=self.generation,
@@ -197,7 +197,7 @@ class FaultyMember(FaultyClient):
 
 
 class Flooder(FaultyClient):
-    """Commits offsets of a group of its own faster than they are replicated."""
+    """Commits offsets of its own group faster than they are replicated."""
 
     async def flood(self, group: str, topic: str, duration_ms: float) -> None:
         """For so long, or until the faults stop."""

@@ -29,7 +29,7 @@ POLL_MS = 300.0
 DAWDLES = 0.05
 LOOKS_UP = 0.05
 PAUSES = 0.4
-"""Of dawdling processes so many do nothing at all, as stopped ones."""
+"""The share of dawdling processes that do nothing at all, as stopped ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class GroupApplication:
         self.is_away = False
         """Whether it stays away when it has gone."""
         self.is_steady = False
-        """Whether its member stays, and does not dawdle, unless it is told to go."""
+        """Whether its member stays, and does not dawdle, unless it is asked to go."""
         self.world.loop.call_outside(random.uniform(0.0, starts_within_ms), self.start)
 
     def __repr__(self) -> str:
@@ -117,7 +117,7 @@ class GroupApplication:
         return worker is None or worker.is_over
 
     def start(self) -> None:
-        """Unless everything is over, or it runs."""
+        """Start a process, unless everything is over, or one runs."""
         is_running = self.worker is not None and not self.worker.is_over
         if self.world.members_may_act and not is_running:
             self.starts += 1
@@ -126,7 +126,7 @@ class GroupApplication:
             self.worker = Worker(self, self.starts, protocol)
 
     def restart_later(self) -> None:
-        """After a while, or as long as it was told to be away."""
+        """After a while, or as long as it was asked to be away."""
         if not self.is_away:
             back_ms, self.back_ms = self.back_ms, None
             if back_ms is None:
@@ -219,7 +219,7 @@ class Worker:
         await self._leave()
 
     async def _leave(self) -> None:
-        """In good order; the next process may follow."""
+        """Leave in good order; the next process may follow."""
         self.world.note(f"{self.process.name} leaves")
         await self.member.close()
         self.world.counts["leaves"] += 1

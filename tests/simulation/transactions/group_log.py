@@ -98,26 +98,29 @@ class GroupLog:
         self.asked_again: dict[OffsetKey, set[int]] = {}
         """Offsets that were sent to be committed and not answered: they may arrive at any time."""
         self.may_go_back: set[str] = set()
-        """Groups with a producer whose late requests nothing tells from new ones (version 1)."""
+        """Groups with a producer whose late requests nothing distinguishes from new ones (version
+        1).
+        """
         self.by_name: dict[str, set[str]] = {}
-        """By consumer group: its classic members, those of before included."""
+        """The names by consumer group: its classic members, those of before included."""
         self.generations: dict[str, int] = {}
         self.targets: dict[str, dict[str, frozenset[tuple[Any, int]]]] = {}
         self.current: dict[str, dict[str, frozenset[tuple[Any, int]]]] = {}
         self.member_epochs: dict[str, dict[str, int]] = {}
-        """Of consumer groups, as the log says."""
+        """The epochs of consumer groups' members, as the log says."""
         self.classic_members: dict[str, frozenset[str]] = {}
-        """Of classic groups, as the log says."""
+        """The members of classic groups, as the log says."""
         self.heard_until: dict[tuple[str, str], float] = {}
-        """By group and member id: when the coordinator may put a classic member out that it has
-        just told that all is well; virtual seconds. Static ones may lose their place at any time.
+        """The times by group and member id: when the coordinator may put a classic member out that
+        it has just answered that all is well; virtual seconds. Static ones may lose their place at
+        any time.
         """
         self.authors: dict[str, Author] = {}
-        """By the metadata of their commits."""
+        """The authors by the metadata of their commits."""
         self.instances: dict[str, dict[str, str]] = {}
-        """By group and instance id: whose the id is, as the log says."""
+        """The members by group and instance id: whose the id is, as the log says."""
         self.instance_ids: dict[str, dict[str, str]] = {}
-        """By consumer group and member: the instance id that it has."""
+        """The instance id that a member has, by consumer group and member."""
         self.owners: dict[str, dict[tuple[str, int], str]] = {}
         """Which member of a classic group has each partition, as the log says."""
         self.left: set[tuple[str, str]] = set()
@@ -125,9 +128,11 @@ class GroupLog:
         when a full disk refused the record.
         """
         self.replaced_in: dict[str, int] = {}
-        """By classic group: the last generation in which a process took a static member's place."""
+        """The generations by classic group: the last generation in which a process took a static
+        member's place.
+        """
         self.seen_at: dict[str, float] = {}
-        """When the newest record of a group came that is there."""
+        """When the newest record of an existing group came."""
         self.removed: dict[OffsetKey, list[tuple[Commit, float]]] = {}
         """What was committed once, and is not there any more, with the time until which it was."""
         self.removed_at: dict[OffsetKey, int] = {}
@@ -135,14 +140,14 @@ class GroupLog:
         self.forgotten: dict[str, None] = {}
         """Groups that have lost offsets while they had no use for them."""
         self._topic_ids: dict[OffsetKey, list[UUID]] = {}
-        """Of which topics of the name offsets were committed, in their order."""
+        """The topics of the name of which offsets were committed, in their order."""
         self.ended: dict[str, bool] = {}
         """Whether the newest record of a group that a coordinator has written, committed or not,
         ends the group."""
         self.begun_at: dict[str, float] = {}
         """When a coordinator has written the first record of a group that was not there."""
         self.written_as: dict[str, int] = {}
-        """Of which kind (GROUP or EPOCH) the newest such record of a group is that is no end."""
+        """The kind (GROUP or EPOCH) of a group's newest such record that is no end."""
         self.unreadable: set[str] = set()
         """Groups that a classic member has asked to join that says what cannot be read."""
         self.authors_checked = 0
@@ -220,8 +225,8 @@ class GroupLog:
         return group in self.unreadable and self.written_as.get(group) == GROUP
 
     def check_authors(self, records: Iterable[Record]) -> None:
-        """Offsets as they come to lie in the log, of transactions too: whoever commits is a member
-        then, of the generation that is in force, or (KIP-848) still has what it commits.
+        """Offsets as they come to lie in the log, of transactions too: the client that commits is a
+        member then, of the generation that is in force, or (KIP-848) still has what it commits.
         """
         for record in records:
             key: Any = CONSUMER_OFFSETS.decode_key(record.key or b"")
@@ -371,7 +376,7 @@ class GroupLog:
         return len(known) > 1
 
     def _remove(self, key: OffsetKey, commits: list[Commit], place: int) -> None:
-        """Offsets go because somebody asked, in time, or with their topic; never from under a
+        """Offsets go because a client asked, in time, or with their topic; never from under a
         member that has the partition.
         """
         mark = topic_mark(commits[-1].metadata) if commits else ""
@@ -421,7 +426,7 @@ class GroupLog:
             del instances[before]
 
     def _check_instances(self, group: str) -> None:
-        """Of the members that are there no two have one instance id."""
+        """No two members of a group have one instance id."""
         epochs = self.member_epochs.get(group, {})
         there = [
             instance_id

@@ -49,7 +49,7 @@ class GroupNemesis(ReplicationNemesis):
     ) -> None:
         super().__init__(world, random, faults)
         self._stories: dict[str, float] = {}
-        """Until when what was begun with a group is not disturbed by more of its kind."""
+        """The time until which what was begun with a group is not disturbed by more of its kind."""
         self._hoards = 0
 
     def group_acts(self) -> list[Act]:
@@ -136,7 +136,7 @@ class GroupNemesis(ReplicationNemesis):
         return kind(world, random, world.new_faulty_client(), *arguments)
 
     def _new_hoarder(self, what: str) -> Hoarder | None:
-        """Unless there were enough."""
+        """Another hoarder, unless there were enough."""
         if self._hoards == MOST_HOARDS:
             return None
         self._hoards += 1
@@ -144,7 +144,7 @@ class GroupNemesis(ReplicationNemesis):
         return self._faulty(Hoarder)
 
     def _hoard_ids(self) -> None:
-        """Of some that expire together not all are forgotten in one batch."""
+        """Hoard some ids that expire together: not all are forgotten in one batch."""
         hoarder = self._new_hoarder("ids with long names")
         if hoarder is None:
             return
@@ -184,7 +184,7 @@ class GroupNemesis(ReplicationNemesis):
 
     def _lose_an_hour(self) -> None:
         """A group's coordinator has its wall clock an hour ahead, or behind, for a while; members
-        come and go meanwhile, and thereafter.
+        come and go during that, and thereafter.
         """
         found = self._in_turn(is_changing=False)
         broker = None if found is None else self._coordinator_of(found[0].name)

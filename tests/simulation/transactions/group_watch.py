@@ -1,11 +1,11 @@
-"""What one consumer and its group's coordinator say to each other, told to the ledger.
+"""What one consumer and its group's coordinator say to each other, reported to the ledger.
 
-Owns: who the consumer is to its coordinator, what it was assigned and was told to be committed, and
-what its listener was told. Must not: change a request or an answer. Invariants: what a member says
-it owns is all that it reads, so that an eager one says nothing when it joins; nothing is handed out
-of a partition between its revocation and its next assignment; no commit leaves after one that was
-asked for later and may be committed; every refusal is one that the protocol knows, and has its
-reason.
+Owns: who the consumer is to its coordinator, what it was assigned and what it read as committed,
+and what its listener got. Must not: change a request or an answer. Invariants: what a member
+says it owns is all that it reads, so that an eager one says nothing when it joins; nothing is
+handed out of a partition between its revocation and its next assignment; no commit leaves after one
+that was asked for later and may be committed; every refusal is one that the protocol knows, and has
+its reason.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ class GroupWatch:
         self._owes = False
         """Whether its coordinator waits for partitions that are to be given back."""
         self._newest_commits: dict[Place, int] = {}
-        """Of those that are committed, or may be: not answered, or with an error IN_DOUBT."""
+        """The newest of those that are committed, or may be: not answered, or with an error
+        IN_DOUBT.
+        """
 
     def __repr__(self) -> str:
         state = "in" if self.is_member else "out, before in"
@@ -134,7 +136,7 @@ class GroupWatch:
     def must_leave(self, member_id: str) -> bool:
         """Whether a consumer that holds this for its member id has to leave when it is closed.
 
-        A classic one that has left, reached or not, or was told that it is unknown, forgets its id.
+        A classic one that has left, reached or not, or got UNKNOWN_MEMBER_ID, forgets its id.
         It has none to leave with before the coordinator has answered its next JoinGroup.
         """
         if not self.is_member or (self.is_classic and self.instance_id is not None):
@@ -224,7 +226,7 @@ class GroupWatch:
             self._check_said(self._with_ids(request.topic_partitions))
 
     def _check_epoch(self, epoch: int) -> None:
-        """A member is in the generation, or epoch, that it was told since it joined."""
+        """A member is in the generation, or epoch, that it was given since it joined."""
         if epoch != self.epoch:
             raise Violation("epoch-of-another-membership", f"{self.label}: {epoch}, {self}")
 
@@ -381,7 +383,7 @@ class GroupWatch:
             self.patience.asked_at = self.patience.heard_at
 
     def _leaves(self) -> None:
-        """Its listener is told before, unless the consumer was not polled for too long."""
+        """Its listener is called before, unless the consumer was not polled for too long."""
         if self.is_closing and self.reported and self.is_member and not self.is_overdue():
             raise Violation("left-with-partitions", f"{self.label}: {self}")
         self._drop()
@@ -472,7 +474,7 @@ class GroupWatch:
                 place = (name, each.partition_index)
                 self.committed.setdefault(place, []).append(max(each.committed_offset, 0))
 
-    # -- what its listener is told ---------------------------------------------------------------
+    # -- what its listener hears ----------------------------------------------------------------
 
     def assigned(self, added: Iterable[Place]) -> None:
         """These are new. Raises Violation."""

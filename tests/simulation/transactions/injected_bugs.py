@@ -89,7 +89,7 @@ def fenced_producer_writes(patch: Patch) -> None:
 
 
 def aborted_index_dropped(patch: Patch) -> None:
-    """Readers of committed records are not told what was aborted."""
+    """Readers of committed records do not get the list of aborted transactions."""
     patch.setattr(Log, "aborted_transactions", lambda self, start, upper: [])
 
 
@@ -99,7 +99,7 @@ def files_beside_the_log_believed(patch: Patch) -> None:
 
 
 def aborted_in_order_of_end(patch: Patch) -> None:
-    """Aborted transactions are told in the order of their markers."""
+    """Aborted transactions are listed in the order of their markers."""
     original = Log.aborted_transactions
 
     def aborted(self: Any, start: int, upper: int) -> Any:
@@ -175,7 +175,7 @@ def markers_before_commit(patch: Patch) -> None:
 
 
 def loading_skips_tail(patch: Patch) -> None:
-    """Of every piece of the log the last batch is not replayed."""
+    """The last batch of every piece of the log is not replayed."""
     original = LogLoader.feed
 
     def feed(self: Any, records: Any) -> Any:
@@ -201,7 +201,7 @@ def aborted_records_supersede(patch: Patch) -> None:
 
 
 def compaction_drops_the_newest(patch: Patch) -> None:
-    """Of a key with an older record the cleaner keeps that one."""
+    """The cleaner keeps the older record of a key that has one."""
     original = OffsetMap.put
 
     def put(self: Any, columns: Any, first_offset: int) -> int:
@@ -249,7 +249,7 @@ def late_end_ends_the_next(patch: Patch) -> None:
 
 
 def instances_share_an_epoch(patch: Patch) -> None:
-    """Who comes anew gets the pair that the one before it had."""
+    """A producer that comes again gets the pair that the one before it had."""
     patch.setattr(rules, "_following", lambda current, spare: current)
 
 
@@ -272,7 +272,7 @@ def offsets_visible_before_marker(patch: Patch) -> None:
 
 
 def pending_offsets_taken_for_stable(patch: Patch) -> None:
-    """Nobody waits for the offsets of a transaction that is about to end."""
+    """The coordinator does not wait for the offsets of a transaction that is about to end."""
     patch.setattr(OffsetStore, "is_pending", lambda *_: False)
 
 

@@ -74,7 +74,7 @@ def deleted_group_keeps_offsets(patch: Patch) -> None:
 
 
 def offsets_expire_in_use(patch: Patch) -> None:
-    """Offsets expire whoever is subscribed to their topic."""
+    """Offsets expire though members are subscribed to their topic."""
 
     def base_ms(self: Any, commit_timestamp_ms: float) -> float:
         del self

@@ -97,9 +97,9 @@ class TransactionLedger(DataLedger):
         self.owners: dict[tuple[str, str, int], Ownership] = {}
         self.group_log = GroupLog(now, topic_id_of, self.owners)
         self.given: set[tuple[int, int]] = set()
-        """Producer ids and epochs that instances were told."""
+        """Producer ids and epochs that instances were given."""
         self.fences: dict[int, tuple[int, float]] = {}
-        """By producer id: the lowest epoch that may write, and since when."""
+        """The fences by producer id: the lowest epoch that may write, and since when."""
         self.excused: set[str] = set()
         """Ids of version 1 of which a request was sent twice: they have no protection from that."""
         self.id_of_producer: dict[int, str] = {}
@@ -108,13 +108,13 @@ class TransactionLedger(DataLedger):
         self.processed: dict[OffsetKey, set[int]] = {}
         """Offsets of records that the members of a group have handed out."""
         self.challengers: dict[tuple[str, str], dict[str, bool]] = {}
-        """By group and instance id: processes that have joined with it, in the classic protocol?"""
+        """The processes that have joined with a group's instance id; in the classic protocol?"""
         self.challenges: dict[tuple[str, str], dict[str, float]] = {}
         """When they did so last, also those that have gone since; virtual seconds."""
         self.claims: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
         self._loaded_ends: dict[tuple[str, Key], int] = {}
         self._epoch_starts: dict[tuple[str, Key, int], int] = {}
-        """By process, partition and leader epoch: where the log ended when it began to lead."""
+        """Where the log ended when a process began to lead, by process, partition and epoch."""
         self.contents: dict[tuple[str, int, int], Content] = {}
         self.compacted = CompactedLogs()
 
@@ -317,7 +317,7 @@ class TransactionLedger(DataLedger):
             self._forget_claims(placed)
 
     def _forget_claims(self, placed: Iterable[Placed]) -> None:
-        """The generations of a group that has ended, or changed its protocol, begin anew."""
+        """The generations of a group that has ended, or changed its protocol, begin again."""
         for each in placed:
             key: Any = CONSUMER_OFFSETS.decode_key(each.record.key or b"")
             if each.record.value is None and key.API_KEY in (GROUP, EPOCH):
@@ -368,7 +368,7 @@ class TransactionLedger(DataLedger):
 
     def has_committed_its_past(self, key: Key, who: str, leader_epoch: int) -> bool:
         """Whether a leader's high watermark has passed where its epoch began: then it knows at
-        least what those before it told.
+        least what those before it reported.
         """
         start = self._epoch_starts.get((who, key, leader_epoch))
         high_watermark = self.truth(key).high_watermarks.get((who, leader_epoch), -1)
@@ -380,7 +380,7 @@ class TransactionLedger(DataLedger):
         """A replica shows readers of committed records what is below."""
         if self.is_spoilt or self.truth(key).allows_unclean:
             return
-        # Told of for the first time when it has been loaded.
+        # Reported for the first time when it has been loaded.
         loaded_end = self._loaded_ends.setdefault((who, key), log_end_offset)
         stream = self.streams.get(self.truth(key).name)
         first = None if stream is None else stream.first_open_offset(loaded_end)
@@ -395,7 +395,7 @@ class TransactionLedger(DataLedger):
     def initialized(
         self, name: str, producer_id: int, producer_epoch: int, *, keeps: bool = False
     ) -> None:
-        """An instance was told who it is: those before it can write no more, unless it `keeps` an
+        """An instance got its id and epoch: those before it can write no more, unless it `keeps` an
         open transaction, which they may still write.
         """
         self.id_of_producer[producer_id] = name
@@ -423,7 +423,7 @@ class TransactionLedger(DataLedger):
         self.counts["transactions"] += 1
 
     def excuse(self, name: str) -> None:
-        """A request of an id may arrive late, or twice: only version 2 tells."""
+        """A request of an id may arrive late, or twice: only version 2 shows which."""
         self.excused.add(name)
         if name in self.group_of_id:
             self.group_log.may_go_back.add(self.group_of_id[name])
@@ -599,7 +599,7 @@ class TransactionLedger(DataLedger):
     def claimed(
         self, group: str, generation: int, member: str, mine: list[tuple[str, int]]
     ) -> None:
-        """SyncGroup has told a member its partitions in a generation."""
+        """SyncGroup has given a member its partitions in a generation."""
         self.counts["assignments"] += 1
         claims = self.claims.setdefault((group, generation), {})
         for partition in mine:
@@ -629,7 +629,7 @@ class TransactionLedger(DataLedger):
                 continue  # perhaps it has been replaced, and has not heard of it yet
             if is_other and known is not None and not self.is_spoilt:
                 is_due = self.now() >= known.patience.ends_at
-                # A topic that is no more is nobody's.
+                # A topic that is no more has no owner.
                 is_over = known.topic_id != topic_id or self._is_challenged(group, known)
                 if not is_due and not is_over:
                     raise Violation(
@@ -687,7 +687,7 @@ class TransactionLedger(DataLedger):
                 del self.owners[place]
 
     def may_stay(self, group: str, member_id: str, until: float) -> None:
-        """A classic member was told that all is well: its coordinator waits for it until then."""
+        """A classic member's heartbeat was answered: its coordinator waits for it until then."""
         known = self.group_log.heard_until
         known[(group, member_id)] = max(until, known.get((group, member_id), until))
 
@@ -766,7 +766,7 @@ class TransactionLedger(DataLedger):
                     raise Violation("committed-offset-missing", f"{transaction}: {key}")
 
     def _check_once(self) -> None:
-        """What a transaction has committed is there once."""
+        """What a transaction has committed is visible once."""
         for name, stream in self.streams.items():
             if name.startswith(CONSUMER_OFFSETS.topic):
                 continue

@@ -62,10 +62,10 @@ _ASSIGNORS: Mapping[str, type[ConsumerPartitionAssignor]] = {
 }
 
 LONGEST_THOUGHT_MS = 1_500.0
-"""Of a leader that assigns; less than the rebalance timeout."""
+"""The limit for a leader that assigns; less than the rebalance timeout."""
 
 SESSION_MS = 3_000
-"""Of both protocols, as the brokers are configured for that of KIP-848."""
+"""The session of both protocols, as the brokers are configured for that of KIP-848."""
 
 SLOW_LISTENERS = 0.3
 NOT_WAITED_FOR, ASIDE = 0.2, 0.4
@@ -169,7 +169,7 @@ class GroupMember(RebalanceListener):
 
     @property
     def member_id(self) -> str:
-        """By which its coordinator knows it."""
+        """The id by which its coordinator knows it."""
         return self.watch.member_id
 
     @property
@@ -217,7 +217,7 @@ class GroupMember(RebalanceListener):
     # -- calls -----------------------------------------------------------------------------------
 
     def subscribe(self, *others: str) -> None:
-        """To its topics and others, by their names or by an expression."""
+        """Subscribe to its topics and others, by their names or by an expression."""
         topics = [*self.topics, *others]
         if self._uses_expressions:
             pattern = "(" + "|".join(f"{name[:2]}.*" for name in topics) + ")"
@@ -308,8 +308,8 @@ class GroupMember(RebalanceListener):
         )
 
     async def look_up(self) -> None:
-        """What is committed, as the consumer reports it, is what its coordinator has told. Raises
-        MustEnd, Violation.
+        """What is committed, as the consumer reports it, is what its coordinator has answered.
+        Raises MustEnd, Violation.
         """
         partitions = sorted(self.consumer.assignment())
         found = await self.called(lambda: self.consumer.committed(partitions), "committed")
@@ -355,7 +355,7 @@ class GroupMember(RebalanceListener):
             self._reported(offsets)
 
     async def _commit_aside(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """In another task, which may have to try again while the first one goes on."""
+        """Commit in another task, which may have to try again while the first one goes on."""
         try:
             await self._commit(offsets)
         except MustEnd:
@@ -381,8 +381,8 @@ class GroupMember(RebalanceListener):
             self.world.guard(data.commit_reported, key, each.metadata)
 
     async def go_back(self) -> bool:
-        """To what is committed, as after an aborted transaction; whether it is there. Raises
-        MustEnd.
+        """Go back to what is committed, as after an aborted transaction; whether there is one.
+        Raises MustEnd.
         """
         self._positions.clear()
         self.watch.committed.clear()

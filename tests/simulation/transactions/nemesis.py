@@ -92,7 +92,7 @@ class TransactionNemesis(StoryNemesis):
         self.world.tamperer.rest()
 
     def _unheard_leader_dies(self) -> None:
-        """A leader tells a client what is committed, and dies before its followers hear of it;
+        """A leader answers a client what is committed, and dies before its followers hear of it;
         those that are left are cut off from each other.
         """
         now, reader = self.world.loop.time(), self.random.choice(self.world.offset_readers)

@@ -1,11 +1,11 @@
 """Consumers that ask where partitions begin and end, at both isolation levels, as restores do.
 
 Owns: the consumer's questions for the earliest and latest offset and by timestamp, and what each
-answer must agree with: the committed records, and what was told before. Must not: choose whom a
-consumer asks. Invariants: what is told is committed, and for read_committed decided; the latest
-offset of a partition never goes back, whichever leader tells it (KIP-207); a leader that knows that
+answer must agree with: the committed records, and what was answered before. Must not: choose whom a
+consumer asks. Invariants: what is answered is committed, and for read_committed decided; the latest
+offset of a partition never goes back, whichever leader answers (KIP-207); a leader that knows that
 everything of the leaders before it is committed names an offset, whatever transactions are open;
-a consumer reports what the leader has told it.
+a consumer reports what the leader has answered.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NOT_AVAILABLE = frozenset({ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_
 
 @dataclass(slots=True)
 class Told:
-    """The largest latest offset that was told of a partition, and the leader epoch it was under."""
+    """The largest latest offset that was answered for a partition, and the leader epoch then."""
 
     offset: int = 0
     leader_epoch: int = -1
@@ -104,7 +104,7 @@ class OffsetReader:
         self._turns: dict[tuple[str, int], asyncio.Lock] = {}
         self._expected: dict[tuple[tuple[str, int], int], int] = {}
         self._answers: dict[tuple[tuple[str, int], int], Any] = {}
-        """By place and isolation level: what the leader has told last."""
+        """What the leader has answered last, by place and isolation level."""
         self._consumers = {level: self._consumer(level) for level in ISOLATION_LEVELS}
         for place in places:
             self.process.spawn(self._run(place))
@@ -140,7 +140,7 @@ class OffsetReader:
         return consumer
 
     def told(self, place: tuple[str, int]) -> int:
-        """The largest latest offset that it was told of a partition, at either isolation level."""
+        """The largest latest offset that it got for a partition, at either isolation level."""
         known = [self._told.get((place, level), Told()) for level in ISOLATION_LEVELS]
         return max(each.offset for each in known)
 

@@ -96,7 +96,7 @@ class Instance:
         return f"{self.process.name} {state} ({self.client.state.value})"
 
     def settings(self) -> dict[str, object]:
-        """Of its producer, besides what is drawn."""
+        """The settings of its producer, besides what is drawn."""
         return {}
 
     @property

@@ -1,4 +1,4 @@
-"""Whole clusters without faults in which a test tells one story, step by step.
+"""Whole clusters without faults in which a test plays one story, step by step.
 
 Owns: readers, and nothing else that acts. Must not: know a story. Invariant: the world's checks are
 in force, and the run ends when the story has ended and the cluster has converged.

@@ -69,7 +69,7 @@ class StoryNemesis(GroupNemesis):
         for task in self._under_way:
             await task
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- the story -------------------------------------------------------------------------------
 
     def _tell(self, name: str, story: Coroutine[Any, Any, None]) -> None:
         self._stories[name] = inf

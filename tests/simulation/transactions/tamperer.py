@@ -33,7 +33,7 @@ TAMPERED = frozenset(
     }
 )
 FIRST_PROTECTED = {ApiKey.END_TXN: 5, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.ADD_PARTITIONS_TO_TXN: 4}
-"""Below these versions nothing tells a late request from one for the next transaction."""
+"""Below these versions nothing distinguishes a late request from one for the next transaction."""
 
 EPOCH_BUMP_VERSION = 2
 TOPIC_ID_VERSION = 10

@@ -32,7 +32,7 @@ EPOCH_BUMP_VERSION = 2
 
 @contextmanager
 def transaction_taps(world: TransactionWorld) -> Iterator[None]:
-    """In force while the block runs."""
+    """The taps are in force while the block runs."""
     with taps(), client_taps(world), _limits(world):
         update = Log.update_high_watermark
         write = Connection._write

@@ -47,7 +47,7 @@ def test_the_next_marker_decides_what_the_missed_one_would_have():
     assert meaning_of(seen).settled == {b"0": (0, b"first"), b"2": (2, b"second")}
 
 
-def test_of_a_transaction_without_its_end_only_what_compaction_left_is_there():
+def test_of_a_transaction_without_its_end_only_what_compaction_left_is_read():
     written = [FIRST, SECOND, COMMIT]
     assert meaning_of(as_missed(written, [SECOND], written)) == meaning_of([SECOND])
 

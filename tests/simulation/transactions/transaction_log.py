@@ -34,9 +34,11 @@ class TransactionLog:
     def __init__(self) -> None:
         self.last: dict[str, Any] = {}
         self.outcomes: dict[tuple[int, int], bool] = {}
-        """By the producer id and epoch of the markers: the outcome that is to be written last."""
+        """The outcomes by the producer id and epoch of the markers: the one that is to be written
+        last.
+        """
         self.versions: dict[int, int] = {}
-        """By producer id: the version by which its last transaction was ended."""
+        """The version by which a producer's last transaction was ended, by producer id."""
         self.pairs: dict[str, set[tuple[int, int]]] = {}
         """Every pair that an id's records had."""
 

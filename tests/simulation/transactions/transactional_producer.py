@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
 
 VERSION_1 = "of version 1"
-"""In the client id of clients that know no `transaction.version` above 1 (see `taps`)."""
+"""A part of the client id of clients that know no `transaction.version` above 1 (see `taps`)."""
 
 CANCELLED = 0.08
 """So many calls are cancelled, and made again."""
 
 ROUNDING_MS = 0.001
-"""Of times that are compared: a call that took all of its time may seem to have taken less."""
+"""The rounding of times that are compared: a call that took all of its time may seem to have taken
+less.
+"""
 
 NOT_STORED = PreparedTransaction(2**62, 0)
 """No transaction: what an outside coordinator has stored that did not decide to commit."""
@@ -285,7 +287,7 @@ class TransactionalProducer:
     ) -> None:
         data, pairs = self.world.data, (before, self.pair)
         # Before it is decided, what is left of another instance may have records on their way,
-        # which that instance is not told of any more.
+        # of which that instance does not hear any more.
         if transaction is self._latest or transaction.decided is not None:
             self.world.guard(data.check_decided, transaction)
         self.world.counts["ends_above_level"] += transaction.version > self.world.level_of(

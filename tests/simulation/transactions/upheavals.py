@@ -1,7 +1,7 @@
 """What administrators and rivals do to living clients, beside the faults that a seed has.
 
-Owns: which upheaval comes when, from a random of its own. Must not: look at what was promised.
-Invariant: everything begun ends before the run's last phase: topics are there, levels are those of
+Owns: which upheaval comes when, from its own random. Must not: look at what was promised.
+Invariant: everything begun ends before the run's last phase: topics exist, levels are those of
 the beginning (and again when a broker forwards a change late), rivals are gone.
 """
 
@@ -172,7 +172,7 @@ class UpheavalNemesis(TransactionNemesis):
         deleter.process.spawn(deleter.delete_offset(plan.name, topic, 0))
 
     def _empty_group(self) -> None:
-        """All members go, and come back after a while; the group is deleted meanwhile."""
+        """All members go, and come back after a while; the group is deleted in between."""
         plan = self._some_plan()
         self.world.fault_injected("group without members", plan.name)
         back_ms = self._upheaval_random.uniform(200.0, 2_500.0)

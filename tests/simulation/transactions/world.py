@@ -76,7 +76,7 @@ class TransactionWorld(ReplicationWorld):
     ) -> None:
         self.draws = Draws.of_seed(seed) if draws is None else draws
         self.drawn = Random(f"drawn {seed}")
-        """Of what is drawn besides, so that the rest of the seed stays what it was."""
+        """The dice of what is drawn besides, so that the rest of the seed stays what it was."""
         super().__init__(seed, controllers=controllers, print_trace=print_trace)
         self.group_plans = self._choose_groups()
         self.groups: list[GroupApplication] = []
@@ -88,7 +88,7 @@ class TransactionWorld(ReplicationWorld):
         self.held_groups: set[str] = set()
         """Groups whose leaders wait until they are let go."""
         self.thinking: dict[str, Process] = {}
-        """By group: the leader of such a one that has waited last."""
+        """The leader that has waited last, by group."""
         self.rivals: list[GroupApplication] = []
         self.readers: list[Reader] = []
         self.offset_readers: list[OffsetReader] = []
@@ -137,7 +137,7 @@ class TransactionWorld(ReplicationWorld):
         self.expires = random.random() < 0.5
         """Whether transactional ids are forgotten soon."""
         self.first_epoch = random.choice((0, 0, LAST_CLIENT_EPOCH - 3, LAST_CLIENT_EPOCH))
-        """Of the producer ids that transactional ids get."""
+        """The first epoch of the producer ids that transactional ids get."""
         if random.random() < 0.3:
             self.feature_levels = {"transaction.version": 1}
             self.old_share = 1.0
@@ -220,7 +220,7 @@ class TransactionWorld(ReplicationWorld):
         return plans
 
     def choose_version(self, random: Random) -> int:
-        """Of a producer's transactions."""
+        """The version of a producer's transactions."""
         return 1 if random.random() < self.old_share else 2
 
     # -- clients ---------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class TransactionWorld(ReplicationWorld):
         return leader is not None and leader.is_alive and leader.stopped_until is not None
 
     def note_partitions(self) -> None:
-        """Topics have grown: from now on everybody knows."""
+        """Topics have grown: from now on every client knows."""
         for number, plan in enumerate(self.topics):
             count = self.partition_count(plan.name)
             if plan.is_recreated and count:

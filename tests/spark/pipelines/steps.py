@@ -20,7 +20,7 @@ POLL_MS = 1_000
 
 
 class Record(NamedTuple):
-    """A record as somebody sent or read it."""
+    """A record as a client sent or read it."""
 
     key: bytes | None
     value: bytes | None
@@ -29,7 +29,7 @@ class Record(NamedTuple):
 
 
 def run(text: str, directory: Path, stop: StopRequest | None = None) -> list[BatchProgress]:
-    """Run a file's text to its end in the session that is there; the batches it told of."""
+    """Run a file's text to its end in the session that exists; the batches it reported."""
     told: list[BatchProgress] = []
     file = parse_pipelines(text, "test.yaml", str(directory), {})
     run_pipelines(file, RunOptions(observer=told.append), stop)

@@ -260,7 +260,7 @@ class Replay:
         return outcome(lambda: run(self.text(checkpoint, out, per_chunk), self.directory))
 
     def check_once(self, count: int, out: str | None = None) -> None:
-        """So many of the archive's records are there, each once."""
+        """So many of the archive's records are written, each once."""
         there = values(self.server, out or self.out)
         with judging():
             assert there == [b"%04d" % each for each in range(count)]

@@ -141,7 +141,7 @@ trigger: available-now
     }
 
 
-def test_malformed_json_fails_the_pipeline_unless_it_is_told_otherwise(
+def test_malformed_json_fails_the_pipeline_unless_configured_otherwise(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ):
     server, topic, out = cluster.bootstrap_server, make_topic(admin), make_topic(admin)
@@ -433,7 +433,7 @@ HERE = Path(__file__).parent
 
 @f.udf(returnType=BinaryType())
 def held(value):
-    # In the second batch: until somebody says so.
+    # In the second batch: until the test says so.
     deadline = time.monotonic() + 60
     while value == b"030" and not (HERE / "go").exists() and time.monotonic() < deadline:
         (HERE / "at-work").touch()

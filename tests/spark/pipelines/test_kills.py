@@ -38,7 +38,7 @@ trigger: {{every: 0 s}}
 
 
 def kill_after(file: Path, batch_count: int, log: Path) -> None:
-    """Run a file in a process of its own, and kill it when so many batches are done."""
+    """Run a file in its own process, and kill it when so many batches are done."""
     command = [sys.executable, "-m", "moldau.cli.main", "pipeline", "run", str(file)]
     with log.open("wb") as errors:
         running = subprocess.Popen(
@@ -78,7 +78,7 @@ def keyed(partition: int) -> list[Record]:
 
 @judging()
 def check_same(found: Mapping[int, Sequence[Record]], sent: Mapping[int, Sequence[Record]]) -> None:
-    """Each record once, in its order; what is not so is told in one line."""
+    """Each record once, in its order; what is not so is reported in one line."""
     for partition, wanted in sent.items():
         came = found[partition]
         values = Counter(each.value for each in came)
@@ -102,7 +102,7 @@ def by_key(
 
 @SEVERAL_BATCHES
 @pytest.mark.promise("stream-batch-again", "sink-order", "pipeline-order", "pipeline-once")
-def test_killed_jobs_go_on_and_every_record_is_there_once_in_its_order(
+def test_killed_jobs_go_on_and_every_record_is_written_once_in_its_order(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ):
     server, topic = cluster.bootstrap_server, make_topic(admin, partitions=4)

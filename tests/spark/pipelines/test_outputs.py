@@ -71,7 +71,7 @@ def test_only_the_outputs_own_checkpoint_goes_on_with_it(
             archive.run("new", path)
         assert str(tmp_path / "files") in str(refused.value)
         assert str(tmp_path / "new") in str(refused.value)
-    # An older copy of its own: the same.
+    # An older copy of the checkpoint: the same.
     with pytest.raises(PipelineFailed, match="old") as refused:
         archive.run("old")
     assert str(tmp_path / "files") in str(refused.value)

@@ -1,4 +1,4 @@
-"""A short `make demo`, and that its checker finds what it is there to find."""
+"""A short `make demo`, and that its checker finds what it has to find."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLIGHTS = 16_000
 @pytest.mark.long
 @pytest.mark.system
 @pytest.mark.timeout(400)
-def test_flights_are_counted_exactly_once_whoever_is_killed(tmp_path: Path):
+def test_flights_are_counted_exactly_once_whichever_process_is_killed(tmp_path: Path):
     result = run(flights_by_hour(FLIGHTS), tmp_path, seconds=16.0)
     show(result)
     assert result.driver_status == 0

@@ -1,6 +1,6 @@
 """Databases to store results in: SQLite always, PostgreSQL where its programs are installed.
 
-Owns a PostgreSQL server of its own in a directory of its own, on a Unix socket. Must not use one
+Owns its own PostgreSQL server in its own directory, on a Unix socket. Must not use one
 that runs already. Invariant: leaving the context ends the server.
 """
 

@@ -66,7 +66,7 @@ def stream(spark: SparkSession, cluster: Cluster, flights: str) -> DataFrame:
 
 
 def run(stream: DataFrame, write: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
-    """Everything that is there, to its end; raises what has ended it."""
+    """Everything that exists, to its end; raises what has ended it."""
     query = (
         stream.writeStream.foreachBatch(write)
         .option("checkpointLocation", str(checkpoint))
@@ -261,7 +261,7 @@ def test_a_topic_that_is_created_again_loses_no_row_silently(
     caplog: pytest.LogCaptureFixture,
     with_ids: bool,
 ):
-    """With the column topicId its rows are there; without it they are refused, or warned of."""
+    """With the column topicId its rows are stored; without it they are refused, or warned of."""
     topic = make_topic(admin)
     key = "topic, partition, offset"
     columns = ["topic", "partition", "offset", "string(value) as value"]
@@ -349,7 +349,7 @@ def test_offsets_after_the_results_are_at_least_once(
     assert len(written) == COUNT + PER_BATCH
 
 
-def test_unique_rows_counts_what_was_there_in_every_database(database: str):
+def test_unique_rows_counts_rows_that_existed_in_every_database(database: str):
     columns = ("topic", "partition", "offset", "delay")
     rows = [dict(zip(columns, ("t", 0, offset, offset), strict=True)) for offset in range(1_500)]
     unique = UniqueRows(database, "each_once")

@@ -1,6 +1,6 @@
 """Runs of `query_job`, and what is in the topic they write to.
 
-Owns the processes it starts: each in a session of its own, killed by its group. Must not look into
+Owns the processes it starts: each in its own session, killed by its group. Must not look into
 the sink. Invariant: what a topic holds is read as a reader of committed records reads it.
 """
 
@@ -80,7 +80,7 @@ class Pipeline:
         return options if fault is None else {**options, "fault": fault.option()}
 
     def start(self, fault: Fault | None = None) -> subprocess.Popen[str]:
-        """A run in a process of its own."""
+        """A run in its own process."""
         job = {
             "input": str(self.input),
             "options": self.write_options(fault),
@@ -149,7 +149,9 @@ class Pipeline:
         return found
 
     def open_offsets(self) -> dict[TopicPartition, int]:
-        """Offsets behind the last stable one, by partition that has any: somebody's open work."""
+        """Offsets behind the last stable one, by partition that has any: the open work of a
+        writer.
+        """
         specs: dict[TopicPartition, int] = dict.fromkeys(self.partitions(), OffsetSpec.LATEST)
         with sync.Admin(self.cluster.bootstrap_server) as admin:
             wait_for_markers(admin)
@@ -159,7 +161,7 @@ class Pipeline:
         return {each: gap for each, gap in gaps.items() if gap}
 
     def check_exactly_once(self, lines: list[str] | None = None) -> None:
-        """Every line is there once, and nothing is left open."""
+        """Every line is stored once, and nothing is left open."""
         wanted = Counter(self.lines if lines is None else lines)
         found = self.visible()
         lost, twice = wanted - found, found - wanted
@@ -203,7 +205,7 @@ def kill(process: subprocess.Popen[Any]) -> None:
 
 
 def wait_for_file(path: Path, process: subprocess.Popen[str], limit_s: float = RUN_LIMIT_S) -> None:
-    """Wait until a file is there; fail if the process ends before that."""
+    """Wait until a file exists; fail if the process ends before that."""
 
     def is_there() -> bool:
         if not path.exists() and process.poll() is not None:

@@ -1,4 +1,4 @@
-"""A streaming query in a process of its own, which tests kill.
+"""A streaming query in its own process, which tests kill.
 
 Reads a directory of text files, two files per batch, and writes every line to a topic; ends when it
 has written all there are. `python -m tests.spark.sink.query_job '{"bootstrap": …}'`

@@ -1,5 +1,5 @@
-"""Beside Spark's own Kafka sink: the same frame makes the same records on the same partitions, and
-what one refuses the other refuses.
+"""Comparison with Spark's own Kafka sink: the same frame makes the same records on the same
+partitions, and what one refuses the other refuses.
 """
 
 from __future__ import annotations

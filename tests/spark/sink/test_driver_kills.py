@@ -1,4 +1,4 @@
-"""Drivers and executors killed with -9: every row is there once afterwards.
+"""Drivers and executors killed with -9: every row is stored once afterwards.
 
 Each run is a JVM. So one query with one checkpoint goes through all kills of drivers.
 """

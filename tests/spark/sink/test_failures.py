@@ -1,4 +1,4 @@
-"""What fails without a process being killed: every row is there once, or the sink says why not."""
+"""What fails without a process being killed: every row is stored once, or the sink says why not."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_checkpoint_rewound(spark: SparkSession, pipeline: Pipeline) -> None:
     pipeline.check_exactly_once()
     lines = list(pipeline.lines)
     pipeline.add_batches(2)
-    # The batch that was committed last is planned anew, and reads the same two files: a replay.
+    # The batch that was committed last is planned again, and reads the same two files: a replay.
     _put_back(copies[1], pipeline)
     assert pipeline.run_in(spark) == ""
     pipeline.check_exactly_once()

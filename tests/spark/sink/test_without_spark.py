@@ -77,7 +77,7 @@ def test_what_auto_is(cluster: Cluster, topic: str) -> None:
     assert not Sink(cluster, topic, transactions="standard").plan().two_phase
     limited = Sink(cluster, topic, **{"kafka.transaction.timeout.ms": "60000"})
     assert not limited.plan().two_phase
-    # Nobody comes again for what it leaves open.
+    # No driver comes again for what it leaves open.
     single = Sink(cluster, topic)
     planned = plan_batch(single.options, single.id, query_id="once:1", is_single=True)
     assert not planned.two_phase
@@ -184,10 +184,10 @@ def test_a_slot_that_was_used_after_the_decision(
 
 
 @pytest.mark.promise("refusal-rows-unseen")
-def test_rows_that_were_deleted_before_anybody_looked(
+def test_rows_that_were_deleted_before_the_sink_looked_stop_it(
     cluster: Cluster, topic: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether they were committed cannot be told any more: the sink stops, and stays stopped."""
+    """Whether they were committed cannot be known any more: the sink stops, and stays stopped."""
     sink = Sink(cluster, topic, transactions="standard")
     planned = sink.plan()
     reports = sink.write(planned, 0)
@@ -282,7 +282,7 @@ def _fencing(admin: Admin, real: Any) -> Any:
 
 @pytest.mark.promise("sink-settle")
 def test_settling(sink: Sink, admin: Admin) -> None:
-    """What nobody will start again holds back nobody."""
+    """What no driver will start again holds back no other sink."""
     planned = sink.plan()
     sink.write(planned, 0)
     assert open_rows(admin, sink.topic)
@@ -296,7 +296,7 @@ def test_settling(sink: Sink, admin: Admin) -> None:
 def test_a_zombie_leaves_nothing_open_after_the_last_batch(
     sink: Sink, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would look for a prepared transaction then, and it has no time limit."""
+    """No driver would look for a prepared transaction then, and it has no time limit."""
     if sink.options.transactions is not Transactions.PREPARED:
         pytest.skip("standard transactions end by their time limit")
     zombie = sink.plan()
@@ -353,7 +353,7 @@ def test_a_query_goes_on_under_another_sink_id_when_it_is_moved(
     assert (listed(old)[new.id]["batch"], listed(old)[new.id]["state"]) == (0, "DONE")
     assert {each.role for each in new.batch(0)} == {Role.VERIFY}
     new.batch(1)
-    # Whoever goes on from a copy of the old checkpoint is refused, too.
+    # A query that goes on from a copy of the old checkpoint is refused, too.
     planned = old.plan()
     with pytest.raises(errors.QueryMoved, match=new.id):
         old.commit(planned, 1, old.write(planned, 1))
@@ -387,7 +387,7 @@ def test_sinks_are_moved_settled_and_forgotten_with_care(
 
 @pytest.mark.promise("query-new")
 def test_a_query_that_is_new_to_a_sink(cluster: Cluster, topic: str) -> None:
-    """It would write again what is there, unless it is let."""
+    """It would write again what is stored, unless that is allowed."""
     sink = Sink(cluster, topic, onNewQuery="fail")
     sink.batch(0)
     first, sink.query_id = sink.query_id, str(uuid.uuid4())
@@ -568,7 +568,7 @@ def test_a_write_counts_only_under_the_last_taking(sink: Sink) -> None:
 def test_one_process_is_one_driver_for_its_checkpoint(
     cluster: Cluster, topic: str, checkpoint: str | None
 ) -> None:
-    """Its plannings write nothing then; a batch write is a driver of its own."""
+    """Its plannings write nothing then; a batch write is a separate driver."""
     given = {} if checkpoint is None else {"checkpointLocation": checkpoint}
     sink = Sink(cluster, topic, **given)
     first = sink.plan().plan.record.driver
@@ -601,7 +601,9 @@ def test_a_ledgers_write_that_another_driver_has_ended(
 
 
 @pytest.mark.promise("refusal-ledger")
-def test_a_ledger_that_was_made_anew(cluster: Cluster, topic: str, admin: Admin) -> None:
+def test_a_ledger_that_was_deleted_and_created_again_is_refused(
+    cluster: Cluster, topic: str, admin: Admin
+) -> None:
     ledger = f"ledger-{uuid.uuid4().hex[:8]}"
     sink = Sink(cluster, topic, ledgerTopic=ledger)
     planned = sink.plan()
@@ -637,7 +639,7 @@ def test_the_own_record_behind_a_transaction_of_another_sink(
 def test_a_query_that_many_others_have_followed_is_known(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tasks are told of the newest queries only, and ask for the others."""
+    """Tasks get the newest queries only, and ask for the others."""
     monkeypatch.setattr(ledger_store, "MAX_TOLD", 2)
     given = options_for(cluster, topic=topic, sinkId=f"many-{uuid.uuid4().hex[:8]}")
     rows = StructType([StructField("value", BinaryType())])

@@ -64,7 +64,7 @@ def test_columns_cannot_be_chosen_by_a_schema(spark, cluster, topic):
 
 
 def test_brokers_that_cannot_be_reached_are_an_error_in_time(spark):
-    with socket.socket() as silent:  # bound, and nobody listens
+    with socket.socket() as silent:  # bound, but not listening
         silent.bind(("127.0.0.1", 0))
         options = {
             "kafka.bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}",

@@ -1,5 +1,5 @@
-"""Beside Spark's own Kafka source, option by option: same columns, same rows, same refusals; and
-one goes on with the other's checkpoint.
+"""Comparison with Spark's own Kafka source, option by option: same columns, same rows, same
+refusals; and one goes on with the other's checkpoint.
 """
 
 from __future__ import annotations

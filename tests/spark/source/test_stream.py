@@ -87,7 +87,7 @@ def start(spark, cluster, topic, tmp_path, collected):
     version("pyspark").startswith("4.1."), reason="PySpark 4.1 does not say where a batch begins"
 )
 @pytest.mark.promise("stream-available-now", "stream-progress")
-def test_available_now_reads_what_is_there_in_limited_batches(start, send, collected, admin, topic):
+def test_available_now_reads_what_exists_in_limited_batches(start, send, collected, admin, topic):
     send(range(10))
     query = start(maxOffsetsPerTrigger=4)
     assert [len(values) for _, values in sorted(collected.batches.items())] == [4, 4, 2]
@@ -147,7 +147,9 @@ def test_read_committed_streams_skip_what_was_aborted(start, collected, cluster,
 
 
 @pytest.mark.promise("loss-created-again")
-def test_a_topic_that_was_created_again_is_read_anew(start, send, collected, admin, topic):
+def test_a_topic_that_was_created_again_is_read_from_its_start(
+    start, send, collected, admin, topic
+):
     send(range(6))
     query = start(available_now=False, failOnDataLoss="false")
     wait_for(lambda: collected.values == list(range(6)))
@@ -164,7 +166,7 @@ def test_a_topic_that_was_created_again_is_read_anew(start, send, collected, adm
 def test_a_topic_that_was_created_again_with_lower_leader_epochs(
     start, send, collected, cluster, admin, topic
 ):
-    """While the query runs, and while it does not, when only the id tells it: the new topic is
+    """While the query runs, and while it does not, when only the id shows it: the new topic is
     longer than the former one was.
     """
 

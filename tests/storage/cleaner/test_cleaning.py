@@ -163,7 +163,7 @@ async def _stamp(bench: CleanerBench, key: bytes, among: list[int] | None = None
     return stamp
 
 
-async def test_tombstones_go_in_time_when_nobody_writes() -> None:
+async def test_tombstones_go_in_time_without_new_records() -> None:
     bench = await CleanerBench().start()
     bench.append(("gone", "v"), ("kept", "v"))
     bench.append(("gone", None))
@@ -397,7 +397,7 @@ async def test_a_truncation_voids_a_cleaning_under_way(free: int) -> None:
     worker.free = 100
     worker.gate.set()
     await bench.clean()
-    # What was cut off cannot be read any more, else the worker is told.
+    # What was cut off cannot be read any more, else the worker hears of it.
     assert worker.aborted_count == min(free, 1)
     assert bench.newest() == newest | {b"k1": bench.newest()[b"k1"]}
     assert bench.log.log_end_offset == 51

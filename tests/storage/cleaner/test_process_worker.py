@@ -145,7 +145,7 @@ async def test_a_child_does_what_this_process_would(
     assert isinstance((await events_of(await worker.start(job_for(logs[1]))))[-1], CleaningDone)
 
 
-async def test_a_log_that_cannot_be_cleaned_is_told_of(
+async def test_a_log_that_cannot_be_cleaned_is_reported(
     worker: ProcessWorker, make_log: MakeLog
 ) -> None:
     log = make_log("damaged")
@@ -194,8 +194,8 @@ async def test_a_child_that_is_gone(worker: ProcessWorker, make_log: MakeLog, ho
 
 
 def test_a_child_whose_parent_is_gone_ends_without_a_word(make_log: MakeLog) -> None:
-    """Killed in the middle of a job: nobody reads events, and the job's thread may be the first to
-    find that out (its pipe is still open here, so that it is).
+    """Killed in the middle of a job: no thread reads events, and the job's thread may be the first
+    to find that out (its pipe is still open here, so that it is).
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(command_of(CHILD), stdin=pipe, stdout=pipe, stderr=pipe) as child:
@@ -212,7 +212,9 @@ def test_a_child_whose_parent_is_gone_ends_without_a_word(make_log: MakeLog) -> 
 def test_a_child_that_dies_before_it_is_given_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On uvloop, as in brokers: there a write to a pipe that is closed is a RuntimeError."""
+    """The loop is uvloop, as in brokers: there a write to a pipe that is closed is a
+    RuntimeError.
+    """
     make_child = ChildProcess._running
 
     async def dead_child(child: ChildProcess) -> asyncio.subprocess.Process:

@@ -35,7 +35,7 @@ def test_a_topic_from_creation_to_deletion(cli: Cli, name: str):
     assert "UNKNOWN_TOPIC_OR_PARTITION" in cli.refused("topics", "describe", name)
 
 
-def test_creating_and_deleting_what_is_there_or_is_not(cli: Cli, name: str):
+def test_creating_an_existing_topic_and_deleting_a_missing_one_are_refused(cli: Cli, name: str):
     assert cli.ok("topics", "create", name, "--validate-only") == f"{name} could be created\n"
     assert "UNKNOWN_TOPIC_OR_PARTITION" in cli.refused("topics", "delete", name)
     assert cli.ok("topics", "delete", name, "--if-exists") == f"{name} does not exist\n"

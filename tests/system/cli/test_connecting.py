@@ -69,7 +69,7 @@ def test_a_file_of_client_properties(cli: Cli, cluster: Cluster, tmp_path: Path)
 
 
 @pytest.mark.parametrize("command", [["topics", "list"], ["brokers", "list", "--json"]])
-def test_nobody_answers(cli: Cli, command: list[str]):
+def test_a_command_to_a_closed_port_ends_in_time_with_the_address(cli: Cli, command: list[str]):
     address = f"127.0.0.1:{closed_port()}"
     said = cli.refused(*command, "-b", address, "--timeout-ms", 300)
     assert address in said
@@ -77,7 +77,7 @@ def test_nobody_answers(cli: Cli, command: list[str]):
 
 
 @pytest.mark.parametrize("command", ["produce", "consume", "latency"])
-def test_nobody_answers_a_bench(cli: Cli, command: str):
+def test_a_bench_at_a_closed_port_ends_with_the_address(cli: Cli, command: str):
     address = f"127.0.0.1:{closed_port()}"
     assert address in cli.refused("bench", command, "x", "-b", address, "--timeout-ms", 300)
 

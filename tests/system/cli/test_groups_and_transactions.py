@@ -93,7 +93,7 @@ def test_a_group_and_its_offsets(cli: Cli, topic: str, tmp_path: Path):
 
 
 def test_a_transaction_that_hangs(cli: Cli, topic: str):
-    """Nobody but the partition knows of it, as if its coordinator had forgotten it."""
+    """Only the partition knows of it, as if its coordinator had forgotten it."""
     search = ("transactions", "find-hanging", "--topic", topic, "--max-transaction-timeout", 0)
     assert cli.ok(*search) == "no transaction hangs on 2 partitions\n"
     cli.ok("configs", "alter", "brokers", 1, "--set", f"{VERIFICATION}=false")

@@ -50,7 +50,7 @@ class Piped:
         assert self.run("produce", *arguments, given=given) == (b"", [])
 
     def consume(self, *arguments: object) -> bytes:
-        """Consume everything that is there."""
+        """Consume everything that the topic has."""
         output, errors = self.run("consume", *arguments, "--until-end")
         assert errors == []
         return output
@@ -384,7 +384,7 @@ def test_settings_come_from_files_and_options(piped: Piped, topic: str, tmp_path
     assert "did you mean linger.ms" in errors[0]
 
 
-def test_an_offset_that_is_not_in_the_log_is_told(piped: Piped, topic: str):
+def test_an_offset_that_is_not_in_the_log_is_refused_with_a_message(piped: Piped, topic: str):
     piped.produce(topic, "--partition", 1, given=b"a\nb\n")
 
     def told(*arguments: object) -> list[str]:
@@ -401,7 +401,7 @@ def test_an_offset_that_is_not_in_the_log_is_told(piped: Piped, topic: str):
     assert told("--partition", 1, "--offset", 0) == [f"moldau: partition 1 begins at 1: 0 {end}"]
 
 
-def test_a_key_that_nothing_resembles_is_told_the_page_of_all(piped: Piped):
+def test_an_unknown_key_that_nothing_resembles_names_the_page_of_all_keys(piped: Piped):
     _, errors = piped.run("consume", "t", "--property", "foo=1", status=WRONG_USAGE)
     assert errors == ["moldau: foo: no such setting; docs/compatibility.md lists them"]
 

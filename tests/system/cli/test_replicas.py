@@ -179,7 +179,7 @@ def interrupted(process: subprocess.Popen[str]) -> None:
     assert (process.returncode, errors) == (0, "")
 
 
-def test_watching_tells_changes_as_lines(moldau: Cli, trio: Cluster, name: str):
+def test_watching_prints_changes_as_lines(moldau: Cli, trio: Cluster, name: str):
     """A process, for the signal."""
     create(moldau, name, "--replication-factor", 3)
     process = moldau.start(*WATCH, name)

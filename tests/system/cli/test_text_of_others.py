@@ -1,5 +1,5 @@
 """What tenants choose (names of groups, transactions and users, keys, values, headers) in the
-terminal of an administrator: nothing of it acts there, and nothing is a line of its own.
+terminal of an administrator: nothing of it acts there, and nothing of it makes a new line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RAW = ("\x1b]0;", "\x07", "\x1b[31m", "\x9b", "\u202e", "\rforged", "\nforged")
 
 
 class Tenant(NamedTuple):
-    """What is there of one: a topic, and the name of all else."""
+    """What exists of one: a topic, and the name of all else."""
 
     topic: str
     name: str

@@ -2,7 +2,7 @@
 
 Three brokers and one controller. Two processes (`exactly_once_app.py`) consume the input with this
 project's consumer, transform each record and produce it with this project's transactional producer,
-offsets included. Meanwhile the processes, brokers and coordinators are killed with SIGKILL. What
+offsets included. The processes, brokers and coordinators are killed with SIGKILL. What
 read_committed then sees is read with another client (librdkafka) and compared with the input,
 record by record. Ends with status 1 when anything is lost, doubled, altered, or out of order within
 a key.
@@ -84,7 +84,7 @@ class Outcome:
         return not self.complaints and wrong == 0 and self.read_count == self.input_count
 
     def lines(self) -> Iterator[str]:
-        """To be printed."""
+        """The lines to be printed."""
         yield f"input records             {self.input_count:>10,}"
         yield f"read under read_committed {self.read_count:>10,}"
         yield f"lost                      {self.lost_count:>10,}"
@@ -111,7 +111,7 @@ def run(
     protocol: str = "classic",
     say: Callable[[str], None] = print,
 ) -> Outcome:
-    """The whole thing on a cluster of its own."""
+    """The whole thing on its own cluster."""
     outcome = Outcome(input_count=record_count)
     records = Records(record_count)
     with (

@@ -3,7 +3,7 @@
 Consumes the input, transforms each record, and commits what it made together with the group's
 offsets, as the recipe in docs/client.md has it. Killed at any point, it goes on where its last
 committed transaction ended. Ends with status 0 on SIGTERM, and with 1 when its producer is of no
-use any more; whoever runs it starts it again. Prints a line per committed transaction.
+use any more; its parent starts it again. Prints a line per committed transaction.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def transformed(value: bytes) -> bytes:
 
 
 async def run(bootstrap: str, name: str, protocol: str, record_count: int) -> None:
-    """Until SIGTERM. Raises: KafkaError when the producer can do nothing any more."""
+    """Run until SIGTERM. Raises: KafkaError when the producer can do nothing any more."""
     settings: ConsumerSettings = {"group_protocol": "consumer"}
     if protocol == "classic":
-        # Restarted under the same name it is the same member: nobody else is disturbed.
+        # Restarted under the same name it is the same member: no other member is disturbed.
         settings = {"group_instance_id": name, "session_timeout_ms": 10_000}
     is_over = asyncio.Event()
     loop = asyncio.get_running_loop()

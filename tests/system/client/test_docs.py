@@ -101,7 +101,7 @@ def test_the_examples_of_the_readme_run_as_programs():
 
 
 def run_program(code: str) -> str:
-    """What a program of its own prints."""
+    """What its own program prints."""
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -88,7 +88,7 @@ class Log(RebalanceListener):
 
 
 class Member:
-    """A consumer that is polled by a task of its own until told otherwise."""
+    """A consumer that is polled by its own task until asked to stop."""
 
     def __init__(self, consumer: Consumer, seen: Counter[bytes]) -> None:
         self.consumer = consumer
@@ -168,7 +168,7 @@ class Group:
         await member.leave()
 
     async def until_shared(self, partition_count: int = PARTITION_COUNT) -> None:
-        """All partitions are owned, each by one, and nobody has two more than another."""
+        """All partitions are owned, each by one, and no member has two more than another."""
 
         def shared() -> bool:
             owned = [each for member in self.members for each in member.log.owned]

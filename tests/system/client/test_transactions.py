@@ -219,7 +219,7 @@ async def test_offsets_are_committed_with_the_records(cluster: Cluster, topic: s
     assert await visible(cluster, output) == [b"made of %d" % number for number in range(10)]
 
 
-async def test_somebody_who_is_no_member_may_commit_only_for_an_empty_group(
+async def test_a_producer_that_is_no_member_may_commit_only_for_an_empty_group(
     cluster: Cluster, topic: str
 ) -> None:
     group = f"g-{topic}"

@@ -25,7 +25,7 @@ SHELL: Final = ("bash", "-euo", "pipefail", "-c")
 
 
 class Serving:
-    """A command that goes on until it is told to end."""
+    """A command that goes on until it is asked to end."""
 
     def __init__(self, command: str, home: Path, environ: Mapping[str, str], log: Path) -> None:
         self.command = command
@@ -47,7 +47,7 @@ class Serving:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def wait_said(self, pattern: str) -> re.Match[str]:
-        """Until it has written something that matches."""
+        """Wait until it has written something that matches."""
 
         def found() -> re.Match[str] | None:
             match = re.search(pattern, self.said)
@@ -65,7 +65,7 @@ class Serving:
         return self.wait_end(status=status)
 
     def wait_end(self, *, status: int = 0) -> str:
-        """Until it has ended by itself, with that status; all that it wrote."""
+        """Wait until it has ended by itself, with that status; all that it wrote."""
         ended = self._process.wait(END_S)
         assert ended == status, f"{self.command} ended with {ended}: {self.said}"
         return self.said

@@ -73,7 +73,7 @@ def test_the_commands_of_the_client(tmp_path: Path) -> None:
 
 
 def send_until(following: Serving, pattern: str, cluster: Cluster) -> None:
-    """What begins at the end reads only what comes when it is there."""
+    """What begins at the end reads only what comes after its start."""
     with Producer(cluster.bootstrap_server) as producer:
 
         def is_read() -> bool:

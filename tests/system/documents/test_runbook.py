@@ -1,4 +1,4 @@
-"""What docs/operations.md tells an operator to do about a damaged partition works."""
+"""What docs/operations.md asks an operator to do about a damaged partition works."""
 
 from __future__ import annotations
 

@@ -39,6 +39,6 @@ def test_it_starts_is_asked_and_stops():
         ("CLUSTER_ID", "only variables KAFKA_… are read"),
     ],
 )
-def test_what_it_cannot_be_told(variable: str, said: str):
+def test_variables_that_the_container_sets_itself_are_refused(variable: str, said: str):
     with pytest.raises(ValueError, match=f"{variable}: .*{said}"):
         MoldauContainer().with_env(variable, "1")

@@ -1,4 +1,4 @@
-"""The pytest plugin as another project meets it: a pytest of its own, warnings are errors."""
+"""The pytest plugin as another project meets it: its own pytest, warnings are errors."""
 
 from __future__ import annotations
 

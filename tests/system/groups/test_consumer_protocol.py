@@ -203,7 +203,7 @@ def test_a_group_moves_to_the_new_protocol_and_back(cluster: Cluster, topic: str
         until_polled([back], lambda: read() == set(range(180)), "nothing is left out")
 
 
-def test_a_killed_coordinator_costs_nobody_a_partition(cluster: Cluster, topic: str) -> None:
+def test_a_killed_coordinator_costs_no_member_a_partition(cluster: Cluster, topic: str) -> None:
     with ExitStack() as stack:
         readers = [new(stack, cluster, topic) for _ in range(2)]
         until_shared(readers)

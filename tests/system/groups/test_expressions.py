@@ -1,4 +1,6 @@
-"""One client's regular expressions hold nothing up: the members of others are served meanwhile."""
+"""One client's regular expressions hold nothing up: the members of others are served at the same
+time.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ LEAST_SERVED = COUNT // 10
 
 
 class Neighbour(NamedTuple):
-    """A member of another group that tells again and again that it lives."""
+    """A member of another group that sends heartbeats again and again."""
 
     connection: Connection
     beat: HeartbeatRequest

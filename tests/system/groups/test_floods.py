@@ -49,7 +49,7 @@ METADATA = "m" * 4_000
 """So that a commit is nearly as large as a batch may be."""
 FLOODING_CONNECTIONS = 3
 IN_FLIGHT = 64
-"""Of each: together more than the coordinator lets wait."""
+"""The requests of each in flight: together more than the coordinator lets wait."""
 
 
 class Flood:
@@ -86,7 +86,7 @@ async def coordinator_of(connection: Connection) -> tuple[int, str]:
 
 
 async def join(connection: Connection) -> HeartbeatRequest:
-    """Become the only member of a classic group; how it tells that it lives."""
+    """Become the only member of a classic group; its heartbeat."""
     request = JoinGroupRequest(
         group_id="team",
         session_timeout_ms=SESSION_MS,

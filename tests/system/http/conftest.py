@@ -49,7 +49,7 @@ class Http:
 
 
 def http_of(cluster: Cluster) -> Http:
-    """The HTTP listener of a node that was told to take any port, found in its log."""
+    """The HTTP listener of a node that was configured to take any port, found in its log."""
 
     def find() -> re.Match[str] | None:
         return re.search(r"HTTP listener on ([\d.]+):(\d+)", cluster.node().log_path.read_text())

@@ -1,4 +1,4 @@
-"""An attacker in a process of its own: `python -m tests.system.http.greedy PORT KIND HOST…`.
+"""An attacker in its own process: `python -m tests.system.http.greedy PORT KIND HOST…`.
 
 Keeps CONNECTIONS_PER_HOST connections open from each of the addresses, in the manner of KIND, and
 opens each again that the node closes. Prints `ready` once all have been opened.

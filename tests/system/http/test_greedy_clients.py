@@ -1,4 +1,4 @@
-"""Greedy clients of the HTTP listener in a process of their own, beside probes."""
+"""Greedy clients of the HTTP listener in their own process, beside probes."""
 
 from __future__ import annotations
 

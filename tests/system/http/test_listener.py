@@ -63,7 +63,7 @@ def test_paths_that_are_none(listener: Http, path: str):
     assert listener.ask(path).status == 404
 
 
-def test_what_is_no_http_disturbs_nobody(cluster: Cluster, listener: Http):
+def test_what_is_no_http_disturbs_no_other_client(cluster: Cluster, listener: Http):
     host, port = listener._address
     with socket.create_connection((host, port), 10) as raw:
         raw.sendall(b"\x00\x00\x00\x10\x00\x12\x00\x00\r\n\r\n")

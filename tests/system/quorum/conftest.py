@@ -58,8 +58,8 @@ def topics(cluster: Cluster) -> list[str]:
 
 
 def wait_for_topics(cluster: Cluster, *names: str) -> list[str]:
-    """Until the broker that happens to be asked knows of these, which may be later than the one
-    through which they were created; the names of all its topics, sorted.
+    """Wait until the broker that happens to be asked knows of these, which may be later than the
+    one through which they were created; the names of all its topics, sorted.
     """
 
     def known() -> list[str] | None:
@@ -87,7 +87,7 @@ def fenced(cluster: Cluster) -> set[int]:
 
 
 def wait_for_another_leader(cluster: Cluster, old_id: int) -> int:
-    """Until the quorum has a leader that is not `old_id`; its id."""
+    """Wait until the quorum has a leader that is not `old_id`; its id."""
 
     def another() -> int | None:
         try:
@@ -102,7 +102,9 @@ def wait_for_another_leader(cluster: Cluster, old_id: int) -> int:
 
 
 def wait_until_caught_up(cluster: Cluster, node_id: int) -> None:
-    """Until a replica of the metadata log has all that was committed when it was first asked."""
+    """Wait until a replica of the metadata log has all that was committed when it was first
+    asked.
+    """
     target = quorum(cluster).high_watermark
 
     def has_caught_up() -> bool:

@@ -66,7 +66,7 @@ class Hosts:
         self.cut_one_way(other, one)
 
     def cut_one_way(self, sender: str, receiver: str) -> None:
-        """What `sender` sends to `receiver` vanishes, without an error for anybody."""
+        """What `sender` sends to `receiver` vanishes, without an error for either."""
         if (sender, receiver) not in self._cuts:
             self._cuts.append((sender, receiver))
             self._route(sender, "add", receiver)

@@ -1,4 +1,4 @@
-"""Controllers and brokers as real processes, each on a host of its own.
+"""Controllers and brokers as real processes, each on its own host.
 
 Owns their directories, configurations and processes. Must not: reach into a node: what is known of
 it comes over Kafka's protocol, HTTP, or from its files when it is down. Invariant: leaving the

@@ -32,7 +32,7 @@ METADATA = "__cluster_metadata-0"
 OTHER_CLUSTER = "AAAAAAAAQACAAAAAAAAAAQ"
 VICTIM = 103
 TIMEOUT = "initial.broker.registration.timeout.ms=2500"
-#: What a start makes anew from the records before it finds that they do not do.
+#: What a start makes again from the records before it finds that they do not do.
 DERIVED = (".index", ".timeindex", ".snapshot")
 
 Change = Callable[[Path], object]
@@ -324,7 +324,7 @@ def _starts_and_catches_up(cluster: Cluster, directory: Path) -> None:
         "nothing",
     ],
 )
-def test_what_a_crash_leaves_or_nobody_needs_is_no_damage(
+def test_what_a_crash_leaves_or_the_log_does_not_need_is_no_damage(
     cluster: Cluster, copy: Path, change: Change
 ):
     change(copy / METADATA)
@@ -391,7 +391,9 @@ def test_a_second_broker_with_the_same_id(cluster: Cluster, tmp_path: Path):
     ("servers", "said"),
     [("127.0.0.1:1", "Connect call failed"), ("no.such.host.invalid:9", "no.such.host.invalid:9:")],
 )
-def test_nobody_at_the_bootstrap_address(cluster: Cluster, tmp_path: Path, servers: str, said: str):
+def test_a_node_without_a_controller_at_the_bootstrap_address_ends_with_one_line(
+    cluster: Cluster, tmp_path: Path, servers: str, said: str
+):
     config = stranger(cluster, tmp_path, 8, "broker", cluster_id(cluster))
     override = f"controller.quorum.bootstrap.servers={servers}"
     ended = run_node(config, "--override", override, format_if_needed=False)
@@ -441,7 +443,7 @@ def test_a_second_controller_with_the_same_id(cluster: Cluster, tmp_path: Path):
 
 
 def test_a_double_of_the_active_controller(cluster: Cluster, tmp_path: Path):
-    """Nobody follows itself: it does not even observe, and says so."""
+    """A node does not follow itself: it does not even observe, and says so."""
     double = cluster.active_controller_id()
     config = stranger(cluster, tmp_path, double, "controller", cluster_id(cluster))
     _run_beside(cluster, config, f"node.id={double} leads the quorum in epoch")

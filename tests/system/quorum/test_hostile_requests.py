@@ -1,6 +1,7 @@
 """What strangers send to controllers costs them an error or a connection, the quorum nothing.
 
-A candidate in a plausible higher epoch does raise everybody's, as in Apache Kafka, be it a voter or
+A candidate in a plausible higher epoch does raise the epoch of all, as in Apache Kafka, be it a
+voter or
 not: who may send that at all is a matter of permissions.
 """
 
@@ -179,7 +180,7 @@ def ending(epoch: int, leader_id: int = 999) -> end.EndQuorumEpochRequest:
 @pytest.mark.parametrize("make", [beginning, ending])
 @pytest.mark.parametrize("epoch", [-1, 0, LAST_EPOCH, None])
 def test_leaders_that_cannot_be(cluster: Cluster, make: Callable[..., Any], epoch: int | None):
-    """None stands for the epoch that somebody else leads."""
+    """None stands for the epoch that another voter leads."""
     request = make(quorum(cluster).leader_epoch if epoch is None else epoch)
     errors = {ErrorCode.INVALID_REQUEST, ErrorCode.FENCED_LEADER_EPOCH}
     asked_of_all(cluster, request, 1, errors)
@@ -220,7 +221,9 @@ def test_fetches_that_cannot_be(cluster: Cluster, replica_id: int, values: dict[
 
 
 @pytest.mark.parametrize("replica_id", [999, -1])
-def test_a_fetch_far_behind_the_end_is_told_where_logs_part(cluster: Cluster, replica_id: int):
+def test_a_fetch_far_behind_the_end_is_answered_with_the_diverging_epoch(
+    cluster: Cluster, replica_id: int
+):
     told = quorum(cluster)
     request = fetching(
         cluster,

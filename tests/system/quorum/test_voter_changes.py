@@ -1,4 +1,4 @@
-"""The voters are exchanged under load, and a wiped disk comes back as somebody else (KIP-853)."""
+"""The voters are exchanged under load, and a wiped disk comes back as another voter (KIP-853)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Joiner:
         self._cluster_id = described(cluster).cluster_id
 
     def start_empty(self) -> None:
-        """On a disk with nothing on it, wait until it has read everything."""
+        """Start on a disk with nothing on it, and wait until it has read everything."""
         shutil.rmtree(self._home / "data", ignore_errors=True)
         done = run_cli("storage", "format", "-c", self.config, "-t", self._cluster_id, "-N")
         assert done.status == 0, done.errors
@@ -89,7 +89,7 @@ def connect(cluster: Cluster, broker_id: int) -> Wire:
 
 @contextlib.contextmanager
 def load_on(cluster: Cluster) -> Iterator[TopicLoad]:
-    """Topics are created all the time; in the end, all that were acknowledged are there."""
+    """Topics are created all the time; in the end, all that were acknowledged exist."""
     load = TopicLoad(
         lambda broker_id: connect(cluster, broker_id), cluster.broker_ids, random.Random(5)
     )
@@ -148,7 +148,7 @@ def test_a_wiped_disk_is_another_voter(many: Cluster, tmp_path: Path):
             now = next(each for each in quorum(many).observers if each.replica_id == 104)
             new = uuid_to_base64(now.directory_id)
             assert new != before
-            # What was promised by the disk that is gone still counts as promised by nobody else.
+            # What was promised by the disk that is gone is not promised by any other voter.
             assert voters(many)[104] == before
             remove(many, 104, before)
             until(lambda: 104 not in voters(many), what="the lost disk is no voter any more")

@@ -35,7 +35,7 @@ CREATE_ANSWER_S: Final = 30.0
 DEADLINE_S: Final = 120.0
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
 
-#: Long enough that a busy machine does not fence anybody, short enough for a test.
+#: Long enough that a busy machine does not fence a broker, short enough for a test.
 SESSION_TIMEOUT_MS: Final = 5_000
 MAX_LAG_MS: Final = 5_000
 CONFIG: Final = {
@@ -52,7 +52,7 @@ CONFIG: Final = {
 #: Room for the metadata log of a soak, and quick to fill.
 CONTROLLER_DISK_BYTES: Final = 64 * 2**20
 
-#: What no node may log, whatever breaks: an exception that nobody expected.
+#: What no node may log, whatever breaks: an exception that no handler expected.
 UNEXPECTED: Final = re.compile(r"unexpected \w+ \((?:report|stop)\)|Traceback")
 
 
@@ -164,7 +164,7 @@ class ChaosCluster(SpreadCluster):
         self.disks[node_id] = SmallDisk(path)
 
     def own_config(self, node_id: int) -> dict[str, str]:
-        """Each broker stands in a rack of its own; `log.dirs` lie on the small disk, whose own top
+        """Each broker stands in its own rack; `log.dirs` lie on the small disk, whose own top
         is not the node's.
         """
         is_broker = node_id in self.broker_ids

@@ -1,4 +1,4 @@
-"""Decides whether a log kept its promise: what was acknowledged is there, once and in order.
+"""Decides whether a log kept its promise: what was acknowledged is stored, once and in order.
 
 Owns the verdict and nothing else: it knows no client, no cluster and no clock; it is given what was
 sent and acknowledged, and what was read. Must not: guess. Invariants: the bytes of a record follow
@@ -139,7 +139,7 @@ class Findings:
 def check(
     sent: SentLedger, final: Sequence[ReadRecord], earlier: Iterable[Sequence[ReadRecord]] = ()
 ) -> Findings:
-    """Compare what was sent with what is there.
+    """Compare what was sent with what was read.
 
     Args:
         final: everything in the topic at the end, each partition from its first offset on.
@@ -149,9 +149,9 @@ def check(
     Returns:
         lost: acknowledged, and not in `final`. duplicated: the same record at two offsets, or read
         twice. reordered: a key's record behind a later one of that key, or offsets that go back.
-        altered: bytes that nobody sent under that key. misplaced: acknowledged at one offset, read
-        at another. vanished: a consumer saw it, and at the end it is not there. invented: a
-        sequence that nobody has handed over yet.
+        altered: bytes that no producer sent under that key. misplaced: acknowledged at one offset,
+        read at another. vanished: a consumer saw it, and at the end it is not there. invented: a
+        sequence that was not handed over yet.
     """
     findings = Findings()
     at_the_end = {(record.partition, record.offset): record for record in final}

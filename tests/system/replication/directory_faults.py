@@ -154,7 +154,7 @@ class DirectoryFaults:
         return mend
 
     def _replace(self, victim: int, dice: random.Random) -> Callable[[], None]:
-        """A directory comes back empty, formatted anew."""
+        """A directory comes back empty, formatted again."""
         directory = dice.choice(self._cluster.data_directories(victim))
         self._stop(victim, dice.random() < 0.5)
         self._say(f"broker {victim} gets an empty {directory.name}")
@@ -222,7 +222,7 @@ class DirectoryFaults:
     def _wait_placed(self, victim: int) -> None:
         """A replica whose directory was replaced, and that has no log again yet, may lie in the
         directory that goes away next, for all that the broker knows: as in Apache Kafka, it is not
-        begun anew before that one is back.
+        begun again before that one is back.
         """
         self._wait_in_sync(victim, what="in sync before it loses a directory")
 

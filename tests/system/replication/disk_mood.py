@@ -1,4 +1,4 @@
-"""How the disk of a test's node is today, and the file in which the node is told.
+"""How the disk of a test's node is today, and the file in which the node reads it.
 
 Owns the file's form. Must not import the product: a test process has no node in it.
 """

@@ -30,7 +30,7 @@ MESSAGE_TIMEOUT_MS: Final = 300_000
 #: What a producer may have on its way; a full queue makes the load wait.
 QUEUE_RECORD_LIMIT: Final = 5_000
 
-#: A consumer that gets one of these was told that what it had read is gone.
+#: A consumer that gets one of these has lost what it had read.
 BROKEN_PROMISES: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
 )
@@ -153,7 +153,7 @@ class LoadProducer:
 
 
 class LoadReader:
-    """A consumer with assigned partitions that reads on from offset 0, whoever leads.
+    """A consumer with assigned partitions that reads on from offset 0, whichever broker leads.
 
     Args:
         run: where its sockets belong.
@@ -202,7 +202,7 @@ class LoadReader:
     def _goes_back(self, consumer: Consumer, message: Any) -> bool:
         """A reader of replicas that a follower has thrown back reads on where it was.
 
-        A follower that begins anew answers "out of range", and the client has to ask the leader
+        A follower that begins again answers "out of range", and the client has to ask the leader
         then. librdkafka 2.16 does not when it could not reach that follower for a second: it then
         believes that it fetches from the leader ("not migrating away from preferred replica").
         """
@@ -299,13 +299,13 @@ class Load:
 
     @property
     def complaints(self) -> list[str]:
-        """What no client may ever be told in these circumstances."""
+        """The errors that no client may ever get in these circumstances."""
         told = [text for producer in self.producers for text in producer.complaints]
         return told + [text for reader in self.readers for text in reader.complaints]
 
 
 def consumer_config(bootstrap: str) -> dict[str, Any]:
-    """A consumer that trusts nobody: CRCs are checked, an offset that is gone is an error."""
+    """A consumer that trusts no broker: CRCs are checked, an offset that is gone is an error."""
     return {
         **connecting(bootstrap),
         "group.id": "unused",

@@ -69,7 +69,7 @@ LOOK_INTERVAL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One fault. `active`: whoever is the active controller at that time, in place of `victim`."""
+    """One fault. `active`: the active controller at that time, in place of `victim`."""
 
     number: int
     fault: str

@@ -42,7 +42,7 @@ RATE: Final = 300.0
 DISK_BYTES: Final = 256 * 2**20
 #: Partitions are spread over them, and the nemesis takes them away.
 DIRECTORY_COUNT: Final = 2
-#: Small, so that segments roll and are opened anew while brokers die.
+#: Small, so that segments roll and are opened again while brokers die.
 TOPIC_CONFIG: Final = {"segment.bytes": "1048576"}
 #: One consumer reads from the leaders, one from the nearest replica (KIP-392).
 READER_RACKS: Final = (None, "rack-2")
@@ -102,7 +102,7 @@ def soak(
         only: the faults to use; all when empty.
         rate: records per second, of all producers together.
         keeps_disks: the brokers' disks are copied before they vanish.
-        is_secured: with certificates, users and ACLs, which change meanwhile.
+        is_secured: with certificates, users and ACLs, which change during the run.
     """
     outcome = Outcome(seed, minutes)
     with running(
@@ -166,7 +166,7 @@ def _settle(cluster: ChaosCluster, load: Load, outcome: Outcome) -> None:
     """All replicas in sync, every record answered, the consumers at the end."""
     try:
         cluster.wait_in_sync(TOPIC, PARTITION_COUNT)
-        # A producer that has failed for good holds nobody up.
+        # A producer that has failed for good holds no other one up.
         deadline_s = 0.0 if load.complaints else FLUSH_DEADLINE_S
         unanswered_count = load.finish_producers(deadline_s)
         if unanswered_count:

@@ -122,7 +122,7 @@ def test_a_follower_on_a_full_disk_falls_behind_and_catches_up(
     assert len(complaints) < 5, "said once, not at every attempt"
 
 
-def test_a_leader_on_a_full_disk_refuses_and_nobody_is_lost(
+def test_a_leader_on_a_full_disk_refuses_and_no_broker_is_lost(
     on_small_disk: Trio, small_disk: SmallDisk
 ) -> None:
     trio = on_small_disk

@@ -78,7 +78,7 @@ def drop(log: list[ReadRecord], dice: random.Random) -> None:
 
 
 def repeat(log: list[ReadRecord], dice: random.Random) -> None:
-    """At the end, under an offset of its own, as a retry that was not recognised."""
+    """At the end, under its own offset, as a retry that was not recognised."""
     record = log[dice.randrange(len(log))]
     ends = [each.offset for each in log if each.partition == record.partition]
     log.append(record._replace(offset=max(ends) + 1))

@@ -48,7 +48,7 @@ def garble(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_a_damaged_follower_is_replicated_anew(trio: Trio) -> None:
+def test_a_damaged_follower_is_replicated_from_its_leader_again(trio: Trio) -> None:
     topic = fresh(trio)
     writer = fill(trio, topic)
     # An orderly stop, so that all of it lies below the recovery point, then an unclean start.
@@ -75,7 +75,9 @@ def test_a_damaged_follower_is_replicated_anew(trio: Trio) -> None:
 
 
 def test_damage_found_after_a_clean_shutdown(trio: Trio) -> None:
-    """Nobody looks at the bytes at such a start: they are found out when they are read."""
+    """The broker does not look at the bytes at such a start: they are found out when they are
+    read.
+    """
     topic = fresh(trio)
     writer = fill(trio, topic)
     assert trio.cluster.stop(BROKER) == 0
@@ -147,7 +149,7 @@ def test_a_failed_directory_costs_its_own_replicas_alone(trio: Trio, second: Pat
 
 
 def test_a_directory_that_is_missing_at_the_start(trio: Trio, second: Path) -> None:
-    """Its replicas are not begun anew elsewhere: they may come back with it."""
+    """Its replicas are not begun again elsewhere: they may come back with it."""
     with_second_directory(trio, second)
     topics = [fresh(trio) for _ in range(2)]
     for topic in topics:

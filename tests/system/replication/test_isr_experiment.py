@@ -13,7 +13,7 @@ from tests.system.quorum.hosts import why_not
 
 REASON = why_not()
 
-#: What happens, and who is in sync right then (None: anybody).
+#: What happens, and who is in sync right then (None: any broker).
 EXPECTED: list[tuple[str, set[int] | None]] = [
     ("created", {1, 2, 3}),
     ("writing", {1, 2, 3}),
@@ -81,7 +81,7 @@ def test_events_come_in_order_and_states_follow(tmp_path: Path, relayed: bool):
     assert first["told"].facts["lost"] == ALONE_COUNT
 
 
-def test_a_relay_tells_followers_by_their_client_id():
+def test_a_relay_distinguishes_followers_by_their_client_id():
     client_id = b"broker-3-fetcher-0"
     head = (20).to_bytes(4, "big") + bytes(4) + bytes(4) + len(client_id).to_bytes(2, "big")
     assert follower_in(head + client_id) == 3

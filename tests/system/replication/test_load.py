@@ -68,7 +68,9 @@ def test_what_came_behind_the_error_comes_again(monkeypatch: pytest.MonkeyPatch)
     assert assigned == [[(0, 0), (1, 0)], [(0, 0), (1, 1)]]
 
 
-def test_a_consumer_that_does_not_close_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_that_does_not_close_does_not_delay_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reader = LoadReader(here, "127.0.0.1:1", "t", 1)
     reader._stop.set()
     never = threading.Event()

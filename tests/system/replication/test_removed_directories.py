@@ -32,7 +32,7 @@ def disks(tmp_path: Path) -> Iterator[Disks]:
 
 @judging()
 def check_has_all(disks: Disks, topic: str, writer: Writer) -> None:
-    """What was acknowledged is there, once and in order; what a failing disk refused may be."""
+    """What was acknowledged is stored, once and in order; what a failing disk refused may be."""
     values = read_all(disks.trio.bootstrap, topic)
     acknowledged = list(writer.acknowledged)
     assert values[: len(acknowledged)] == acknowledged, (
@@ -109,7 +109,7 @@ def test_an_only_replica_that_is_given_up_goes_on_empty(disks: Disks) -> None:
     where = TopicPartition(topic, 0)
 
     def elected() -> bool:
-        # Refused until the broker has told the controller where the replica lies now.
+        # Refused until the broker has reported to the controller where the replica lies now.
         found = trio.admin.elect_leaders(ElectionType.UNCLEAN, [where]).result(20)
         return found[where] is None
 

@@ -1,5 +1,5 @@
-"""Replication with real processes: what was acknowledged is there whoever is lost, and the replicas
-hold the same bytes.
+"""Replication with real processes: what was acknowledged is stored whichever broker is lost, and
+the replicas hold the same bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def topic(trio: Trio) -> str:
 
 
 def acknowledged_and_read(trio: Trio, topic: str, writer: Writer) -> None:
-    """What was acknowledged is there once and in order, at the offset that was told."""
+    """What was acknowledged is stored once and in order, at the offset of its report."""
     values = read_all(trio.bootstrap, topic)
     assert not writer.refused, writer.refused[:3]
     with judging():
@@ -110,7 +110,7 @@ def test_a_paused_follower_leaves_the_isr_and_comes_back(trio: Trio, topic: str)
         trio.wait_isr(topic, {1, 2, 3} - {follower})
     finally:
         trio.cluster.resume(follower)
-    # Nothing is written meanwhile: it comes back without being asked for anything.
+    # Nothing is written: it comes back without being asked for anything.
     trio.wait_isr(topic, {1, 2, 3})
     trio.wait_equal(topic)
     assert trio.leader(topic) == leader
@@ -201,7 +201,7 @@ def test_a_controlled_shutdown_costs_producers_nothing(trio: Trio, topic: str) -
     trio.wait_equal(topic)
 
 
-def test_where_a_log_ends_is_told_while_a_transaction_is_open(trio: Trio, topic: str) -> None:
+def test_the_end_of_a_log_is_listed_while_a_transaction_is_open(trio: Trio, topic: str) -> None:
     """A new leader knows the last stable offset once it knows what is committed, however long the
     transaction goes on."""
     producer = Producer(
@@ -263,7 +263,7 @@ def test_deleted_records_are_gone_from_all_replicas(trio: Trio) -> None:
             lambda directory=directory: not (directory / "00000000000000000000.log").exists(),
             what=f"the first segment to leave {directory}",
         )
-    # Whoever leads next begins there, too.
+    # The next leader begins there, too.
     leader = trio.leader(topic)
     assert trio.cluster.stop(leader) == 0
     try:

@@ -174,7 +174,7 @@ def _is_stuck(writer: Writer) -> bool:
     return unanswered > 30
 
 
-def test_replicas_that_differ_are_told_apart(tmp_path: Path):
+def test_replicas_that_differ_are_reported(tmp_path: Path):
     def batch(base_offset: int, body: bytes) -> bytes:
         return base_offset.to_bytes(8, "big") + len(body).to_bytes(4, "big") + body
 

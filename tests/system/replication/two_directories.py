@@ -67,7 +67,7 @@ def move_controller(cluster: Cluster, *, at: str) -> None:
 
     until(is_another_active, what="another active controller", deadline_s=60)
     cluster.restart(before)
-    # A client of its own: an older one may still ask a broker that is paused.
+    # A separate client: an older one may still ask a broker that is paused.
     admin = AdminClient({"bootstrap.servers": at, "log_level": 0})
     made = admin.create_topics([NewTopic("made-by-another-controller", 1)])
     made["made-by-another-controller"].result(60)

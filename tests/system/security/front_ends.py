@@ -73,7 +73,7 @@ REQUEST_TIMEOUT_MS: Final = 30_000
 """What clients have by themselves."""
 
 PAUSE_S: Final = 0.3
-"""Between two rounds of a good client."""
+"""The pause between two rounds of a good client."""
 
 MOST_PLAY_S: Final = 12.0
 ROOT: Final = Path(__file__).parents[3]
@@ -179,7 +179,7 @@ class Nonsense:
         await self._say(name, parts, has_tls=name == "SASL_SSL")
 
     async def changed_hello(self) -> None:
-        """The first words of TLS, changed, cut, or where nobody expects them."""
+        """The first words of TLS, changed, cut, or where no peer expects them."""
         await self._say(self._listener(LISTENERS), [self._changed(self._hello())])
 
     async def noise_inside_tls(self) -> None:

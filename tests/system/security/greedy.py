@@ -1,4 +1,4 @@
-"""Clients that take what they can get, in a process of their own, against one listener.
+"""Clients that take what they can get, in their own process, against one listener.
 
 `with GreedyClients(Target(…), Greed(…)) as greedy:` starts it; `greedy.opened(count)` waits until
 it has so many connections. It goes on, and opens new connections in the place of those that the

@@ -75,7 +75,7 @@ class Order:
         certificates: PEM files, by user.
         most_s: how long a play takes at most.
         only: names of `Plays.kinds` that it plays; empty for all.
-        large_topic: one that is worth reading, and which everyone may.
+        large_topic: one that is worth reading, and which every user may read.
         topic_id: its id.
     """
 

@@ -1,4 +1,4 @@
-"""A client that asks for more than its share, in a process of its own.
+"""A client that asks for more than its share, in its own process.
 
     python -m tests.system.security.greedy_requests ATTACK PORT {user PASSWORD | certificate FILE}
 

@@ -78,7 +78,7 @@ class Peer:
         return self.ask(SaslAuthenticateRequest(auth_bytes=token), 2)
 
     def log_in(self, token: bytes = f"\0alice\0{PASSWORD}".encode()) -> Any:
-        """By PLAIN; returns the answer."""
+        """Log in by PLAIN; returns the answer."""
         self.choose("PLAIN")
         return self.token(token)
 
@@ -220,7 +220,7 @@ class Watched:
     """A node's memory while a block runs; afterwards it may not have grown. Use as a context.
 
     Attributes:
-        peak_bytes: the most that was seen, above what was there before.
+        peak_bytes: the most that was seen, above the memory in use before.
     """
 
     def __init__(self, node: SecuredNode, growth_bytes: int = GROWTH_BYTES) -> None:
@@ -244,10 +244,11 @@ class Watched:
 
 
 class Drip(threading.Thread):
-    """Sends bytes to many peers, one to each in turn, until all of them are gone or it is told.
+    """Sends bytes to many peers, one to each in turn, until all of them are gone or it is asked to
+    stop.
 
     Attributes:
-        life_s: of those that have gone, how long each was there.
+        life_s: of those that have gone, how long each was connected.
     """
 
     def __init__(self, peers: list[Peer], data: bytes, pause_s: float = 0.05) -> None:

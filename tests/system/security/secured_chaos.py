@@ -180,7 +180,7 @@ class SecuredChaosCluster(ChaosCluster):
         self._asked(change)
 
     def wait_followed(self) -> None:
-        """Until every broker has the metadata that are committed now. Raises: TimeoutError."""
+        """Wait until every broker has the metadata that are committed now. Raises: TimeoutError."""
         wanted = -1
 
         def applied() -> list[int]:
@@ -239,7 +239,7 @@ class SecuredChaosCluster(ChaosCluster):
 
 @contextlib.contextmanager
 def rotating(cluster: ChaosCluster, seed: int, say: Say, complaints: list[str]) -> Iterator[None]:
-    """What a secured cluster is given meanwhile; nothing for another one."""
+    """What a secured cluster is given during the run; nothing for another one."""
     if not isinstance(cluster, SecuredChaosCluster):
         yield
         return
@@ -251,7 +251,7 @@ def rotating(cluster: ChaosCluster, seed: int, say: Say, complaints: list[str]) 
 
 
 class Rotation:
-    """New certificates, users and passwords, in a thread of its own. Use as a context."""
+    """New certificates, users and passwords, in its own thread. Use as a context."""
 
     def __init__(self, cluster: SecuredChaosCluster, seed: int, say: Say) -> None:
         self.complaints: list[str] = []

@@ -56,8 +56,8 @@ PROTOCOLS: Final = {
     **{name: name for name in CLIENTS if name != "MTLS"},
 }
 USERS: Final = ("alice", "mallory", "bob")
-"""Of SCRAM, and of certificates: a super user, one without any right, and one with rights on names
-that begin with `own-`."""
+"""The users of SCRAM, and of certificates: a super user, one without any right, and one with rights
+on names that begin with `own-`."""
 
 QUEUED_BYTES: Final = 64 * MIB
 DECODED_BYTES: Final = 128 * MIB
@@ -77,7 +77,7 @@ class StormNodes:
     Attributes:
         trust: what a client of ours needs to trust them.
         process: node 1.
-        large_topic_id: of a topic that is worth reading; everyone may.
+        large_topic_id: of a topic that is worth reading; every user may.
     """
 
     def __init__(self, home: Path) -> None:

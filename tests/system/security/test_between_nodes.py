@@ -313,7 +313,7 @@ def test_by_kerberos(tmp_path: Path) -> None:
                 assert "it has not authenticated again" not in cluster.log(node_id)
 
 
-def test_a_broker_with_a_wrong_password_is_told_so(tmp_path: Path) -> None:
+def test_a_broker_with_a_wrong_password_ends_with_a_line_that_says_so(tmp_path: Path) -> None:
     between = passwords("PLAIN", "PLAIN")
     with SecuredCluster(tmp_path, between, **FEW) as cluster:
         [broker_id] = cluster.brokers

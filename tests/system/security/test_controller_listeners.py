@@ -144,7 +144,7 @@ def test_a_listener_that_is_not_early_opens_behind_the_acls(tmp_path: Path) -> N
     ids=["no authorizer", "named", "default"],
 )
 def test_listeners_of_controllers_are_early(tmp_path: Path, changed: dict[str, str]) -> None:
-    """By default; and without an authorizer there is nothing to wait for."""
+    """They are early by default; without an authorizer there is nothing to wait for."""
     with SecuredNode(tmp_path, changed) as node:
         assert OPENS not in node.log()
         with Admin(bootstrap_controllers=node.address("CONTROLLER")) as admin:

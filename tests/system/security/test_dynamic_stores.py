@@ -95,7 +95,7 @@ def test_a_certificate_is_renewed_under_load(node: SecuredNode, admin: Admin) ->
                         halfway.set()
                     if number == 2 * RECORDS // 3:
                         go_on.wait(60)
-        except BaseException as failure:  # noqa: BLE001 - told to the test
+        except BaseException as failure:  # noqa: BLE001 - the test raises it
             failures.append(failure)
 
     load = threading.Thread(target=produce)

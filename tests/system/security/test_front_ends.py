@@ -16,7 +16,7 @@ from tests.system.security.nodes import PASSWORD
 SECONDS: Final = 7.0
 PLAY_S: Final = 1.5
 FAULT_S: Final = 90.0
-"""Until when an injected bug has to be found; a run ends with its first complaint."""
+"""The time within which an injected bug has to be found; a run ends with its first complaint."""
 
 FAULT_PLAY_S: Final = 8.0
 SHORT_TIMEOUT_MS: Final = 3_000

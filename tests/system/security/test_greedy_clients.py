@@ -1,4 +1,4 @@
-"""Greedy clients in a process of their own, and a client beside them that is served throughout.
+"""Greedy clients in their own process, and a client beside them that is served throughout.
 
 The good client never sends a record twice and has shorter time limits than clients have by
 themselves: a refusal, a lost connection or a request that takes too long fails the test.

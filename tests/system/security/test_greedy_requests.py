@@ -33,7 +33,7 @@ from tests.system.security.secured_cluster import CERTIFICATES, USERS, SecuredCl
 
 CONTROLLER, BROKERS = 101, (1, 2)
 USUAL_S = 15.0
-"""Within which a node answers what needs no one else, whatever others ask it."""
+"""Within which a node answers what needs no other node, whatever others ask it."""
 
 GROWTH_BYTES = 100 * 2**20
 """What a node may take for requests of 8 MB that are refused; decoded they are 370 MB each."""

@@ -97,8 +97,8 @@ class Site:
             connection.close()
 
     def wait_for(self, path: str, user: tuple[str, str], status: int) -> None:
-        """Until the broker answers so: it learns of a change after the controller, which answered,
-        and refuses tries while there were too many.
+        """Wait until the broker answers so: it learns of a change after the controller, which
+        answered, and refuses tries while there were too many.
         """
         until(lambda: self.ask(path, user).status == status, what=f"{path} is answered by {status}")
 
@@ -151,7 +151,7 @@ def admin(site: Site) -> Iterator[Admin]:
         yield made
 
 
-def test_probes_are_open_and_all_else_asks_who_is_there(site: Site) -> None:
+def test_probes_are_open_and_all_else_needs_authentication(site: Site) -> None:
     for path in ("/healthz", "/readyz"):
         assert site.ask(path).status == 200
         assert site.ask(path, ("carol", "wrong")).status == 200
@@ -357,7 +357,7 @@ def test_a_renewed_certificate_is_shown_to_new_connections(site: Site, tmp_path:
     assert "listener HTTP has read its key and trust stores again" in site.node.log()
 
 
-def test_what_does_not_speak_tls_disturbs_nobody(site: Site) -> None:
+def test_what_does_not_speak_tls_disturbs_no_other_client(site: Site) -> None:
     plain = http.client.HTTPConnection("127.0.0.1", site.port, timeout=20)
     plain.request("GET", "/readyz")
     with pytest.raises((http.client.HTTPException, ConnectionError)):

@@ -1,4 +1,6 @@
-"""The HTTP listener with signed tokens (RFC 6750): who comes in, who does not, and what is told."""
+"""The HTTP listener with signed tokens (RFC 6750): who comes in, who does not, and what the answers
+say.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,9 @@ def test_bad_tokens_are_refused_and_not_logged(site: Site, provider: IdentityPro
 
 
 @pytest.mark.parametrize("header", [None, "Bearer", "Bearer  ", "Digest x", "Basic !"])
-def test_who_shows_nothing_is_told_of_no_error(site: Site, header: str | None) -> None:
+def test_a_request_without_credentials_gets_a_challenge_without_an_error(
+    site: Site, header: str | None
+) -> None:
     refused = site.ask("/metrics", header)
     assert refused.status == 401
     assert refused.headers["www-authenticate"] == (

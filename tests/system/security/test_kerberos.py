@@ -309,7 +309,7 @@ def test_a_ticket_that_is_not_valid_yet_is_no_refusal(secured: Kerberized, tmp_p
 
 
 async def test_a_new_key_of_the_node_is_in_use_at_once(secured: Kerberized, tmp_path: Path):
-    """And tickets for the old key stay good while it stands in the keytab."""
+    """Tickets for the old key stay good while it stands in the keytab."""
     old = tmp_path / "old"
     secured.realm.kinit("alice", old)
     with_old = secured.client(**cache_settings(old))

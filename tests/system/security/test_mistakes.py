@@ -474,7 +474,9 @@ def every_character() -> list[str]:
 
 
 def test_principals_with_every_character(node: SecuredNode) -> None:
-    """In users, ACLs and quotas: each comes back as it was given, none is taken for another."""
+    """A principal of users, ACLs and quotas comes back as it was given, none is taken for
+    another.
+    """
     names = [*every_character(), *ODD_NAMES]
     kind = ScramMechanism.SCRAM_SHA_256
     with Admin(node.address("PLAINTEXT"), default_api_timeout_ms=120_000) as admin:

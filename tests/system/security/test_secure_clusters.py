@@ -316,7 +316,9 @@ class Interrupted(OSError):
 def test_a_rotation_goes_on_after_an_interruption_at_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is on disk always works: whoever signed a key store is trusted, and can sign."""
+    """What is on disk always works: the authority that signed a key store is trusted, and can
+    sign.
+    """
     writes = {"left": 0}
 
     def counted(write: Callable[..., Any]) -> Callable[..., Any]:

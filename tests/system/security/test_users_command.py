@@ -77,7 +77,7 @@ def test_a_password_from_the_terminal(node: SecuredNode) -> None:
         os.close(theirs)
         shown = b""
         for asked in (b"Password", b"Repeat"):
-            # The space comes when the terminal has been told to show nothing.
+            # The space comes when the terminal has been set to show nothing.
             while asked not in shown or not shown.endswith(b" "):
                 shown += os.read(ours, 1_000)
             os.write(ours, b"typ3d\n")

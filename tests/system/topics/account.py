@@ -53,7 +53,7 @@ class Promise(Enum):
 
 
 class Reports(Enum):
-    """How a reader tells that a topic was created again."""
+    """How a reader reports that a topic was created again."""
 
     BY_TOPIC = "once per topic"
     BY_PARTITION = "once per partition"
@@ -165,7 +165,7 @@ Logs = defaultdict[tuple[str, int, int], set[int]]
 
 @dataclass
 class Member:
-    """What one of a reader's members has told: each hands out and reports in an order of its own,
+    """What one of a reader's members has reported: each hands out and reports in its own order,
     since each hears of a new topic by itself.
     """
 
@@ -195,7 +195,7 @@ class Reader:
     losses: defaultdict[tuple[str, int], list[LossReport]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """By partition, of readers that report BY_OFFSET."""
+    """The positions by partition, of readers that report BY_OFFSET."""
 
 
 class Account:
@@ -300,7 +300,9 @@ class Account:
         reader.seen[read.topic].add((incarnation, read.partition, read.offset))
 
     def _placed(self, what: str, record: Record, read: Read) -> int | None:
-        """In which incarnation the record that was read lies; all who speak of it must agree."""
+        """The incarnation in which the record that was read lies; all who speak of it must
+        agree.
+        """
         incarnation = record.incarnation
         if read.topic_id is not None:
             ids = self.topics[read.topic].ids
@@ -402,7 +404,7 @@ class Account:
                 self.wrong(f"record {number} has {record.outcome_count} outcomes: {record}")
 
     def check_gaps(self, reader: Reader) -> None:
-        """Of each log, dead ones too, a reader has everything up to where it came, and nothing
+        """A reader has everything of each log, dead ones too, up to where it came, and nothing
         was reported twice.
         """
         logs = self._logs()
@@ -424,11 +426,11 @@ class Account:
                         self.wrong(f"{reader.name}: {name}, {scope}: {count} reports of {changes}")
 
     def check_losses(self, reader: Reader) -> None:
-        """Of a reader that reports BY_OFFSET, and has read everything that the live topics hold:
-        each change of a partition that it had read is told, from an offset on below which it has
-        everything, and not twice by one driver.
+        """Check a reader that reports BY_OFFSET, and has read everything that the live topics hold:
+        each change of a partition that it had read is reported, from an offset on below which it
+        has everything, and not twice by one driver.
 
-        A loss does not say of which incarnation it is. Losses are told in the order of
+        A loss does not say of which incarnation it is. Losses are reported in the order of
         incarnations; so they are wrong when they cannot be shared out to them.
         """
         if reader.reports is not Reports.BY_OFFSET:
@@ -450,7 +452,7 @@ class Account:
     def _unread(
         self, reader: Reader, logs: Logs, topic: str, partition: int
     ) -> list[tuple[bool, int | None]]:
-        """Of each former incarnation of a partition: whether the reader has read of it, and the
+        """For each former incarnation of a partition: whether the reader has read of it, and the
         first offset known that it has not.
         """
         seen = reader.seen[topic]
@@ -477,7 +479,7 @@ class Account:
 def share_out(losses: list[LossReport], incarnations: list[tuple[bool, int | None]]) -> int | None:
     """Whether the losses of a partition can be of its incarnations, in this order.
 
-    One that was read has at least one loss; one member tells of an incarnation once; and
+    One that was read has at least one loss; one member reports an incarnation once; and
     what was not read lies at or after the lowest offset that is named.
 
     Args:

@@ -33,7 +33,7 @@ def ignores_topic_ids(patch: Patch) -> None:
 
 
 def _is_told(record: logging.LogRecord) -> bool:
-    """Whether a warning tells that a topic was created again, or that Spark's stream lost it."""
+    """Whether a warning says that a topic was created again, or that Spark's stream lost it."""
     text = record.getMessage()
     return "was deleted and created again" in text or "does not exist any more" in text
 

@@ -43,7 +43,9 @@ LED_BEFORE: Final = 0.6
 DEADLINE_S: Final = 180.0
 """A broker that starts on a machine that is busy with other things may need minutes."""
 REPLICAS: Final = 2
-"""Of each partition: on one of three brokers there is none, so that there is where to move to."""
+"""The replicas of each partition: on one of three brokers there is none, so that there is where to
+move to.
+"""
 WEIGHTS: Final = {"create again": 3, "grow": 1, "move": 2, "lead": 3}
 RESTART_S: Final = (8.0, 20.0)
 
@@ -202,8 +204,8 @@ class Changes:
         return dice.sample(self._cluster.broker_ids, REPLICAS)
 
     async def _repeat(self, call: Callable[[], Awaitable[Any]], done: str) -> None:
-        """Until it is done: a try whose answer was lost, which may be one of the client's own, may
-        have done it (the code `done`).
+        """Repeat until it is done: a try whose answer was lost, which may be one of the client's
+        own, may have done it (the code `done`).
         """
 
         async def attempt() -> bool:

@@ -1,4 +1,4 @@
-"""What a reader's process tells the soak: a line of tab-separated fields per event.
+"""What a reader's process reports to the soak: a line of tab-separated fields per event.
 
 Owns the lines, both ways. Must not judge. Invariant: lines of one process are in the order in which
 it handed out and reported.
@@ -28,7 +28,7 @@ READY: Final = "ready"
 """A note: from here on topics may be deleted."""
 
 MEMBER: Final = "/"
-"""Between a reader's name and that of its member."""
+"""What stands between a reader's name and that of its member."""
 
 member_name: Final[ContextVar[str | None]] = ContextVar("member_name", default=None)
 """Whose client runs, in a process with several members of one reader."""

@@ -1,7 +1,7 @@
-"""The readers that are consumers alone, each for a process of its own.
+"""The readers that are consumers alone, each for its own process.
 
-Owns their loops. Must not judge. Invariant: each record that the client has handed out is told, in
-order, with the id of the topic that the client names.
+Owns their loops. Must not judge. Invariant: each record that the client has handed out is reported,
+in order, with the id of the topic that the client names.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LOOK_S: Final = 0.5
 LOOK_MS: Final = 2_000
 POLL_MS: Final = 200
 MEMBERS: Final = 3
-"""Of a group, at once."""
+"""The members of a group, at once."""
 MEMBER_S: Final = (4.0, 15.0)
 """How long a member of a group lives before the next one goes on from what it has committed."""
 

@@ -1,7 +1,7 @@
 """`make soak-topics MINUTES=n SEED=n`: topics come and go under everything that reads and writes.
 
 Three brokers as real processes; topics are deleted, created again, grown, moved and led by others
-at random while producers write and readers of all kinds read, each kind in a process of its own.
+at random while producers write and readers of all kinds read, each kind in its own process.
 After each round everything rests: each reader must have every record that the live topics hold, and
 all of it is compared with the account (see `account.py`). Ends with status 1 when a promise was
 broken.
@@ -125,7 +125,7 @@ class Outcome:
     notes: Counter[str] = field(default_factory=Counter)
 
     def lines(self) -> list[str]:
-        """To be printed."""
+        """The lines to be printed."""
         counts = ", ".join(f"{what} {count:,}" for what, count in sorted(self.counts.items()))
         lines = [
             f"seed {self.seed}: {self.seconds / 60:.1f} minutes, {self.rounds} rounds: {counts}"
@@ -362,7 +362,7 @@ def soak(
     bug: str | None = None,
     say: Say = print,
 ) -> Outcome:
-    """One run on a cluster of its own; the events of the readers go to the directory."""
+    """One run on its own cluster; the events of the readers go to the directory."""
     with Cluster(brokers=3, controllers=1, config=CONFIG) as cluster:
         run = Soak(cluster, directory, seed, kinds or [*KINDS], bug, say)
         outcome = asyncio.run(run.run(minutes * 60))

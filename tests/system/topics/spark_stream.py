@@ -1,8 +1,8 @@
 """The readers' process `spark`: a structured stream whose drivers are killed.
 
-Owns the drivers, one after the other over one checkpoint, each a process group of its own; the
-databases and the Redis that they write to; and what is told of both. Must not judge, nor run Spark
-itself. Invariant: a loss is told before the rows that were stored after it.
+Owns the drivers, one after the other over one checkpoint, each its own process group; the
+databases and the Redis that they write to; and what is reported of both. Must not judge, nor run
+Spark itself. Invariant: a loss is reported before the rows that were stored after it.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Stored:
         self._warnings = Tail(warnings)
 
     def tell(self) -> bool:
-        """What is new. The rows are looked up before the losses, and told after them.
+        """What is new. The rows are looked up before the losses, and reported after them.
 
         Returns:
             Whether there were rows.

@@ -2,8 +2,8 @@
 
 Owns a consumer that keeps its positions in the stores alone, and the stores: `SqlResults` with and
 without topic ids and `UniqueRows` on SQLite and, where it is installed, PostgreSQL; `RedisResults`
-on fakeredis. What lies in a store is told as that store's reads. Now and then a batch comes again,
-or another driver goes on where the store is. Must not judge.
+on fakeredis. What lies in a store is reported as that store's reads. Now and then a batch comes
+again, or another driver goes on where the store is. Must not judge.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Stores:
         self._tables["sql-results-without-ids"] = Table(url, "without_ids")
 
     def write(self, rows: list[Row], query_id: str, *, again: bool) -> None:
-        """One batch into all stores; what has come into them is told."""
+        """One batch into all stores; what has come into them is reported."""
         for name, write in self._writes.items():
             self._put(name, write, rows, query_id, again)
         for topic in self._without_ids:
@@ -220,7 +220,7 @@ async def stores(teller: Teller, bootstrap: str, topics: list[str]) -> None:
 
 
 async def _drivers(teller: Teller, bootstrap: str, topics: list[str], kept: Stores) -> None:
-    """One driver after the other, each with a consumer of its own."""
+    """One driver after the other, each with its own consumer."""
     stop, dice = Stop(), Random()
     while not stop:
         query_id = uuid.uuid4().hex
@@ -258,7 +258,7 @@ def _seek(
     partitions: list[TopicPartition],
     sought: set[TopicPartition],
 ) -> None:
-    """To where the store is, in partitions that this driver has not read yet."""
+    """Seek to where the store is, in partitions that this driver has not read yet."""
     new = [each for each in partitions if each not in sought]
     if not new:
         return

@@ -1,4 +1,4 @@
-"""The account finds what it is there for; without it the soak would say nothing."""
+"""The account finds what it has to find; without it the soak would say nothing."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class Stream(Story):
         return max(found, self.account.problem_count)
 
 
-def test_a_stream_tells_where_the_former_topic_ends_for_it():
+def test_a_stream_reports_where_the_former_topic_ends_for_it():
     stream = Stream()
     assert stream.check() == 0, stream.account.problems
 
@@ -224,7 +224,7 @@ def test_a_driver_that_follows_may_tell_again():
     assert stream.check() == 0, stream.account.problems
 
 
-def test_a_task_tells_of_the_rest_of_its_range():
+def test_a_task_reports_the_rest_of_its_range():
     stream = Stream()
     stream.events.insert(3, LossReport(TOPIC, 0, 3, member="task 1"))
     stream.events[-1] = LossReport(TOPIC, 0, 4, member="planner 1")

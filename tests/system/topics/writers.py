@@ -1,7 +1,7 @@
 """Who writes while topics come and go: idempotent and transactional, asyncio and blocking.
 
 Owns the producers; each record has its number as its value. Must not judge. Invariant: every record
-that was handed over is in the account before it is sent, and its outcome when it is told.
+that was handed over is in the account before it is sent, and its outcome when it is known.
 """
 
 from __future__ import annotations
@@ -199,7 +199,9 @@ class TransactionalWriter(PlainWriter):
         return sent
 
     async def _abort(self, transaction: Transaction) -> None:
-        """Until it is aborted, or a commit whose outcome was not known has succeeded after all."""
+        """Try until it is aborted, or a commit whose outcome was not known has succeeded after
+        all.
+        """
         end = time.monotonic() + CLOSE_S
         ends = [self._producer.abort_transaction, self._producer.commit_transaction]
         while True:

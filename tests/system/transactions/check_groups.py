@@ -39,7 +39,7 @@ def check_groups(history: History, known: Known, findings: Findings) -> None:
 
 
 def _last_offsets(history: History) -> dict[GroupLog, int]:
-    """Where each group stands, as the last one was told who asked."""
+    """Where each group stands, as the last one that asked was answered."""
     last: dict[GroupLog, OffsetRead] = {}
     for read in history.offset_reads:
         before = last.setdefault((read.group, read.log), read)
@@ -62,7 +62,7 @@ def _check_bounds(
     known: Known,
     findings: Findings,
 ) -> None:
-    """Nobody is told, and nobody commits, less than what was certain before they asked."""
+    """No answer says, and no member commits, less than what was certain before they asked."""
     events: dict[GroupLog, list[_Event]] = defaultdict(list)
     for read in history.offset_reads:
         offset = -1 if read.offset is None else read.offset
@@ -145,7 +145,7 @@ def _check_ranges(
 
 
 def _without(offsets: list[int], possible: list[tuple[OffsetCommit, Transaction]]) -> list[int]:
-    """Those that none of these transactions, of which nobody knows, may have consumed."""
+    """Those that none of these transactions, whose outcome is unknown, may have consumed."""
     return [
         offset
         for offset in offsets

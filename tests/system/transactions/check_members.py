@@ -1,9 +1,9 @@
 """No partition belongs to two members of a group at once, whichever protocol each of them speaks.
 
 Owns the check. What a member believes to have is no proof: it may have been expelled without
-knowing, or be told late of what it has lost since. That a coordinator took its offsets is proof:
+knowing, or hear late of what it has lost since. That a coordinator took its offsets is proof:
 they carry its generation or epoch. Invariant: a finding is certain. A member had been given a
-partition before another one's offsets of it were taken, had its own taken after that, and was told
+partition before another one's offsets of it were taken, had its own taken after that, and heard
 of no other assignment in between.
 """
 

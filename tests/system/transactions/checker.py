@@ -6,7 +6,8 @@ and what even that does not tell is allowed either way. Invariant: a finding nam
 was broken in any interleaving that fits the history.
 
 Circular flow of information among committed transactions (Jepsen's G1c over reads) needs no search:
-in a circle somebody reads what nobody has asked to commit yet, which is a precommitted read.
+in a circle one transaction reads what no producer has asked to commit yet, which is a precommitted
+read.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Client(ABC):
         self._thread.start()
 
     def join(self) -> None:
-        """Return when it has come to its end; it must have been told to."""
+        """Return when it has come to its end; it must have been asked to."""
         self._thread.join()
 
     @abstractmethod
@@ -107,7 +107,7 @@ class Client(ABC):
         self._one_life()
 
     def aborted(self, transaction: Transaction) -> None:  # noqa: B027 - most do not care
-        """The transaction came to nothing, or nobody knows."""
+        """The transaction came to nothing, or its outcome is unknown."""
 
     # -- lives -----------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class Client(ABC):
         return f"{self.name}.{self._life}"
 
     def _leave_open(self, process: str, sender: Sender) -> None:
-        """Die in a transaction; now and then only after somebody else has taken the id."""
+        """Die in a transaction; now and then only after another producer has taken the id."""
         transaction = self.history.transaction(process, self.name)
         try:
             sender.begin()
@@ -189,7 +189,7 @@ class Client(ABC):
         except MustAbort as error:
             transaction.note = str(error)
             self.notes[str(error)[:80]] += 1
-            sender.abort()  # nobody knows when this breaks, and somebody had asked to commit
+            sender.abort()  # the outcome is unknown when this breaks, and a commit was asked for
             transaction.outcome = Outcome.ABORTED
         except Broken as error:
             transaction.note = str(error)
@@ -214,7 +214,7 @@ class Client(ABC):
         log: Log,
         source: tuple[Log, int] | None = None,
     ) -> None:
-        """One record of a value that nobody else sends."""
+        """One record of a value that no other producer sends."""
         value = self.history.value_of(transaction)
         send = Send(log, value, self.history.now(), source=source)
         transaction.sends.append(send)
@@ -414,10 +414,10 @@ class Pipeline(Client):
 
 
 class TailReader:
-    """A consumer in no group that reads all logs on and on, in a thread of its own.
+    """A consumer in no group that reads all logs on and on, in its own thread.
 
     Args:
-        told_committed_only: what the history is told; the truth when None.
+        told_committed_only: what the history records; the truth when None.
     """
 
     def __init__(
@@ -440,7 +440,7 @@ class TailReader:
         self._thread.start()
 
     def join(self) -> None:
-        """Return when it has come to its end; it must have been told to."""
+        """Return when it has come to its end; it must have been asked to."""
         self._thread.join()
 
     def _work(self) -> None:

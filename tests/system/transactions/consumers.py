@@ -3,7 +3,7 @@
 Owns one consumer's thread-less life and its part of the history. Must not: judge, or seek on its
 own. Invariants: a record is handed on only after it is in the history; what was taken from a
 partition that is then revoked is in the history too, but neither handed on nor a position, and
-`lost` tells of it.
+`lost` names it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.system.transactions.history import History, Log, OffsetRead, Placed, 
 from tests.system.transactions.senders import decode
 
 ASK_S: Final = 10.0
-#: A consumer that gets one of these was told that what it had read is gone.
+#: A consumer that gets one of these has lost what it had read.
 BROKEN_PROMISES: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
 )
@@ -45,7 +45,7 @@ Taken = dict[Log, list[Seen]]
 
 
 def consumer_config(bootstrap: str, group: str, *, is_committed_only: bool) -> dict[str, Any]:
-    """A consumer that trusts nobody and commits nothing by itself."""
+    """A consumer that trusts no broker and commits nothing by itself."""
     return {
         **connecting(bootstrap),
         "group.id": group,
@@ -91,7 +91,7 @@ class RecordingConsumer:
     """One consumer of any kind; for one thread.
 
     Args:
-        told_committed_only: what the history is told, if not the same as `config` has.
+        told_committed_only: what the history records, if not the same as `config` has.
         make_consumer: confluent-kafka's own when None.
     """
 
@@ -205,7 +205,7 @@ class RecordingConsumer:
         count, end = 0, time.monotonic() + timeout_s
         self._asked = (self._history.now(), transaction)
         while count < limit and not self.lost:
-            # What is there already is taken without waiting for more.
+            # What has come already is taken without waiting for more.
             message = self.consumer.poll(0 if count else max(0.0, end - time.monotonic()))
             self.polled_at = time.monotonic()
             if message is None:
@@ -262,7 +262,7 @@ class OffsetReader:
         self._consumer = Consumer(consumer_config(bootstrap, group, is_committed_only=True))
 
     def read(self, logs: Sequence[Log]) -> dict[Log, int | None] | None:
-        """Each log's offset, None where there is none; None when nobody answered."""
+        """Each log's offset, None where there is none; None when no coordinator answered."""
         began = self._history.now()
         try:
             answers = self._consumer.committed(

@@ -129,7 +129,7 @@ class Mover:
                 try:
                     return not await admin.list_partition_reassignments()
                 except (KafkaError, OSError):
-                    return False  # somebody else can be asked next time
+                    return False  # another broker can be asked next time
 
             try:
                 await until_async(is_done, what=f"{plan}", deadline_s=MOVE_DEADLINE_S)

@@ -23,7 +23,7 @@ TICK_S: Final = 0.02
 
 
 class Honest:
-    """Passes everything on; each kind changes one thing, and is counted in `told`."""
+    """Passes everything on; each kind changes one thing, and is counted."""
 
     def __init__(self, sender: Sender, history: History, told: Counter[str]) -> None:
         self.sender = sender
@@ -101,7 +101,9 @@ class SendsHalf(Honest):
 
 
 class CommitsEarly(Honest):
-    """Commits after every record, waits until somebody has read it, and says that it begins."""
+    """Commits after every record, waits until another member has read it, and says that it
+    begins.
+    """
 
     def send(self, send: Send) -> None:
         super().send(send)

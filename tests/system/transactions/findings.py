@@ -1,7 +1,7 @@
 """What a checker has found, by kind, each case with the transactions it is about.
 
-Owns the names of the anomalies and how they are told. Must not: find any. Invariant: the same case
-is told once, however many readings show it.
+Owns the names of the anomalies and how they are reported. Must not: find any. Invariant: the same
+case is reported once, however many readings show it.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class Seen(NamedTuple):
 class Outcome(Enum):
     """How a transaction ended, as far as its client can know.
 
-    ABORTED is certain: the abort was confirmed, or nobody has ever asked to commit. UNKNOWN: it was
-    asked to commit and never told whether it did.
+    ABORTED is certain: the abort was confirmed, or no commit was ever asked for. UNKNOWN: it was
+    asked to commit, and the outcome never came.
     """
 
     COMMITTED = "committed"
@@ -81,7 +81,7 @@ class OffsetCommit:
 class Transaction:
     """One transaction of one producer; `process` is the producer's life, not its id's.
 
-    `commit_began` is NEVER when nobody asked to commit. `offsets_began` and `offsets_ended` are
+    `commit_began` is NEVER when no commit was asked for. `offsets_began` and `offsets_ended` are
     around the call that made the group's offsets part of it; `offsets_ended` is NEVER when the
     coordinator did not take them.
     """
@@ -146,7 +146,7 @@ class ConsumerHistory:
 
 @dataclass(slots=True)
 class OffsetRead:
-    """A group's committed offset, as a coordinator told it; None: there is none."""
+    """A group's committed offset, as a coordinator answered it; None: there is none."""
 
     group: str
     log: Log
@@ -208,7 +208,7 @@ class History:
         return made
 
     def value_of(self, transaction: Transaction) -> str:
-        """A value that nobody else sends."""
+        """A value that no other producer sends."""
         return f"{transaction.process}/{transaction.number}/{len(transaction.sends)}"
 
     @contextmanager

@@ -1,8 +1,8 @@
 """Faulty clients, and bugs injected into a broker, are found in what real clients saw; else nothing
 is found.
 
-Owns the runs and what they must find. `test_injected_bugs` runs each of these tests in a process of
-its own, which librdkafka may end.
+Owns the runs and what they must find. `test_injected_bugs` runs each of these tests in its own
+process, which librdkafka may end.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def test_every_faulty_client_is_found(bootstrap: str):
 
     def said_of(who: str, case: Finding) -> bool:
         if case.text.startswith(f"{who.removesuffix('-1')} is at"):
-            return True  # a group's offset is nobody's in particular
+            return True  # a group's offset belongs to no single member
         return any(processes[number].startswith(f"{who}.") for number in case.transactions)
 
     for who, (_, kinds) in FAULTY.items():

@@ -1,4 +1,4 @@
-"""What a history as a whole tells: where values are, which are visible, which transactions count.
+"""What a history as a whole shows: where values are, which are visible, which transactions count.
 
 Owns the index that all checks share. Must not: tell of anomalies. Invariant: after `resolve` a
 transaction of unknown outcome counts as committed exactly when a record of it is visible.
@@ -48,7 +48,7 @@ class Known:
         return self.outcome(transaction) is Outcome.COMMITTED
 
     def outcome(self, transaction: Transaction) -> Outcome:
-        """What became of it, as far as anybody can tell."""
+        """What became of it, as far as the history shows."""
         return self._settled.get(transaction.number, transaction.outcome)
 
     def is_missing(self, send: Send) -> bool:

@@ -26,7 +26,7 @@ FAULTS: Final = frozenset(
 
 
 class _Here:
-    """In place of Hosts: everything is on this one."""
+    """Stands in place of Hosts: everything is on this one."""
 
     def from_hub(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return here(function, *arguments)

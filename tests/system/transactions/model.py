@@ -2,7 +2,7 @@
 
 Owns the clients' interleaving, from a seed alone. Must not: break a promise. Invariant: each call
 of a client begins and ends at positions of its own, with others' calls between them, and takes
-effect at some position in between; a client may be told nothing, in which case its call has taken
+effect at some position in between; a client may get no answer, in which case its call has taken
 effect or not.
 """
 

@@ -1,8 +1,8 @@
-"""A consumer of confluent-kafka in a process of its own, so that it can be killed.
+"""A consumer of confluent-kafka in its own process, so that it can be killed.
 
 Within one process librdkafka cannot be: dropped without being closed it often waits for itself for
 ever, with its threads busy. Owns the process, and both ends of its pipes. Must not: record, or
-judge. Invariant: what the consumer's callbacks are told during a call, the parent's are told in the
+judge. Invariant: what the consumer's callbacks get during a call, the parent's get in the
 same order before the call returns.
 """
 
@@ -34,7 +34,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def of(cls, error: Any) -> Failure:
-        """What is to be told of an error."""
+        """What is to be passed on of an error."""
         return cls(error.code(), error.str(), error.fatal())
 
     def error(self) -> KafkaError:
@@ -53,7 +53,7 @@ class Received(NamedTuple):
 
     @classmethod
     def of(cls, message: Any) -> Received:
-        """What is to be told of a message."""
+        """What is to be passed on of a message."""
         error = message.error()
         return cls(
             message.topic(),
@@ -80,7 +80,7 @@ class Received(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a call has come to, and what the callbacks were told meanwhile."""
+    """What a call has come to, and what the callbacks got during it."""
 
     told: list[tuple[str, list[tuple[str, int]]]]
     statistics: list[str]
@@ -131,7 +131,7 @@ class MortalConsumer:
         for pipe in (self._child.stdin, self._child.stdout):
             assert pipe is not None, "a pipe"
             with contextlib.suppress(BrokenPipeError):
-                pipe.close()  # what it was not told is of no use any more
+                pipe.close()  # what it has not read is of no use any more
 
     def _call(self, name: str, argument: Any = None) -> Any:
         """Raises: KafkaException, as the consumer does; Broken when the process has ended."""
@@ -201,4 +201,4 @@ if __name__ == "__main__":
     try:
         mortal_consumer.serve(sys.stdin.buffer, sys.stdout.buffer)
     except EOFError:
-        os._exit(0)  # nobody asks any more: without a word to the group
+        os._exit(0)  # the parent is gone: without a word to the group

@@ -1,9 +1,9 @@
 """A transactional producer of transaction version 2 (KIP-890), in Kafka's protocol itself.
 
-No client in Python speaks it: partitions join by being written to, and each transaction has an
-epoch of its own. Owns the protocol's client side, one request at a time, and a stutter: it repeats
-requests of the transaction before, as a network may deliver them late. Must not: decide what is
-sent. Invariant: what is repeated is byte for byte what was sent before, and its answer is ignored.
+No client in Python speaks it: partitions join by being written to, and each transaction has its own
+epoch. Owns the protocol's client side, one request at a time, and a stutter: it repeats requests of
+the transaction before, as a network may deliver them late. Must not: decide what is sent.
+Invariant: what is repeated is byte for byte what was sent before, and its answer is ignored.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ ENOUGH_DEADLINE_S: Final = 240.0
 
 
 def create_topics(bootstrap: str) -> None:
-    """The workload's topics, one replica each; nothing when they are there."""
+    """The workload's topics, one replica each; nothing when they exist."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     if set(topics_with_counts()) <= set(admin.list_topics(timeout=CREATE_S).topics):
         return

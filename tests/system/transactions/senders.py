@@ -47,7 +47,7 @@ def encode(value: str) -> bytes:
 
 
 def decode(data: bytes | None) -> str:
-    """The value, or what is there instead, which nobody sent."""
+    """The value, or what was read in its place, which no producer sent."""
     value = (data or b"").split(b"|", 1)[0].decode(errors="replace")
     return value if encode(value) == data else f"altered: {data!r}"
 
@@ -68,7 +68,7 @@ class Sender(Protocol):
         """Make a group's offsets part of the transaction."""
 
     def commit(self) -> None:
-        """Returns when it is committed. Raises: MustAbort, Broken (then nobody knows)."""
+        """Returns when it is committed. Raises: MustAbort, Broken (then the outcome is unknown)."""
 
     def abort(self) -> None:
         """Returns when it is aborted. Raises: Broken."""

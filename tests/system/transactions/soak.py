@@ -168,7 +168,7 @@ def soak(
         is_everything: with reassignments and elections beside the faults; needs hosts of their own.
         keep_history: the history is pickled there.
         keeps_disks: the brokers' disks are copied before they vanish.
-        is_secured: with certificates, users and ACLs, which change meanwhile.
+        is_secured: with certificates, users and ACLs, which change during the run.
     """
     if why_not():
         only = (only or FAULTS) & FAULTS

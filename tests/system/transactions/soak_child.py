@@ -1,6 +1,6 @@
 """A soak, or a run with an injected bug, as a process that an assertion of librdkafka may end.
 
-In 1.5 % of runs librdkafka ends its process with an assertion of its own about transactional
+In 1.5 % of runs librdkafka ends its process with its own assertion about transactional
 requests that it has counted wrongly. That says nothing about the brokers: the run is repeated, once
 and for exactly that assertion.
 

@@ -29,7 +29,7 @@ GROUP: Final = "group"
 
 
 class Tale:
-    """A small history, told by hand; every call comes after the one before it."""
+    """A small history, written by hand; every call comes after the one before it."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -43,7 +43,7 @@ class Tale:
         commits: tuple[OffsetCommit, ...] = (),
         sources: tuple[tuple[Log, int], ...] = (),
     ) -> Transaction:
-        """Sends to these offsets (None: not told), and ends; visible when committed."""
+        """Sends to these offsets (None: not reported), and ends; visible when committed."""
         history = self.history
         made = history.transaction(process, f"id-of-{process[0]}")
         for number, (log, offset) in enumerate(sends):
@@ -59,7 +59,7 @@ class Tale:
         return made
 
     def shown(self, transaction: Transaction, *numbers: int) -> None:
-        """These of its sends are visible, at the offsets that were told."""
+        """These of its sends are visible, at the offsets that were reported."""
         for number in numbers:
             send = transaction.sends[number]
             assert send.offset is not None

@@ -96,7 +96,7 @@ def _poll_twice(history: History, dice: random.Random) -> None:
 
 
 def _leave_out(history: History, dice: random.Random) -> None:
-    """Between two records that were polled together."""
+    """Leave out one between two records that were polled together."""
     steps = [poll for consumer in history.consumers for poll in consumer.polls()]
     several = [seen for poll in steps for seen in poll.records.values() if len(seen) > 2]
     dice.choice(several).pop(1)

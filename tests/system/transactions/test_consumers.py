@@ -44,7 +44,7 @@ class Message:
 
 
 class ScriptedConsumer:
-    """Does what it is told at each poll: call back, then bring a record."""
+    """Does what the test says at each poll: call back, then bring a record."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.say_state = config["stats_cb"]
@@ -114,7 +114,7 @@ def test_a_record_of_the_new_assignment_comes_after_it(reader: RecordingConsumer
 
 
 def test_a_member_never_goes_back_behind_its_new_assignment(reader: RecordingConsumer) -> None:
-    """Others have gone on meanwhile: its old place would take their records once more."""
+    """Others have gone on: its old place would take their records once more."""
     setting: Any = None
     pipeline = Pipeline.__new__(Pipeline)
     pipeline.group, pipeline._reader, pipeline.dice = "group", reader, random.Random(1)

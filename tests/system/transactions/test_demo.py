@@ -73,7 +73,7 @@ def test_flights_come_out_exactly_once():
             assert output.is_exactly_once(FLIGHTS), f"{topic}: {output}"
 
 
-def test_everybody_is_killed_at_random_moments():
+def test_every_process_is_killed_at_random_moments():
     killings = plan(random.Random(1), 2 * len(KINDS), 1_000)
     assert Counter(killing.kind for killing in killings) == Counter(KINDS * 2)
     assert [killing.at_count for killing in killings] == sorted(k.at_count for k in killings)

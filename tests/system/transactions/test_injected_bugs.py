@@ -1,4 +1,4 @@
-"""The runs of `injected_bugs`, each in a process of its own: librdkafka may end it (see
+"""The runs of `injected_bugs`, each in its own process: librdkafka may end it (see
 `soak_child.py`).
 """
 
@@ -21,7 +21,7 @@ RUNS: Final = (
 )
 SLOW_RUNS: Final = ("test_an_upgrade_that_forgets_what_is_read_is_found",)
 
-#: A run may be repeated once, and has a limit of its own.
+#: A run may be repeated once, and has its own limit.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(2 * injected_bugs.LIMIT_S + 60)]
 
 

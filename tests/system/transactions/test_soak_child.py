@@ -55,7 +55,7 @@ def test_it_is_repeated_once() -> None:
     assert LIBRDKAFKA_ASSERTION in said[0]
 
 
-#: Starts a node of its own, writes what librdkafka writes, and dies of it in its first life.
+#: Starts its own node, writes what librdkafka writes, and dies of it in its first life.
 CHILD = """
 import os, subprocess, sys
 from pathlib import Path

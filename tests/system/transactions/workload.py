@@ -98,7 +98,7 @@ def inputs_of(group: str) -> list[Log]:
 
 
 class Watch:
-    """Asks for a group's offsets every now and then, in a thread of its own."""
+    """Asks for a group's offsets every now and then, in its own thread."""
 
     def __init__(self, setting: Setting, group: str) -> None:
         self._setting = setting
@@ -169,7 +169,7 @@ class Workload:
         self.owned_after_s: float | None = None
         self._is_started = False
 
-    # -- who is there ----------------------------------------------------------------------------
+    # -- who takes part -------------------------------------------------------------------------
 
     def _confluent(self, name: str, transactional_id: str, process: str) -> Sender:
         setting = self.setting
@@ -228,8 +228,8 @@ class Workload:
             watch.finish()
 
     def _place_groups(self) -> None:
-        """Every group begins at the beginning, by an offset of its own: a member that is told of
-        none later has been told something wrong.
+        """Every group begins at the beginning, by its own offset: a member that reads
+        that there is none got a wrong answer.
         """
         for group in self.groups:
             config = consumer_config(self.setting.bootstrap, group, is_committed_only=True)
@@ -261,7 +261,7 @@ class Workload:
 
     @property
     def complaints(self) -> list[str]:
-        """What no client may ever be told, and who has died of what."""
+        """The errors that no client may ever get, and who has died of what."""
         everybody = (*self.writers, *self.pipelines, *self.readers)
         return [text for client in everybody for text in client.complaints]
 
@@ -308,7 +308,7 @@ class Workload:
         return topics_with_counts(self.groups)
 
     def _wait_owned(self, end: float) -> list[str]:
-        """Until each partition of each group has one owner, and every member owns some."""
+        """Wait until each partition of each group has one owner, and every member owns some."""
         waiting = [group for group in self.groups if GROUPS[group].protocol is not None]
         text = ""
         while waiting and time.monotonic() < end and not self.complaints:
@@ -327,7 +327,7 @@ class Workload:
         return [f"no owners: {text}, {len(waiting)} groups left"] if waiting else []
 
     def _wait_decided(self, logs: Sequence[Log], end: float) -> list[str]:
-        """Until the last stable offset of each is its high watermark."""
+        """Wait until the last stable offset of each is its high watermark."""
         readers = [_consumer(self.setting.bootstrap, each) for each in (True, False)]
         waiting = list(logs)
         text = ""
@@ -347,7 +347,7 @@ class Workload:
         return [f"undecided: {text}, {len(waiting)} logs left"] if waiting else []
 
     def _wait_consumed(self, end: float) -> list[str]:
-        """Until every group's offsets are behind every visible record."""
+        """Wait until every group's offsets are behind every visible record."""
         history = self.setting.history
         visible, complaint = read_visible(self.setting.bootstrap, LOGS, end)
         if complaint:
@@ -386,7 +386,7 @@ def _is_committed(consumer: Consumer, offsets: list[TopicPartition]) -> bool:
     try:
         answers = consumer.commit(offsets=offsets, asynchronous=False)
     except KafkaException:
-        return False  # nobody coordinates yet
+        return False  # no broker coordinates yet
     return all(each.error is None for each in answers)
 
 

@@ -69,7 +69,7 @@ NOT_ANSWERED = object()
 
 
 def topic_id_of(topic: str) -> UUID:
-    """Every topic of a test has an id of its own."""
+    """Every topic of a test has its own id."""
     return UUID(int=0xABCD << 64 | sum(ord(letter) << 8 * n for n, letter in enumerate(topic[:7])))
 
 
@@ -168,7 +168,7 @@ class FakeRequest:
         self._answer(None)
 
     def release_body(self) -> None:
-        """As the server: the bytes are anybody's from now on, so tests poison them."""
+        """As the server: the bytes may be used again from now on, so tests poison them."""
         if not self.is_body_released:
             self.is_body_released = True
             self.frame[:] = b"\xee" * len(self.frame)
@@ -225,7 +225,7 @@ class CountingProducerIds:
 
 
 class EmptyNetwork(AsyncioNetwork):
-    """Nobody is there."""
+    """No broker is reached."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ class ScriptedChannel:
         return await sent.future
 
     async def next(self) -> Sent:
-        """The oldest request that nobody has looked at."""
+        """The oldest request that was not looked at yet."""
 
         async def is_there() -> bool:
             return bool(self.sent)

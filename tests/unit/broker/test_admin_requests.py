@@ -53,7 +53,7 @@ from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
 
 class ScriptedController:
-    """Answers as it is told; None plays a controller that does not answer."""
+    """Answers as the test says; None plays a controller that does not answer."""
 
     def __init__(self, answer: Callable[[Message], Message] | None) -> None:
         self.answer = answer
@@ -84,7 +84,7 @@ class ScriptedController:
 
 
 def combined_node_config(home: Path) -> NodeConfig:
-    """Of a node with both roles."""
+    """The configuration of a node with both roles."""
     properties = home / "server.properties"
     properties.write_text(
         "process.roles=broker,controller\nnode.id=1\n"
@@ -106,7 +106,7 @@ def administered(broker: DataPath, tmp_path: Path) -> DataPath:
     return broker
 
 
-async def test_metadata_without_a_controller_tells_what_there_is(administered: DataPath) -> None:
+async def test_metadata_without_a_controller_shows_what_there_is(administered: DataPath) -> None:
     """A missing topic cannot be created now; that is no reason to end the connection."""
     administered.create_topic("known")
     topics = [MetadataRequestTopic(name=name) for name in ("known", "missing")]
@@ -120,7 +120,7 @@ async def test_metadata_without_a_controller_tells_what_there_is(administered: D
 async def test_metadata_of_very_many_partitions_lets_others_have_their_turn(
     administered: DataPath,
 ) -> None:
-    """One image, though it takes several turns: a topic that comes meanwhile is not in it."""
+    """One image, though it takes several turns: a topic that comes in between is not in it."""
     topic_count, partition_count = 9, 600
     for topic in range(topic_count):
         # Of another broker: no logs are made here.
@@ -199,7 +199,7 @@ async def test_a_topic_that_may_not_be_described_is_refused_by_its_id(
     ]
 
 
-async def test_a_missing_topic_tells_what_may_be_done_with_it(administered: DataPath) -> None:
+async def test_a_missing_topic_has_its_authorized_operations(administered: DataPath) -> None:
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name="missing")],
         allow_auto_topic_creation=False,
@@ -220,8 +220,8 @@ async def test_a_missing_topic_tells_what_may_be_done_with_it(administered: Data
 async def test_configurations_that_no_controller_changes(
     administered: DataPath, request_class: Any, resource_class: Any, version: int, told_count: int
 ) -> None:
-    """What is named twice is refused here: AlterConfigs tells it once, IncrementalAlterConfigs each
-    time. The rest is told last.
+    """What is named twice is refused here: AlterConfigs reports it once, IncrementalAlterConfigs
+    each time. The rest is reported last.
     """
     for name in ("once", "twice"):
         administered.create_topic(name)

@@ -64,7 +64,7 @@ async def test_a_cursor_must_be_one_of_the_topics_asked_for(
     ]
 
 
-async def test_an_unknown_topic_tells_what_may_be_done_with_it(broker: DataPath) -> None:
+async def test_an_unknown_topic_has_its_authorized_operations(broker: DataPath) -> None:
     request = DescribeTopicPartitionsRequest(topics=[PagedTopic(name="no-such")])
     (topic,) = (await broker.ask(request, 0)).topics
     assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,4 +1,4 @@
-"""ApiVersions: what clients are told is served."""
+"""ApiVersions: what clients read that is served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.broker.harness import DataPath
 
 
 @pytest.mark.parametrize("api_version", range(5))
-async def test_produce_is_told_from_version_0_on(broker: DataPath, api_version: int) -> None:
+async def test_produce_is_advertised_from_version_0_on(broker: DataPath, api_version: int) -> None:
     """librdkafka before 2.8 (Debian's kcat) compresses with gzip, snappy and lz4 only then."""
     request = ApiVersionsRequest(client_software_name="kcat", client_software_version="1")
     response = await broker.ask(request, api_version)

@@ -178,7 +178,7 @@ async def test_a_request_with_many_parts_lets_others_have_their_turn(
     asked = broker.send(message, api_version)
 
     def sample() -> None:
-        """In each turn of the loop."""
+        """Take a sample in each turn of the loop."""
         times.append(broker.clock.monotonic_ms())
         if not asked.is_answered:
             asyncio.get_running_loop().call_soon(sample)
@@ -261,7 +261,7 @@ async def test_there_is_a_step_for_each_part_of_one_whole(
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every fetch is large, and every partition a slice of its own."""
+    """Every fetch is large, and every partition its own slice."""
     monkeypatch.setattr(delayed_fetch, "MAX_READ_AT_ONCE", 0)
     monkeypatch.setattr(p01_fetch, "MAX_READ_AT_ONCE", 0)
     monkeypatch.setattr(delayed_fetch, "STEP_COUNT", 1)
@@ -300,7 +300,7 @@ async def test_a_fetch_of_many_partitions_lets_others_have_their_turn(
 
 
 @pytest.mark.parametrize("turn_count", range(1, 10))
-async def test_what_changes_while_a_fetch_is_answered_is_told_with_the_next(
+async def test_what_changes_while_a_fetch_is_answered_comes_with_the_next(
     free: DataPath, small_steps: None, turn_count: int
 ) -> None:
     free.create_topic("t", 3)

@@ -180,7 +180,7 @@ async def test_a_new_leader_that_cannot_vouch_yet(broker: DataPath, api_version:
 @pytest.mark.parametrize("api_version", [4, 5, 11])
 async def test_a_new_leader_with_an_open_transaction(broker: DataPath, api_version: int) -> None:
     """The open transaction holds the last stable offset back, not what the leader can vouch for:
-    that is told by the high watermark (KIP-207)."""
+    that is known by the high watermark (KIP-207)."""
     broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
     await put(broker, 0, acks=1)
     open_transaction = batch(

@@ -75,7 +75,7 @@ class Checker:
         self.loader.handle_commit(self.changes(self.dice.randint(1, 3)), self.provenance())
 
     def snapshot(self) -> None:
-        """What is there, without some and with others."""
+        """The quotas in force, without some and with others."""
         records = [record for record, _ in self.loader.image.client_quotas.write()]
         kept = [each for each in records if self.dice.random() < 0.8]
         self.loader.handle_snapshot([*kept, *self.changes(1)], self.provenance())

@@ -83,7 +83,7 @@ async def test_malformed_bodies_close_the_connection(broker: DataPath, cut: int)
 
 
 class Slow:
-    """A handler whose answers come when told to."""
+    """A handler whose answers come when the test says so."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()

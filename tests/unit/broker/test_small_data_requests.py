@@ -257,7 +257,7 @@ async def test_many_ask_at_once(broker: DataPath) -> None:
     assert sorted(each.producer_id for each in responses) == list(range(1000, 1040))
 
 
-async def test_the_next_block_is_there_before_it_is_needed(broker: DataPath) -> None:
+async def test_the_next_block_is_fetched_before_it_is_needed(broker: DataPath) -> None:
     request = InitProducerIdRequest(transactional_id=None)
     for _ in range(5):
         await broker.ask(request, 5)

@@ -119,7 +119,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 @pytest.fixture
 def opened_by_waiters(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for metadata that are not there yet makes them come."""
+    """A caller that waits for metadata that have not come yet makes them come."""
     wait_until = MetadataLoader.wait_until
 
     async def opening(loader: MetadataLoader, condition: Callable[[MetadataImage], bool]) -> None:
@@ -223,7 +223,7 @@ def incrementally(resource_type: int, name: str, key: str, value: str) -> Messag
 
 
 def topic_changes() -> list[Change]:
-    """Those that one broker is enough for; `grown`, `set` and `gone` are there before."""
+    """Those that one broker is enough for; `grown`, `set` and `gone` exist before."""
     configs = [AlterableConfig(name="retention.ms", value="60000")]
     return [
         Change(
@@ -452,7 +452,7 @@ async def test_a_client_with_less_time_is_not_kept_longer_than_that(
 async def test_questions_do_not_wait_for_metadata(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What tells an operator why metadata do not come must not itself wait for them."""
+    """What shows an operator why metadata do not come must not itself wait for them."""
     async with running(tmp_path, gate, combined=False) as cluster:
         await prepare_topics(cluster)
         monkeypatch.setattr(forwarding, "VISIBLE_WAIT_MS", 20)

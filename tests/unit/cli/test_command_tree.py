@@ -106,7 +106,7 @@ def test_version_says_which_record_codec_is_in_use(pure: str, codec: str):
     assert ("WARNING" in ended.stderr) == ("native" not in ended.stdout)
 
 
-def test_each_command_is_there_and_has_help():
+def test_each_command_exists_and_has_help():
     paths = [path for path, _ in _all(_tree(), "moldau")]
     assert {f"moldau {name}" for name in COMMANDS} < {*paths}
     assert len(paths) > 70

@@ -83,7 +83,7 @@ def answer_commit(request: Any) -> Message:
 
 
 def answer_describe(request: Any) -> Message:
-    """ "busy" has a member, "idle" none, nothing else is there."""
+    """ "busy" has a member, "idle" none, nothing else exists."""
     states = {"busy": "Stable", "idle": "Empty"}
     groups = []
     for group_id in request.group_ids:
@@ -149,7 +149,7 @@ def refused(done: Ended, status: int, said: str) -> None:
     assert said in done.errors
 
 
-async def test_describe_tells_what_it_can(broker: ScriptedBroker):
+async def test_describe_prints_what_it_can(broker: ScriptedBroker):
     """One group that is not there hides nothing of the other."""
     done = await moldau(broker, "groups", "describe", "busy", "nobody", "--json")
     assert done.status == 1
@@ -226,7 +226,7 @@ async def test_wrong_usage(broker: ScriptedBroker, arguments: tuple[object, ...]
     assert not broker.requests, "nobody was asked"
 
 
-async def test_deleted_groups_are_told_beside_the_others(broker: ScriptedBroker):
+async def test_deleted_groups_are_printed_beside_the_others(broker: ScriptedBroker):
     results = [
         DeletableGroupResult(group_id="idle"),
         DeletableGroupResult(group_id="busy", error_code=ErrorCode.NON_EMPTY_GROUP),

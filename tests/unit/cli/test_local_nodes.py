@@ -25,7 +25,7 @@ def refuse(*arguments: object) -> str:
     return line
 
 
-def test_every_node_is_written_and_how_to_start_it_is_told(tmp_path: Path):
+def test_every_node_is_written_and_how_to_start_it_is_printed(tmp_path: Path):
     home = tmp_path / "a cluster"
     done = bootstrap(home, "--controllers", 3, "--brokers", 2, "--base-port", 21000)
     assert (done.status, done.errors) == (0, "")

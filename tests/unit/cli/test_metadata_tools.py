@@ -110,7 +110,7 @@ def test_a_snapshot_and_a_log_alone(data: Path):
     assert ask(bootstrap, "cat /features/metadata.version") == ["30 (4.3-IV0)"]
 
 
-def test_a_torn_end_is_told_and_the_rest_is_shown(data: Path):
+def test_a_torn_end_is_reported_and_the_rest_is_shown(data: Path):
     log = data / "__cluster_metadata-0" / LOG
     log.write_bytes(log.read_bytes()[:-3])
     [damage] = value(data, "/local/damage")

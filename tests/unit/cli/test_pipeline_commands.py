@@ -53,7 +53,7 @@ def test_check_shows_what_a_file_means(file: Path):
 
 
 @pytest.mark.parametrize("command", ["check", "run"])
-def test_a_wrong_file_is_told_line_by_line_with_status_2(command: str, file: Path):
+def test_a_wrong_file_is_reported_line_by_line_with_status_2(command: str, file: Path):
     file.write_text(FILE.replace("mirror", "miror").replace("checkpoint: state\n", ""))
     status, out, err = moldau(command, str(file))
     assert (status, out) == (2, "")
@@ -91,7 +91,7 @@ def test_list_names_every_job_and_the_script_for_spark_submit():
 
 @pytest.mark.real
 def test_checking_a_file_needs_no_spark(file: Path):
-    """In a process of its own: others have imported it here."""
+    """It runs in its own process: others have imported Spark here."""
     code = (
         "import sys; from moldau.spark_connector.pipelines import load_pipelines; "
         f"load_pipelines({str(file)!r}); assert 'pyspark' not in sys.modules"

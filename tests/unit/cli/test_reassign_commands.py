@@ -94,7 +94,7 @@ async def test_what_no_plan_can_do(broker: ScriptedBroker):
     )
 
 
-async def test_who_may_not_know_of_moves_is_told(broker: ScriptedBroker):
+async def test_a_user_that_may_not_see_moves_gets_an_error(broker: ScriptedBroker):
     broker.script(
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         lambda _: listing.ListPartitionReassignmentsResponse(

@@ -87,7 +87,7 @@ async def test_one_that_its_coordinator_is_going_to_end():
     assert [each.partition for each in (await cluster.search()).hanging] == [ONE]
 
 
-async def test_an_id_that_has_expired_meanwhile():
+async def test_an_open_transaction_of_an_expired_id_is_hanging():
     gone = KafkaError("gone", code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     cluster = Cluster([{ZERO: [open_since()]}], {"x": gone})
     assert len((await cluster.search()).hanging) == 1
@@ -106,7 +106,7 @@ async def test_one_that_was_ended_while_we_asked(later: list[ProducerState]):
     assert (await cluster.search()).hanging == ()
 
 
-async def test_partitions_that_do_not_tell_are_told():
+async def test_partitions_that_do_not_answer_are_named():
     problem = KafkaError("no leader")
     search = await Cluster([{ZERO: problem, ONE: [open_since()]}]).search()
     assert search.errors == (problem,)

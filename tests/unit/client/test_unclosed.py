@@ -183,7 +183,7 @@ def test_the_child_of_a_fork_neither_warns_nor_touches_its_parent_s_connections(
     assert asyncio.run(use()) == 0
 
 
-def test_a_script_that_ends_with_an_open_client_delivers_and_is_told(
+def test_a_script_that_ends_with_an_open_client_delivers_and_is_warned(
     threaded: ThreadedCluster, servers: str
 ):
     ended = subprocess.run(

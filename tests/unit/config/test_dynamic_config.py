@@ -1,4 +1,4 @@
-"""Dynamic broker configuration and how DescribeConfigs tells it."""
+"""Dynamic broker configuration and how DescribeConfigs shows it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_precedence():
     assert values["num.partitions"] == 1
 
 
-def test_stored_values_that_cannot_be_used_are_left_out_and_told():
+def test_stored_values_that_cannot_be_used_are_left_out_and_logged():
     stored = {"log.segment.bytes": "1", "node.id": "9", "future.key": "x"}
     values = effective_broker_config(node_with({}), stored, {})
     assert values["log.segment.bytes"] == 1 << 30
@@ -123,7 +123,7 @@ def test_a_topics_value_that_only_a_second_synonym_gives_has_no_synonyms(name):
     assert (described.source, described.synonyms) == (DEFAULT, ())
 
 
-def test_a_topics_key_of_another_version_is_there_without_its_value():
+def test_a_topics_key_of_another_version_is_described_without_its_value():
     overrides = {"their.key": "secret", "retention.ms": "1"}
     described = {
         each.name: each for each in describe_topic_config(node_with({}), {}, {}, overrides)
@@ -135,7 +135,7 @@ def test_a_topics_key_of_another_version_is_there_without_its_value():
     assert chosen.value == "1"
 
 
-def test_synonyms_are_told_level_by_level():
+def test_synonyms_are_listed_level_by_level():
     static = node_with({"log.retention.ms": "5", "log.retention.hours": "1"})
     own = {"log.retention.ms": "7"}
     [described] = describe_topic_config(static, {}, own, {}, ["retention.ms"])

@@ -1,4 +1,4 @@
-"""What groups may override, as DescribeConfigs tells it."""
+"""What groups may override, as DescribeConfigs shows it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_without_one_it_has_the_brokers() -> None:
     assert (told.value, told.source) == ("5000", ConfigSource.DEFAULT_CONFIG)
 
 
-def test_all_keys_are_told_and_each_stands_on_a_broker_key_with_the_same_default() -> None:
+def test_all_keys_are_described_and_each_stands_on_a_broker_key_with_the_same_default() -> None:
     told = describe_group_config(node_with({}), {}, {}, {})
     assert [each.name for each in told] == list(GROUP_KEYS) == sorted(GROUP_KEYS)
     for key in GROUP_KEYS.values():

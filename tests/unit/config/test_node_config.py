@@ -364,7 +364,7 @@ def test_a_controller_advertises_what_it_says_else_where_it_listens():
     assert node_with(broker).advertised_controller_listeners == ()
 
 
-def test_a_broker_is_told_that_it_uses_the_first_controller_listener_only():
+def test_a_broker_is_warned_that_it_uses_the_first_controller_listener_only():
     config = node_with(
         {
             "process.roles": "broker",
@@ -416,7 +416,7 @@ def test_an_address_to_bind_to(address):
 @pytest.mark.parametrize(
     "address", [":", "host", "host:", "host:65536", "host:-1", "host:٣", "::1:80", "a b:1", "[]:1"]
 )
-def test_what_nobody_can_bind_to_is_refused(address):
+def test_an_address_that_cannot_be_bound_is_refused(address):
     with pytest.raises(ConfigError, match=r"moldau\.http\.listener=.*: must be HOST:PORT"):
         node_with({"moldau.http.listener": address})
 

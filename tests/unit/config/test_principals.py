@@ -56,7 +56,7 @@ def test_which_principals_are_nodes(
 
 
 @pytest.mark.parametrize("text", ["User:*", "User:* , *", "kafka-1", ":x", "User:", "User:a;*"])
-def test_a_pattern_for_everyone_is_refused(text: str) -> None:
+def test_a_pattern_for_every_user_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"moldau\.node\.principals=.*is not TYPE:NAME"):
         configured(moldau_node_principals=text)
 

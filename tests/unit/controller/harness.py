@@ -109,7 +109,7 @@ class RecordingQuorum:
 
 
 def answers_of(asked: Sequence[asyncio.Future[Message]]) -> list[Any]:
-    """The responses that are there, and the errors of requests that failed."""
+    """The responses that have come, and the errors of requests that failed."""
     done = [future for future in asked if future.done()]
     failures = [future.exception() for future in done]
     return [

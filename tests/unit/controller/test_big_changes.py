@@ -51,7 +51,7 @@ STEP = 3
 
 
 class WatchedLog(HandLog):
-    """Tells of every batch before it takes it."""
+    """Reports every batch before it takes it."""
 
     before_append: Callable[[], None] | None = None
 
@@ -196,7 +196,7 @@ async def test_in_between_others_are_served_and_the_leaving_broker_gets_nothing_
     assert bench.led_by(1) == 0
 
 
-async def test_a_deposed_controller_drops_the_rest_and_the_next_one_begins_anew(
+async def test_a_deposed_controller_drops_the_rest_and_the_next_one_begins_again(
     bench: Bench,
 ) -> None:
     bench.beat(1, want_fence=True)
@@ -283,7 +283,7 @@ def leaders(bench: Bench, topic: str) -> set[int]:
     return {partition.leader for partition in partitions.values()}
 
 
-async def test_a_broker_heard_of_again_half_way_stays_and_leads_what_nobody_leads(
+async def test_a_broker_heard_of_again_half_way_stays_and_leads_what_has_no_leader(
     bench: Bench,
 ) -> None:
     silence_broker_3(bench, "lone")
@@ -294,7 +294,7 @@ async def test_a_broker_heard_of_again_half_way_stays_and_leads_what_nobody_lead
     assert not bench.is_fenced(3)
 
 
-async def test_a_broker_that_is_back_leads_all_that_nobody_leads_in_batches(bench: Bench) -> None:
+async def test_a_broker_that_is_back_leads_all_that_has_no_leader_in_batches(bench: Bench) -> None:
     silence_broker_3(bench, "lone")
     bench.clock.advance(100)
     assert bench.is_fenced(3)

@@ -31,7 +31,7 @@ Ask = Callable[..., Awaitable[Any]]
 
 @pytest.fixture
 async def bench() -> AsyncIterator[ControllerBench]:
-    """Where `User:mallory` may do everything but ALTER the cluster, and broker 1 is there."""
+    """Where `User:mallory` may do everything but ALTER the cluster, and broker 1 is registered."""
     made = await ControllerBench.start(authorizer=Deny(ALTER, principal=MALLORY))
     await made.join(await made.connect())
     yield made

@@ -48,7 +48,7 @@ from tests.unit.metadata.builders import CLUSTER_ID, node_config, registration
 
 @dataclass
 class HandLog:
-    """A metadata log that commits when told to."""
+    """A metadata log that commits when asked to."""
 
     epoch: int = 1
     end_offset: int = 0
@@ -193,7 +193,7 @@ async def test_the_first_leader_writes_the_bootstrap_records(bench: Bench) -> No
     assert len(bench.log.appended) == 1
 
 
-async def test_whoever_votes_now_has_to_support_a_new_feature_level(bench: Bench) -> None:
+async def test_a_new_feature_level_has_to_be_supported_by_all_present_voters(bench: Bench) -> None:
     bench.lead()
     bench.log.commit()
     update = UpdateFeaturesRequest(
@@ -296,7 +296,7 @@ async def test_a_log_that_refuses_leaves_the_state_alone(bench: Bench) -> None:
     assert bench.core.state.image.digest() == digest
 
 
-async def test_who_cannot_write_its_first_records_lets_somebody_else_lead(bench: Bench) -> None:
+async def test_a_controller_that_cannot_write_its_first_records_resigns(bench: Bench) -> None:
     bench.log.refusal = ErrorCode.KAFKA_STORAGE_ERROR
     bench.lead()
     assert not bench.controller.is_active
@@ -371,7 +371,7 @@ async def test_a_broker_that_the_log_did_not_let_go_is_fenced_when_its_session_e
 
 REFUSAL_MS = 60_000
 MAX_TRIES = 12
-"""In that time, with pauses from one second to ten."""
+"""The tries in that time, with pauses from one second to ten."""
 
 
 async def test_a_fencing_that_the_log_refuses_is_tried_less_and_less_often(
@@ -487,7 +487,7 @@ async def test_a_snapshot_is_loaded_before_the_log(bench: Bench) -> None:
     assert bench.answers[0].broker_epoch == 100
 
 
-async def test_closing_answers_everybody(bench: Bench) -> None:
+async def test_closing_answers_every_waiting_request(bench: Bench) -> None:
     bench.lead()
     bench.submit(registration(1))
     await bench.controller.close()

@@ -154,7 +154,9 @@ async def test_a_large_request_is_one_batch_of_many_slices(bench: Bench) -> None
     assert bench.controller.waiting_count == 0
 
 
-async def test_what_comes_meanwhile_is_decided_on_the_state_that_it_makes(bench: Bench) -> None:
+async def test_what_comes_during_a_large_decision_is_decided_on_the_state_that_it_makes(
+    bench: Bench,
+) -> None:
     bench.submit(new_topics(NAMES))
     bench.submit(new_topics(NAMES[:1]))
     bench.beat()
@@ -258,7 +260,7 @@ class GrownDriver(CoreDriver):
 
 
 def _large_requests() -> Iterator[Any]:
-    """By name: requests of MANY parts, none of which takes long alone."""
+    """Requests of MANY parts by name, none of which takes long alone."""
     yield "new topics", new_topics([f"new-{name}" for name in NAMES])
     yield "a topic of many partitions", new_topics(["new"], partition_count=MANY)
     assigned = [

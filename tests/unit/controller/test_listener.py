@@ -182,7 +182,7 @@ def unwrap(answer: object, request: Message, api_version: int) -> Message:
 # -- ApiVersions, DescribeCluster, DescribeConfigs -----------------------------------------------
 
 
-async def test_api_versions_tells_what_is_served_and_the_features(start: Start) -> None:
+async def test_api_versions_has_what_is_served_and_the_features(start: Start) -> None:
     bench = await start()
     connection = await bench.connect()
     assert dict(connection.versions) == {
@@ -202,7 +202,9 @@ async def test_api_versions_tells_what_is_served_and_the_features(start: Start) 
     assert refused.error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_an_unknown_version_of_api_versions_is_told_the_known_ones(start: Start) -> None:
+async def test_an_unknown_version_of_api_versions_is_answered_with_the_known_ones(
+    start: Start,
+) -> None:
     bench = await start()
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
     body = struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 5, -1) + b"\0garbage"
@@ -254,7 +256,9 @@ async def test_describe_cluster_lists_the_registered_controllers(start: Start) -
         assert response.error_code == error
 
 
-async def test_operations_on_the_cluster_are_told_to_who_may_describe_it(start: Start) -> None:
+async def test_operations_on_the_cluster_are_shown_to_users_that_may_describe_it(
+    start: Start,
+) -> None:
     bench = await start((Operation.DESCRIBE, ResourceType.CLUSTER))
     connection = await bench.connect()
     request = DescribeClusterRequest(endpoint_type=2, include_cluster_authorized_operations=True)
@@ -474,7 +478,7 @@ DESCRIBES = (Operation.DESCRIBE, ResourceType.TOPIC)
         ([DELETES_ALL, DELETES, DESCRIBES], 29, 29, None, 29),
     ],
 )
-async def test_who_may_delete_a_topic_and_is_told_of_it(
+async def test_deleting_a_topic_needs_delete_and_describe(
     start: Start,
     denied: list[tuple[Operation, ResourceType]],
     by_name: int,

@@ -293,7 +293,7 @@ async def test_in_process_too_a_clients_permissions_count(directory: Path) -> No
     await node.stop()
 
 
-async def test_who_leads_is_told_from_the_quorums_thread(directory: Path) -> None:
+async def test_the_leader_is_reported_from_the_quorums_thread(directory: Path) -> None:
     node = make_node(directory)
     await node.start()
     relay = LeaderRelay(asyncio.get_running_loop())

@@ -77,7 +77,7 @@ def address(bench: ControllerBench, node_id: int = 1) -> LeaderAddress:
 
 
 async def test_a_standby_registers_with_the_active_controller(bench: ControllerBench) -> None:
-    """First nobody leads, then somebody who does not answer, then the active one."""
+    """First no controller leads, then one that does not answer, then the active one."""
     standby = Registering(bench, request(2))
     standby.manager.start()
     assert not standby.manager.is_registered
@@ -107,7 +107,7 @@ async def test_another_incarnations_registration_is_replaced(bench: ControllerBe
     again.leader = address(bench)
     again.manager.start()
     await until_async(lambda: again.known(2) == UUID(int=8), "this start's incarnation is known")
-    # A registration that somebody else puts in its place is put right at once.
+    # A registration that another process puts in its place is put right at once.
     await connection.send(request(2, incarnation=7))
     await until_async(lambda: again.known(2) == UUID(int=8), "and known again")
     end_offset = bench.log.log_end_offset
@@ -164,7 +164,7 @@ def test_the_leaders_address_is_that_of_the_first_listener_it_has() -> None:
     assert leader_address(Leadership(-1, 1), ["NEW"]) is None
 
 
-async def test_a_registration_that_raises_is_told_and_tried_again(
+async def test_a_registration_that_raises_is_reported_and_tried_again(
     bench: ControllerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restarts, "FIRST_PAUSE_MS", 1)

@@ -21,7 +21,7 @@ class Log:
         self.voters = VoterSet()
 
 
-def test_a_double_is_told_once_per_directory(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_double_is_reported_once_per_directory(caplog: pytest.LogCaptureFixture) -> None:
     log: Any = Log()
     identity = VoterIdentity(log)
 

@@ -25,6 +25,6 @@ def test_only_what_has_changed_is_compiled(tmp_path: Path, request: pytest.Fixtu
 
 
 def test_pytest_reads_what_was_compiled(pytestconfig: pytest.Config) -> None:
-    """The place is pytest's own: this file's cache is there, if caches are written at all."""
+    """The place is pytest's own: this file's cache exists, if caches are written at all."""
     assert compile_tests(pytestconfig, [Path(__file__)]) <= 1
     assert compile_tests(pytestconfig, [Path(__file__)]) == 0

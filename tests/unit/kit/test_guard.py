@@ -74,7 +74,7 @@ def _in_a_thread() -> None:
         (lambda: time.sleep(0.001), "time.sleep(0.001) in"),
     ],
 )
-def test_a_deed_is_told_once_with_its_place_and_the_advice(watching, deed, said):
+def test_a_deed_is_reported_once_with_its_place_and_the_advice(watching, deed, said):
     deed()
     with pytest.raises(pytest.fail.Exception) as raised:
         watching.verify()

@@ -51,14 +51,14 @@ def test_one_line_for_each_and_red_with_the_command_that_replays(tmp_path):
 
 
 @pytest.mark.usefixtures("once")
-def test_what_cannot_run_here_is_told_and_green(tmp_path):
+def test_what_cannot_run_here_is_listed_and_green(tmp_path):
     said: list[str] = []
     assert LongRun(7, tmp_path, 2, said.append).run([search("no", MISSING, events="x")], 1) == 0
     assert "not here: cannot run here: no root" in said[-1]
 
 
 @pytest.mark.usefixtures("once")
-def test_a_report_is_told_and_green(tmp_path):
+def test_a_report_is_printed_and_green(tmp_path):
     said: list[str] = []
     found = [search("mutants", BAD, events="x", is_report=True)]
     assert LongRun(7, tmp_path, 1, said.append).run(found, 1) == 0

@@ -22,7 +22,7 @@ def older() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_a_thread_of_the_test_is_heard(older, caplog):
-    """And one of a fixture that this test is the first to ask for."""
+    """So is one of a fixture that this test is the first to ask for."""
     older.submit(_log.warning, "of the fixture").result()
     with ThreadPoolExecutor(1) as own:
         own.submit(_log.warning, "of the test").result()

@@ -1,4 +1,6 @@
-"""A run of pytest says what it should: red for faults, green and told for what is only unsteady."""
+"""A run of pytest says what it should: red for faults, green and listed for what is only
+unsteady.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def lay_out(directory: Path, controllers: int, brokers: int, **others: object) -
 
 
 @pytest.mark.real
-def test_a_node_can_listen_on_a_held_port_and_nobody_else():
+def test_only_the_node_can_listen_on_a_held_port():
     holder = PortHolder(HOST)
     [port] = holder.take()
     with socket.socket() as stranger, pytest.raises(OSError, match="in use"):

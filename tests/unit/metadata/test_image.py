@@ -112,14 +112,14 @@ def test_deleting_a_topic_takes_its_configuration_along() -> None:
     image = replay(MetadataImage.EMPTY, [*topic_records(), config])
     image = replay(image, [RemoveTopicRecord(topic_id=TOPIC)])
     assert image == MetadataImage.EMPTY
-    # Also when the topic never was in an image of its own.
+    # Also when the topic never was in its own image.
     image = replay(
         MetadataImage.EMPTY, [*topic_records(), config, RemoveTopicRecord(topic_id=TOPIC)]
     )
     assert image == MetadataImage.EMPTY
 
 
-def test_a_topic_made_anew_under_its_old_name_in_one_delta() -> None:
+def test_a_topic_deleted_and_created_in_one_delta_has_its_new_id() -> None:
     image = replay(MetadataImage.EMPTY, topic_records())
     delta = MetadataDelta(image)
     for record in [RemoveTopicRecord(topic_id=TOPIC), *topic_records(OTHER, "t", 1)]:
@@ -299,7 +299,7 @@ def test_older_metadata_levels_write_older_records() -> None:
 
 
 def test_an_image_made_from_nothing_is_as_one_replayed() -> None:
-    """What a late publisher is told: the same changes as if the image's records were replayed."""
+    """What a late publisher gets: the same changes as if the image's records were replayed."""
     image = replay(MetadataImage.EMPTY, metadata_records(golden("00000000000000000000.log")))
     replayed = MetadataDelta(MetadataImage.EMPTY)
     for record, _version in image.write():

@@ -29,7 +29,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one(
     assert not caplog.records
 
 
-def test_a_low_limit_is_told(
+def test_a_low_limit_of_descriptors_is_logged(
     hard_limit: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(_which: int, _limits: tuple[int, int]) -> None:

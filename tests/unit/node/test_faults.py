@@ -1,4 +1,4 @@
-"""The fault table decides between telling and stopping."""
+"""The fault table decides between reporting and stopping."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_stop_is_asked_for_once(caplog: pytest.LogCaptureFixture) -> None:
     assert any(record.exc_info for record in caplog.records)
 
 
-def test_failures_of_jobs_are_counted_and_told_with_the_jobs_name(
+def test_failures_of_jobs_are_counted_and_logged_with_the_jobs_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     counted: list[None] = []

@@ -68,7 +68,7 @@ def test_a_regular_expression_is_refused_in_one_line(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("has_uvloop", [True, False])
-def test_the_event_loop_is_the_fastest_that_is_there(
+def test_the_event_loop_is_the_fastest_that_is_installed(
     monkeypatch: pytest.MonkeyPatch, has_uvloop: bool
 ):
     if not has_uvloop:

@@ -28,7 +28,7 @@ class Silent:
         return {"h:1": "connection refused", "h:2": "INCONSISTENT_CLUSTER_ID"}
 
 
-async def test_no_active_controller_is_told_with_the_reason_of_each_address() -> None:
+async def test_no_active_controller_is_reported_with_the_reason_of_each_address() -> None:
     class Channel:
         async def send(self, request: object, principal: str, *, timeout_ms: int) -> Any:
             raise ControllerUnavailable(f"not in {timeout_ms}")
@@ -42,7 +42,7 @@ async def test_no_active_controller_is_told_with_the_reason_of_each_address() ->
     assert str(caught.value) == "h:1: connection refused; h:2: INCONSISTENT_CLUSTER_ID"
 
 
-async def test_a_log_that_is_not_read_in_time_is_told_in_words(
+async def test_a_log_that_is_not_read_in_time_is_reported_in_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Channel:

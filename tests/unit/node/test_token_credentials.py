@@ -157,7 +157,7 @@ async def test_a_token_is_good_at_the_last_message_too(monkeypatch: pytest.Monke
     exchange, proof = await proved()
     clock.advance(600)
     assert exchange.step(proof).left_ms == 400  # type: ignore[union-attr]
-    # Its keys were dropped meanwhile: the same message comes again when they are there.
+    # Its keys were dropped in between: the same message comes again when they are loaded.
     exchange, proof = await proved()
     monkeypatch.setattr(token_credentials, "MAX_KEYS", 1)
     await found(find, "SCRAM-SHA-256", "b")
@@ -210,7 +210,7 @@ async def test_keys_are_made_once_and_not_all_kept(monkeypatch: pytest.MonkeyPat
 
 
 class Logins:
-    """Logins that wait, each in a task of its own; `resumed` has those that went on, in order."""
+    """Logins that wait, each in its own task; `resumed` has those that went on, in order."""
 
     def __init__(self, find: TokenCredentials) -> None:
         self._find = find

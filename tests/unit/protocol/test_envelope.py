@@ -113,7 +113,7 @@ def test_round_trip_in_every_version(api_key: ApiKey, host: str, told: str) -> N
         )
 
 
-def test_an_address_that_is_none_is_told_as_nobodys() -> None:
+def test_an_invalid_client_address_becomes_an_unknown_one() -> None:
     envelope = encode_envelope(
         request_class(ApiKey.UNREGISTER_BROKER)(),
         api_version=0,
@@ -167,7 +167,7 @@ def test_error_codes_are_found_without_a_look_at_parts_that_have_none() -> None:
         CreatableTopicResult(name="b", error_code=0, configs=None),
     ]
     [config] = topics[0].configs = [CreatableTopicConfigs(name="retention.ms")]
-    del config.name  # whoever looks at all of it fails
+    del config.name  # a reader of all of it fails
     with pytest.raises(AttributeError):
         repr(config)
     response = CreateTopicsResponse(topics=topics)
@@ -198,7 +198,7 @@ def _filled(kind: type[Struct]) -> Struct:
 
 
 def _walked(value: object) -> list[int]:
-    """By looking at everything."""
+    """What a walk over everything finds."""
     if isinstance(value, list):
         return [code for each in value for code in _walked(each)]
     if not isinstance(value, Struct):

@@ -362,7 +362,7 @@ def test_truncated_stream_leaves_nothing_behind() -> None:
     assert memory.reserved_bytes == 0
 
 
-def test_a_detached_frames_buffer_is_used_again_only_when_nobody_sees_it() -> None:
+def test_a_detached_frames_buffer_is_used_again_only_when_no_view_of_it_is_left() -> None:
     reader = FrameReader(ReceiveMemory(), detached=True)
     source = random.Random(3)
     held: list[tuple[memoryview, bytes]] = []

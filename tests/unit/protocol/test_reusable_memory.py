@@ -1,4 +1,4 @@
-"""Buffers are used again when nobody can read them any more, and never before."""
+"""Buffers are used again when no reader can see them any more, and never before."""
 
 from __future__ import annotations
 

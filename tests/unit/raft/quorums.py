@@ -63,7 +63,7 @@ def voters_of(*node_ids: int) -> VoterSet:
 
 
 class SlowFilesystem(SimulatedFilesystem):
-    """What is offloaded takes some turns of the loop, so that other things happen meanwhile."""
+    """What is offloaded takes some turns of the loop, so that other things happen in between."""
 
     def __init__(self, dice: random.Random, root: DirectoryNode | None = None) -> None:
         super().__init__(root)
@@ -71,7 +71,7 @@ class SlowFilesystem(SimulatedFilesystem):
         self.held_before: dict[str, asyncio.Event] = {}
         """Functions by their name that are not begun before the event."""
         self.held_after: dict[str, asyncio.Event] = {}
-        """Those that nobody hears the end of before the event."""
+        """Those whose end no node hears before the event."""
 
     async def offload(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         name = getattr(function, "__name__", "")
@@ -95,7 +95,7 @@ class Network:
         self.cut: set[tuple[int, int]] = set()
         self.max_version: dict[type[Message], int] = {}
         self.tamper: Callable[[int, Any], None] | None = None
-        """Told the asking node and the decoded answer, which it may change."""
+        """Called with the asking node and the decoded answer, which it may change."""
         self.requests: list[tuple[int, int, PeerRequest]] = []
         self.votes: list[tuple[int, int, ReplicaKey]] = []
         """Every vote that was given: voter, epoch, candidate."""
@@ -242,7 +242,7 @@ class Node:
         """Gone in this instant; the disk is what a kill or a power loss leaves."""
         image = self.filesystem.image()
         root = image.after_power_loss(self.quorum.dice) if lose_power else image.after_kill()
-        # The old process lives on where nobody hears it, until the test is over.
+        # The old process lives on where no node hears it, until the test is over.
         if self.log is not None:
             self.former.append(self.log)
         if self.peers is not None:
@@ -323,7 +323,7 @@ class Quorum:
         return [node for node in self.nodes.values() if node.log is not None and node.log.is_leader]
 
     async def leader(self, *, other_than: Node | None = None) -> Node:
-        """The leader of the newest epoch, once everybody running who can hear it knows it."""
+        """The leader of the newest epoch, once every running node that can hear it knows it."""
 
         def elected() -> Node | None:
             found = [node for node in self.leaders() if node is not other_than]
@@ -337,7 +337,7 @@ class Quorum:
         return node
 
     async def converged(self, *names: str) -> None:
-        """Wait until every running node's listener has been told of exactly these topics."""
+        """Wait until every running node's listener has got exactly these topics."""
         running = [node for node in self.nodes.values() if node.log is not None]
         await self.until(lambda: all(node.listener.names == list(names) for node in running))
 

@@ -20,7 +20,7 @@ from .quorums import Quorum
 
 
 class FailingListener(Listener):
-    """Fails at a batch, and, with `at_leaders`, whenever it is told that nobody leads."""
+    """Fails at a batch, and, with `at_leaders`, whenever it hears that no voter leads."""
 
     def __init__(self, *, at_leaders: bool = False) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ async def test_no_more_requests_than_there_is_room_for_are_queued() -> None:
     ]
     await asyncio.sleep(0)
     for _ in range(3 * MAX_QUEUED_EVENTS):
-        queue.post(nothing)  # what the log tells itself finds a place always
+        queue.post(nothing)  # what the log posts to itself finds a place always
     released.set()
     await asyncio.gather(*requests)
     await queue.is_idle()

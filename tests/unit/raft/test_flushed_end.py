@@ -66,7 +66,7 @@ async def test_a_log_that_ends_early_is_refused(filesystem: SimulatedFilesystem)
 
 
 @pytest.mark.parametrize("operation", ["append", "fsync", "rename", "fsync_directory"])
-async def test_a_note_that_cannot_be_written_stops_nobody(
+async def test_a_note_that_cannot_be_written_does_not_stop_the_node(
     filesystem: SimulatedFilesystem, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     monkeypatch.setattr(log_store, "NOTE_EVERY", 3)
@@ -118,7 +118,7 @@ async def test_a_quorum_state_that_is_older_than_its_log_is_refused(
     assert f"{path}: leaderEpoch 1 is below 3" in message
 
 
-async def test_without_quorum_state_the_log_tells_the_epoch(
+async def test_without_quorum_state_the_epoch_comes_from_the_log(
     filesystem: SimulatedFilesystem, caplog: pytest.LogCaptureFixture
 ) -> None:
     await written(filesystem)

@@ -1,4 +1,4 @@
-"""A vote whose file was renamed, in a directory nobody had synced when the process was killed."""
+"""A vote whose file was renamed, in a directory that was not synced when the process was killed."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ async def test_addresses_that_are_asked_once_are_forgotten(
             nowhere = Destination(port, "127.0.0.1", port)
             assert await peers.request(nowhere, KraftVersionRequest(), 1_000) is None
             assert len(peers.problems()) <= 4
-        # The first one was forgotten too, and is asked again on a connection of its own.
+        # The first one was forgotten too, and is asked again on its own connection.
         assert await peers.request(destination, KraftVersionRequest(), 1_000) is not None
         del first
         await peers.close()

@@ -27,7 +27,7 @@ from .fixtures import DIRECTORY, Listener, snapshot_of
 from .quorums import Node, Quorum, changed_answers, endpoint_of, voters_of
 
 
-async def test_one_leads_and_all_are_told_the_same() -> None:
+async def test_one_leads_and_all_hear_the_same() -> None:
     async with Quorum(1, 2, 3) as quorum:
         leader = await quorum.leader()
         for index in range(20):
@@ -222,7 +222,7 @@ async def test_leadership_can_be_given_away() -> None:
         assert second is target
 
 
-async def test_an_observer_is_told_everything_and_counts_for_nothing() -> None:
+async def test_an_observer_hears_everything_and_counts_for_nothing() -> None:
     async with Quorum(1, 2, 3, seed=9) as quorum:
         leader = await quorum.leader()
         leader.append("a")
@@ -388,7 +388,7 @@ async def test_what_was_refused_is_fetched_again_without_anything_else_happening
         leader = await quorum.leader()
         leader.append("a")
         await quorum.converged("a")
-        await quorum.pass_ms(1_000)  # everybody's fetch waits for news
+        await quorum.pass_ms(1_000)  # the fetch of each follower waits for news
         damaged: list[int] = []
 
         def flip(node_id: int, answer: Any) -> None:

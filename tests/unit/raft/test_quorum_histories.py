@@ -1,7 +1,7 @@
 """Random histories of three logs: appends, cuts of the network, kills, power losses, snapshots.
 
-At every step all listeners agree on the order of what they were told, and nothing that a live
-leader's listener was told is ever missing in the end.
+At every step all listeners agree on the order of what they heard, and nothing that a live
+leader's listener heard is ever missing in the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ STEP_COUNT = 60
 
 
 class History:
-    """One history; `committed` is the longest order that any listener has been told."""
+    """One history; `committed` is the longest order that any listener has heard."""
 
     def __init__(self, quorum: Quorum, dice: random.Random) -> None:
         self.quorum = quorum

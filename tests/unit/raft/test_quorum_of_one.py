@@ -122,7 +122,7 @@ async def test_nothing_is_delivered_before_it_is_flushed_and_flushes_are_shared(
 async def test_a_listener_that_is_far_behind_lets_others_have_their_turn(
     filesystem: SimulatedFilesystem,
 ) -> None:
-    """A controller that starts on a long log votes meanwhile."""
+    """A controller that starts on a long log votes while it reads."""
     log = await open_log(filesystem)
     batch_records, batch_count = RECORDS_PER_TURN // 4, 40
     for batch in range(batch_count):
@@ -208,7 +208,7 @@ async def test_snapshots_roll_and_trim_the_log(filesystem: SimulatedFilesystem) 
         f"{53:020d}-{1:010d}.checkpoint"
     ]
     expected = listener.names
-    # Somebody far behind gets the snapshot, since the log does not reach back any more.
+    # A replica far behind gets the snapshot, since the log does not reach back any more.
     late = Listener()
     log.add_listener(late)
     await settled(log, late)
@@ -271,7 +271,7 @@ async def test_a_listener_that_pauses_and_resumes_while_it_is_read_for(
     subscription = log.add_listener(listener)
     for _ in range(5):
         await asyncio.sleep(0)
-    for _ in range(3):  # the reader waits for the disk meanwhile
+    for _ in range(3):  # the reader waits for the disk
         subscription.pause()
         await asyncio.sleep(0)
         subscription.resume()

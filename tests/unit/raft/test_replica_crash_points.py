@@ -80,7 +80,7 @@ class Watch:
 
 
 def names_below(node: Node, end_offset: int) -> list[str]:
-    """The topics that the node was told of and that lie below `end_offset`."""
+    """The topics that the node has heard of and that lie below `end_offset`."""
     snapshots = node.listener.snapshots
     names = [
         record.name

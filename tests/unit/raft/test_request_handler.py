@@ -172,7 +172,7 @@ async def test_voters_are_added_and_removed_by_request() -> None:
         assert len(leader.running.voters.voters) == 3
 
 
-async def test_whoever_is_closed_says_so_to_every_request() -> None:
+async def test_a_closed_handler_says_so_to_every_request() -> None:
     async with Quorum(1, seed=23) as quorum:
         node = quorum.nodes[1]
         handler = node.handler

@@ -16,5 +16,5 @@ __all__ = ["harness", "the_machine_is_virtual", "written"]
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """On which loops a test runs."""
+    """The loops on which a test runs."""
     return {**NODE_LOOPS, **virtual_too(item)}

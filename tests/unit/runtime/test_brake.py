@@ -89,7 +89,7 @@ def test_no_message_is_written_more_than_ten_times_within_any_minute(
     assert seen == logged, f"seed {seed}: each line is written or counted once"
 
 
-def test_messages_are_told_apart_by_logger_level_format_and_exception(written: Written) -> None:
+def test_messages_differ_by_logger_level_format_and_exception(written: Written) -> None:
     def log_all() -> None:
         logger.info("one %d", 1)
         logger.info("two %d", 1)

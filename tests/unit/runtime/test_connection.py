@@ -207,7 +207,7 @@ async def test_close_fails_what_is_pending(harness: Harness) -> None:
         await pending
 
 
-async def test_nobody_listening(harness: Harness) -> None:
+async def test_connecting_to_a_closed_port_raises(harness: Harness) -> None:
     server = await harness.server(node)
     port = server.port("PLAINTEXT")
     await server.close(0)
@@ -262,7 +262,7 @@ async def test_nonsense_from_the_peer_fails_everything_pending(
     assert connection.is_closed
 
 
-async def test_an_answer_nobody_asked_for(harness: Harness) -> None:
+async def test_an_answer_without_a_request_ends_the_connection(harness: Harness) -> None:
     server = await harness.server(node)
     connection = await connect(harness, server)
     (served,) = server.connections

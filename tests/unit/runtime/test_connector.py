@@ -164,7 +164,7 @@ async def test_a_plaintext_node_gets_a_hint_where_the_peer_speaks_tls(
             await Connector().connect(HOST, peer.port)
 
 
-async def test_a_login_is_tried_again_after_a_pause_and_told_once(
+async def test_a_login_is_tried_again_after_a_pause_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()

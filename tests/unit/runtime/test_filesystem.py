@@ -62,7 +62,7 @@ def test_preallocated_space_is_not_contents(filesystem: OsFilesystem, tmp_path: 
 
 @pytest.mark.real
 def test_append_that_hits_a_limit_is_cut_back(filesystem: OsFilesystem, tmp_path: Path) -> None:
-    """A real failing write (file size limit, in another process) leaves exactly what was there."""
+    """A real failing write (file size limit, in another process) leaves exactly the old bytes."""
     script = f"""
 import resource, signal
 from moldau.runtime.filesystem import OsFilesystem

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real
 
 
 class RunningLoop:
-    """A loop on a thread of its own, which can be held."""
+    """A loop on its own thread, which can be held."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()

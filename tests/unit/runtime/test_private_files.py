@@ -60,7 +60,7 @@ def old_home(path: Path) -> Path:
     return path
 
 
-def test_rights_of_others_are_taken_from_all_that_is_there(tmp_path: Path) -> None:
+def test_rights_of_others_are_taken_from_all_existing_files(tmp_path: Path) -> None:
     home, outside = old_home(tmp_path / "data"), tmp_path / "outside"
     outside.touch(0o644)
     (home / "link").symlink_to(outside)

@@ -120,7 +120,9 @@ async def test_who_is_refused_the_second_time_loses_the_connection(harness: Harn
     assert "held" not in peer.seen
 
 
-async def test_a_connection_that_is_closed_meanwhile_leaves_nothing(harness: Harness) -> None:
+async def test_a_connection_that_is_closed_during_reauthentication_leaves_nothing(
+    harness: Harness,
+) -> None:
     peer, login, clock = Peer(), Login(), ManualClock()
     connection = await logged_in(harness, peer, login, clock)
     before = asyncio.all_tasks()

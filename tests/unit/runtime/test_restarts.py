@@ -1,4 +1,4 @@
-"""What raises is told to the fault table and begun again."""
+"""What raises is reported to the fault table and begun again."""
 
 from __future__ import annotations
 

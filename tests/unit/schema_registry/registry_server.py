@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 @dataclass
 class Answer:
-    """What the server says to a request instead of its own answer."""
+    """What the server says to a request in place of the usual answer."""
 
     status: int = 200
     body: bytes = b"{}"

@@ -17,7 +17,7 @@ __all__ = ["dual_stack", "harness", "the_machine_is_virtual", "written"]
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """On which loops a test runs."""
+    """The loops on which a test runs."""
     if item.get_closest_marker("real"):
         return {**NODE_LOOPS, **virtual_too(item)}
     return machine.pytest_asyncio_loop_factories(item)

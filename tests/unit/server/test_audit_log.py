@@ -244,7 +244,7 @@ def test_failed_logins_from_many_addresses_leave_room_for_those_of_others(
     with caplog.at_level(logging.WARNING):
         for number in range(500):
             log.failed("OUTSIDE", f"10.0.{number // 250}.{number % 250}", "guessed")
-        for number in range(5_000):  # one client with a network of its own
+        for number in range(5_000):  # one client with its own network
             log.failed("OUTSIDE", f"2001:db8::{number:x}", "guessed")
         assert 500 < len(caplog.records) < 510
         log.failed("OUTSIDE", "192.0.2.1", "'carol' has another password")

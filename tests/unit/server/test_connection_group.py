@@ -239,7 +239,7 @@ async def test_a_group_ends_when_its_last_connection_has() -> None:
     assert len(rig.group) == 0
 
 
-async def test_work_that_fails_is_told_to_the_loop() -> None:
+async def test_work_that_fails_is_reported_to_the_loop() -> None:
     rig = Rig()
 
     async def fail() -> None:
@@ -402,7 +402,9 @@ def test_memory_that_comes_back_wakes_those_that_wait_once() -> None:
     assert not other.loop.soon, "nothing waits"
 
 
-def test_one_that_waits_for_its_own_share_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_that_waits_for_its_own_share_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     rig = Rig()
     connection, other = rig.connection(), rig.connection()
     connection.authenticate("User:greedy")
@@ -455,7 +457,7 @@ def test_a_connection_is_turned_away_with_a_line(caplog: pytest.LogCaptureFixtur
     assert not rig.connection().is_closed, "its place is free"
 
 
-def test_a_handshake_that_fails_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handshake_that_fails_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     for problem in (None, "no TLS"):
         assert rig.group.begin_handshake("L", "h")

@@ -1,4 +1,4 @@
-"""What tokens, entries, credentials, configurations and quotas are told, in how many steps."""
+"""What tokens, entries, credentials, configurations and quotas are shown, in how many steps."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ TOKENS = {
 def told(
     *entries: AccessControlEntry, owners: list[str] | None = None, principal: str = "User:alice"
 ) -> tuple[int, list[p41.DescribedDelegationToken]]:
-    """The steps, and the tokens that a principal is told of."""
+    """The steps, and the tokens that a principal is shown."""
     authorizer = StandardAuthorizer((), allows_unmentioned=False)
     authorizer.change({uuid.uuid4(): each for each in entries})
     named = None
@@ -114,13 +114,13 @@ def ids(answer: tuple[int, list[p41.DescribedDelegationToken]]) -> list[str]:
     return [each.token_id for each in answer[1]]
 
 
-def test_a_token_is_told_to_those_it_concerns() -> None:
+def test_a_token_is_shown_to_its_owner_requester_and_renewers() -> None:
     assert ids(told()) == ["t-own", "t-asked", "t-renews"]
     assert told()[0] == len(TOKENS), "each is a step"
     assert ids(told(principal="User:eve")) == []
 
 
-def test_a_token_is_told_to_who_may_describe_it_or_its_owners() -> None:
+def test_a_token_is_shown_to_users_that_may_describe_it_or_its_owners() -> None:
     alone = AccessControlEntry(
         ResourceType.DELEGATION_TOKEN,
         "t-other",
@@ -139,14 +139,14 @@ def test_a_token_is_told_to_who_may_describe_it_or_its_owners() -> None:
     assert ids(told(of_bob, principal="User:eve")) == ["t-asked", "t-other"]
 
 
-def test_only_tokens_of_those_that_are_named_are_told() -> None:
+def test_only_tokens_of_the_named_owners_are_shown() -> None:
     assert ids(told(owners=["User:carol"])) == ["t-renews"]
     assert ids(told(owners=["User:dave", "User:nobody"])) == ["t-renews"]
     assert ids(told(owners=["User:alice"])) == ["t-own", "t-asked", "t-renews"]
     assert told(owners=[]) == (0, [])
 
 
-def test_what_is_told_of_a_token() -> None:
+def test_a_token_shows_owner_requester_times_and_renewers() -> None:
     (token,) = told(owners=["User:carol"])[1]
     assert (token.principal_type, token.principal_name) == ("User", "carol")
     asked = (token.token_requester_principal_type, token.token_requester_principal_name)
@@ -205,7 +205,7 @@ def shown(response: p29.DescribeAclsResponse) -> list[Any]:
     ]
 
 
-def test_entries_are_told_by_their_resource() -> None:
+def test_entries_are_shown_by_their_resource() -> None:
     count, response = described(EVERYTHING)
     assert count == len(ACLS.entries_by_id)
     assert shown(response) == [
@@ -217,7 +217,7 @@ def test_entries_are_told_by_their_resource() -> None:
     assert (first.host, first.operation, first.permission_type) == ("*", 3, 3)
 
 
-def test_a_filter_tells_what_it_matches_alone() -> None:
+def test_a_filter_returns_only_what_it_matches() -> None:
     request = p29.DescribeAclsRequest.decode(EVERYTHING.to_bytes(1), 1)[0]
     request.principal_filter = "User:b"
     assert shown(described(request)[1]) == [(2, "t", 3, ["User:b"])]
@@ -256,7 +256,7 @@ SCRAM = ScramImage(
 )
 
 
-def test_credentials_are_told_by_user() -> None:
+def test_credentials_are_shown_by_user() -> None:
     count, response = finished(
         described_scram(SCRAM, p50.DescribeUserScramCredentialsRequest(users=None))
     )
@@ -269,7 +269,7 @@ def test_credentials_are_told_by_user() -> None:
     assert all(each.error_code == ErrorCode.NONE for each in response.results)
 
 
-def test_who_is_not_there_or_named_twice_is_told_so() -> None:
+def test_a_missing_user_and_one_named_twice_are_errors() -> None:
     names = [p50.UserName(name=each) for each in ("a", "nobody", "b", "b")]
     _, response = finished(
         described_scram(SCRAM, p50.DescribeUserScramCredentialsRequest(users=names))
@@ -299,7 +299,7 @@ CONFIG = DescribedConfig(
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_words_and_synonyms_are_told_when_they_are_asked_for(wanted: bool) -> None:
+def test_documentation_and_synonyms_are_shown_when_they_are_asked_for(wanted: bool) -> None:
     request = p32.DescribeConfigsRequest(include_documentation=wanted, include_synonyms=wanted)
     entry = config_entry(request, CONFIG)
     assert entry.documentation == ("what it is" if wanted else None)

@@ -63,7 +63,7 @@ def test_work_that_belongs_to_no_request_is_noticed(caplog: pytest.LogCaptureFix
     assert watched.stalls(NO_REQUEST) == 1
 
 
-def test_a_stall_of_a_request_is_not_told_again_by_the_timer() -> None:
+def test_a_stall_of_a_request_is_not_reported_again_by_the_timer() -> None:
     watched = Watched()
     watched.watchdog.start()
     watched.clock.stand_still(500)

@@ -25,7 +25,7 @@ CLIENTS, NODES = PeerKind.CLIENTS, PeerKind.NODES
 
 
 class Peer:
-    """A connection: what it is told, and whether it goes on when it is let try."""
+    """A connection: what it hears, and whether it goes on when it is let try."""
 
     listener_name = "L"
 

@@ -148,7 +148,7 @@ class Loop:
 
 
 class Rig:
-    """A stream, and what is told to its connection."""
+    """A stream, and what is reported to its connection."""
 
     def __init__(self, offload: Any = None, **kind: bool) -> None:
         self.file = Contents()
@@ -240,7 +240,7 @@ def test_bytes_wait_while_the_transport_is_full(make: Make) -> None:
     assert (rig.progress, rig.drained) == (1, 1)
 
 
-def test_that_all_was_sent_is_told_when_nothing_waits(make: Make) -> None:
+def test_that_all_was_sent_is_reported_when_nothing_waits(make: Make) -> None:
     rig = make()
     rig.stream.pause_writing()
     rig.stream.write(b"one")
@@ -634,7 +634,7 @@ async def test_a_file_that_cannot_be_read_ahead_breaks_the_connection(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_connection_that_was_lost_while_it_read_ahead_is_told_nothing(
+async def test_a_connection_that_was_lost_while_it_read_ahead_hears_nothing(
     make: Make, resident: list[tuple[Any, ...]], fails: bool
 ) -> None:
     beside = Beside()

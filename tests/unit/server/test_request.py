@@ -345,7 +345,7 @@ def test_a_context_knows_whose_request_it_is() -> None:
     assert not context.is_answered
 
 
-def test_the_longest_pause_is_told_and_kept() -> None:
+def test_the_longest_pause_is_answered_and_kept() -> None:
     connection = Connection()
     context = context_of(connection)
     context.throttle(50)

@@ -166,7 +166,7 @@ class Client(Peer):
             return await self.reader.readexactly(size)
 
     async def log_in(self, name: str, password: str) -> Any:
-        """By PLAIN; returns the answer to the token."""
+        """Log in by PLAIN; returns the answer to the token."""
         chosen = await self.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
         assert chosen.error_code == ErrorCode.NONE
         token = PlainLogin(name, password).first()
@@ -690,7 +690,7 @@ async def test_the_refusal_comes_after_a_pause_and_reads_nothing_more(harness: H
     assert await client.at_eof()
 
 
-async def test_a_raw_token_is_refused_after_the_pause_and_told_of(
+async def test_a_raw_token_is_refused_after_the_pause_and_reported(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()

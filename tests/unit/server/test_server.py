@@ -1,4 +1,4 @@
-"""The server on real sockets: order, limits, and that one bad peer hurts nobody else."""
+"""The server on real sockets: order, limits, and that one bad peer hurts no other."""
 
 import asyncio
 import logging
@@ -67,7 +67,7 @@ async def test_responses_leave_in_request_order(harness: Harness) -> None:
     await until_async(lambda: server.connections.memory.reserved_bytes == 0)
 
 
-async def test_requests_without_response_hold_nobody_up(harness: Harness) -> None:
+async def test_requests_without_response_do_not_delay_others(harness: Harness) -> None:
     def handler(request: Request) -> None:
         if request.body == b"quiet":
             request.respond_nothing()

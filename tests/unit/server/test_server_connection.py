@@ -334,7 +334,7 @@ def test_what_is_answered_does_not_wait_for_the_turn() -> None:
     assert order == ["turn", "answer", "turn"]
 
 
-def test_a_long_step_is_told_with_its_request() -> None:
+def test_a_long_step_is_reported_with_its_request() -> None:
     told: list[tuple[int, float]] = []
 
     class Watchdog:
@@ -492,7 +492,7 @@ def test_a_connection_that_is_to_end_answers_what_it_has_taken() -> None:
     assert transport_of(idle).closed == 1
 
 
-def test_the_end_of_a_connection_is_told_once_and_drops_everything() -> None:
+def test_the_end_of_a_connection_is_reported_once_and_drops_everything() -> None:
     rig = Rig()
     connection = rig.connection()
     transport = transport_of(connection)
@@ -690,7 +690,7 @@ def test_a_peer_s_budget_is_that_of_its_listener_and_of_who_it_is(
     assert not plain._reader.is_frugal
 
 
-def test_a_peer_that_its_listener_refuses_is_cut_and_told_of(
+def test_a_peer_that_its_listener_refuses_is_cut_and_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = Rig()

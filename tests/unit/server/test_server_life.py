@@ -68,7 +68,7 @@ class Security:
         self.calls.append("close")
 
     def greet(self, connection: Any, group: Any) -> None:
-        """Everyone may come."""
+        """Every client may come."""
 
 
 def spec(name: str, port: int = 1, security: Any = None) -> ListenerSpec:

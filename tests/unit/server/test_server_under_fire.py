@@ -215,7 +215,7 @@ async def test_every_request_is_answered_in_order(
     assert len(server.connections) == PEER_COUNT
 
 
-async def test_peers_that_vanish_leave_nothing_and_hold_nobody_up(
+async def test_peers_that_vanish_leave_nothing_and_do_not_delay_others(
     harness: Harness,
     filesystem: OsFilesystem,
     segment: File,
@@ -247,7 +247,7 @@ def echo(request: Request) -> None:
 
 
 def receive_at_once(connection: ServerConnection, data: bytes) -> None:
-    """What the transport does when all of it is there in one piece."""
+    """What the transport does when all of it has come in one piece."""
     with memoryview(connection.get_buffer(-1)) as buffer:
         assert len(buffer) >= len(data)
         buffer[: len(data)] = data

@@ -31,7 +31,7 @@ class Early:
 
 
 class Handler:
-    """Takes requests, and fails for those it was told to fail for."""
+    """Takes requests, and fails for those that the test names."""
 
     def __init__(self) -> None:
         self.taken: list[int] = []

@@ -128,7 +128,7 @@ def test_filters_in_our_terms(given, expected):
         ({"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "5"}, ReadMaxRows(5)),
     ],
 )
-def test_the_limits_that_spark_is_told(given, limit):
+def test_spark_gets_the_limits_of_the_options(given, limit):
     source = data_source(**given)
     assert source.streamReader(source.schema()).getDefaultReadLimit() == limit
 
@@ -153,12 +153,12 @@ class RecordingPlanner:
         return []
 
 
-def test_spark_4_1_is_served_without_being_told_where_batches_begin(monkeypatch):
+def test_spark_4_1_is_served_without_the_start_of_batches(monkeypatch):
     monkeypatch.setattr(readers, "HAS_ADMISSION_CONTROL", False)
     source = data_source()
     reader = source.streamReader(source.schema())
     planner = reader._planner = RecordingPlanner()
-    # After a restart nobody knows, until the first batch is planned.
+    # After a restart that is unknown, until the first batch is planned.
     assert reader.latestOffset() == {"t": {"0": 99}}
     assert reader.partitions({"t": {"0": 1}}, {"t": {"0": 5}}) == []
     assert reader.latestOffset() == {"t": {"0": 9}}

@@ -86,7 +86,7 @@ def test_a_directorys_files_name_its_own_partitions_online_and_offline() -> None
     assert [each.topic_partition for each in table.logs_in(first)] == [A]
 
 
-def test_only_a_start_above_the_first_segment_has_to_be_told() -> None:
+def test_only_a_start_above_the_first_segment_has_to_be_stored() -> None:
     starts = [told_log_start_offset(log(A, 1, start)) for start in (9, 10, 11)]
     assert starts == [None, None, 11]
 

@@ -1,4 +1,6 @@
-"""A checkpoint file that several threads write: the newest offsets stay, whoever comes last."""
+"""A checkpoint file that several threads write: the newest offsets stay, whichever thread comes
+last.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ async def test_a_job_that_is_never_due_keeps_no_timer() -> None:
 
 
 class Bench:
-    """A job whose runs are counted and end when they are told to."""
+    """A job whose runs are counted and end when they are asked to."""
 
     def __init__(self, interval_ms: int = 1000) -> None:
         self.clock = ManualClock()

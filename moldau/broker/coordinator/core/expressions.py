@@ -77,7 +77,7 @@ def compile_expression(expression: str) -> Pattern:
 
 def compile_once_more(expression: str) -> None:
     """Compile an expression as if it were not remembered, to be timed."""
-    re2.purge()  # RE2 has a memory of its own.
+    re2.purge()  # RE2 has its own memory.
     _compile.__wrapped__(expression)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 UNKNOWN_OWNER = ""
-"""Of what was read from the log, until a principal has it grow."""
+"""The owner of what was read from the log, until a principal has it grow."""
 
 
 class MemoryLimit:

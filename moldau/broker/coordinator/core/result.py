@@ -105,7 +105,7 @@ After: TypeAlias = "Callable[[ErrorCode, float], CoordinatorResult]"
 
 
 def is_refused(error: ErrorCode) -> bool:
-    """Whether `After` is told that the records could not be appended: none was replayed, and what
+    """Whether the error says that the records could not be appended: none was replayed, and what
     the state machine changed in memory in view of them has to be taken back. Of a result that is
     not atomic, the first records may have been appended.
 
@@ -122,7 +122,7 @@ class CoordinatorResult:
 
     1. `records` are appended as one batch, all or nothing, with the leader epoch under which the
        state machine was loaded, and replayed. If that fails, nothing else of the result happens but
-       `after`, which is told why.
+       `after`, which is given the error.
     2. `timers` are set, `replies` are sent (but for those that have to be proven first) and
        `commands` are executed, all of them at once.
     3. `after(error, now_ms)` is called exactly once: with NONE as soon as everything that was
@@ -132,14 +132,14 @@ class CoordinatorResult:
        may be taken back, and when, says `is_refused`. The runtime carries out what `after` returns
        in the same way.
 
-    `replies` are for what no record stands behind, and for refusals. Every answer that tells of
-    state in the log belongs into `after`, reads included: no client is told what may be lost.
+    `replies` are for what no record stands behind, and for refusals. Every answer that shows
+    state in the log belongs into `after`, reads included: no client reads what may be lost.
     `producer` makes `records` part of that producer's transaction.
     `commands` are for the coordinator that owns the runtime (markers to send, for instance).
 
     Records that are not `is_atomic` stand each for itself: they are appended in as many batches as
     they need, in their order, and one that no batch can hold is left out, counted and logged. Then
-    step 2 happens whatever became of them, and step 3 tells of those that were appended.
+    step 2 happens whatever became of them, and step 3 is about those that were appended.
     """
 
     records: list[CoordinatorRecord] = field(default_factory=list)
@@ -174,7 +174,7 @@ class CoordinatorResult:
     def answer_when_committed(
         self, to: Answerable, message: object, on_error: Callable[[ErrorCode], object]
     ) -> None:
-        """As `reply_when_committed`, for a result that is there already."""
+        """As `reply_when_committed`, for a result that exists already."""
 
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             return CoordinatorResult.reply(
@@ -184,7 +184,7 @@ class CoordinatorResult:
         self.add_after(after)
 
     def add_after(self, after: After) -> None:
-        """Have `after` called too, behind the one that is there already."""
+        """Have `after` called too, behind the one that stands there already."""
         first = self.after
         if first is None:
             self.after = after
@@ -217,8 +217,8 @@ class CoordinatorResult:
         in memory holds all the same: its waiting members must be answered, and its timers must run.
 
         Args:
-            replayed_count: how many records the state machine has replayed so far; `after` tells by
-                it whether the append happened.
+            replayed_count: how many records the state machine has replayed so far; `after` judges
+                by it whether the append happened.
         """
         if (
             not self.records

@@ -146,7 +146,7 @@ class TransactionCoordinator:
         """Add partitions to the producer's transaction, or see if they are in it (KIP-890).
 
         Args:
-            client_version: the transaction version of the producer, as far as the request tells.
+            client_version: the transaction version of the producer, as far as the request shows it.
             done: gets NONE or an error of AddPartitionsToTxn for each partition.
         """
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)

@@ -106,7 +106,7 @@ class MarkerSender:
         self._destinations: dict[int, _Destination] = {}
         self._leaderless: Pauses = {}
         self._pausing: dict[Marker, tuple[int, int]] = {}
-        """With the broker that did not write it, and how long it pauses next."""
+        """The broker that did not write each marker, and how long it pauses next."""
         self._is_due = False
         self._is_closed = False
         ports.registry.gauge(

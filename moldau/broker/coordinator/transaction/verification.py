@@ -68,11 +68,11 @@ class Support(Enum):
     ABORTABLE_ERROR = "abortable error"
     """Verified only."""
     ADDS_PARTITIONS = "adds partitions"
-    """Partitions are added by the request itself, each transaction has an epoch of its own."""
+    """Partitions are added by the request itself, each transaction has its own epoch."""
 
     @staticmethod
     def of(api_version: int, *, abortable_since: int, adds_since: int) -> Support:
-        """By the first versions of an API that know TRANSACTION_ABORTABLE, and that add."""
+        """Judge by the first versions of an API that know TRANSACTION_ABORTABLE, and that add."""
         if api_version >= adds_since:
             return Support.ADDS_PARTITIONS
         return Support.ABORTABLE_ERROR if api_version >= abortable_since else Support.OLD_ERRORS
@@ -393,7 +393,7 @@ _TRY_AGAIN: Final = frozenset(
 
 
 def produce_error(error: ErrorCode, support: Support) -> tuple[ErrorCode, str | None]:
-    """What a producer is told when its transaction could not be verified.
+    """The error that a producer gets when its transaction could not be verified.
 
     NOT_ENOUGH_REPLICAS makes producers of any version try again without asking for metadata;
     CONCURRENT_TRANSACTIONS is understood by those that add partitions by producing.

@@ -361,7 +361,7 @@ class PartitionCore:
         progress = self.followers.get(replica_id)
         if progress is None:
             # Metadata may not have named that replica here yet: a follower that names an epoch is
-            # told to try again, one that does not looks for another leader.
+            # asked to try again, one that does not looks for another leader.
             if current_leader_epoch >= 0:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
             return ErrorCode.NOT_LEADER_OR_FOLLOWER

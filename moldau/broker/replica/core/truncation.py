@@ -67,10 +67,10 @@ def cut_out_of_range(
 ) -> LogCut | None:
     """Where to cut when the follower's end offset is beyond, or before, the leader's log.
 
-    Behind the leader's end (after an unclean election) the log is cut to it; the next fetch tells
+    Behind the leader's end (after an unclean election) the log is cut to it; the next fetch shows
     whether the rest agrees. Where nothing would be left, the follower begins where the leader
     begins: an empty log at the leader's end would pass for one that has all before it. `is_blank`:
-    the log is empty and knows no leader epoch, so that nothing tells what it once had below its
+    the log is empty and knows no leader epoch, so that nothing shows what it once had below its
     end.
 
     Returns the cut; None when the offset is within the leader's log after all, or the answer is

@@ -38,7 +38,7 @@ class ClassicState(Enum):
     """Where the member is between two assignments."""
 
     OUT = auto()
-    """In no generation; the next poll prepares a join."""
+    """The member is in no generation; the next poll prepares a join."""
     READY_TO_JOIN = auto()
     """What had to be given up is given up; JoinGroup is to be sent, or under way."""
     LEADING = auto()
@@ -46,7 +46,7 @@ class ClassicState(Enum):
     READY_TO_SYNC = auto()
     """SyncGroup is to be sent, or under way."""
     STABLE = auto()
-    """In a generation, with heartbeats."""
+    """The member is in a generation, with heartbeats."""
     FATAL = auto()
     """Fenced or refused for good, until the user subscribes again."""
 
@@ -82,7 +82,7 @@ _REFUSED_CODES: Final = frozenset(
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
 )
-"""The user is told; the poll after that tries again."""
+"""A poll raises it; the poll after that tries again."""
 
 _MOVED_CODES: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 

@@ -59,7 +59,7 @@ class ConsumerState(Enum):
     """Where the member is with its coordinator."""
 
     UNSUBSCRIBED = auto()
-    """In no group; no heartbeats."""
+    """The consumer is in no group and sends no heartbeats."""
     JOINING = auto()
     """A heartbeat with epoch 0 is to be sent, or under way."""
     STABLE = auto()
@@ -67,9 +67,9 @@ class ConsumerState(Enum):
     RECONCILING = auto()
     """The coordinator wants another assignment; the next poll gives up and takes over."""
     ACKNOWLEDGING = auto()
-    """Taken over; the coordinator is to be told what is owned now."""
+    """Taken over; the next heartbeat reports what is owned now."""
     FENCED = auto()
-    """Expelled; the next poll tells that all is lost, then the member joins again."""
+    """Expelled; the next poll reports that all is lost, then the member joins again."""
     STALE = auto()
     """Left because the user does not poll; the next poll joins again."""
     FATAL = auto()
@@ -309,7 +309,7 @@ class ConsumerMember:
             instance_id=self.group_instance_id,
         )
         # The coordinator waits for an answer to each assignment. One that another took back before
-        # the member had it leaves the member with what it has told already.
+        # the member had it leaves the member with what it has reported already.
         again = "topic_partitions" if self.state is ConsumerState.ACKNOWLEDGING else ""
         for name, value in saying.items():
             if name not in self._told or self._told[name] != value or name == again:

@@ -314,7 +314,7 @@ class PartitionRecords:
         return taken
 
     def start_run(self, max_records: int) -> Iterator[ConsumerRecord]:
-        """At most `max_records` of one batch, empty when nothing is there; advancing the iterator
+        """At most `max_records` of one batch, empty when nothing is left; advancing the iterator
         hands them out, and the position follows it. Raises as `take`.
         """
         if self._run_iterator is not None:

@@ -84,7 +84,7 @@ class Standing(Enum):
 
     MEMBER = auto()
     REBALANCING = auto()
-    """Between two generations: poll first."""
+    """The member is between two generations: poll first."""
     OUT = auto()
     """Not in the group (any more)."""
 

@@ -252,7 +252,7 @@ class ProducerBatch(Outcome):
 
     def split(self, target_bytes: int, codec: Codec, level: int | None) -> list[ProducerBatch]:
         """Make smaller batches of the records, of at most `target_bytes` before compression (a
-        larger record has a batch of its own), closed and numbered as this one.
+        larger record has its own batch), closed and numbered as this one.
         """
         assert self.encoded is not None
         self.prepare(is_transactional=False)

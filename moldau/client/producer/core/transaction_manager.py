@@ -184,7 +184,7 @@ class TransactionManager:
 
     @property
     def is_outcome_asked(self) -> bool:
-        """Whether a coordinator may have been told to commit, after which no abort is allowed."""
+        """Whether a coordinator may have been asked to commit, after which no abort is allowed."""
         return self._state is _S.COMMITTING and self._was_asked_to_end
 
     # -- what the application does ---------------------------------------------------------------
@@ -253,7 +253,7 @@ class TransactionManager:
         return None
 
     def abort(self) -> Problem | None:
-        """Abort the transaction, unless a coordinator may have been told to commit it."""
+        """Abort the transaction, unless a coordinator may have been asked to commit it."""
         if self._state is _S.ABORTING:
             return None
         if self.is_outcome_asked:

@@ -30,7 +30,7 @@ _E = ErrorCode
 
 TRANSACTION_VERSION_2: Final = 2
 """The level of the feature `transaction.version` from which on brokers add partitions by
-themselves, and every transaction has an epoch of its own (KIP-890)."""
+themselves, and every transaction has its own epoch (KIP-890)."""
 
 NO_TIMEOUT_MS: Final = 2**31 - 1
 """The timeout of a producer with two-phase commit: its transactions wait for their outcome."""

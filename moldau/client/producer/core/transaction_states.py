@@ -84,7 +84,7 @@ TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = Map
         ),
         _S.PREPARING: frozenset({_S.PREPARED, _S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
         _S.PREPARED: frozenset({_S.COMMITTING, _S.ABORTING, _S.FATAL_ERROR}),
-        # COMMITTING → ABORTING: no coordinator has been told to commit yet.
+        # COMMITTING → ABORTING: no coordinator has been asked to commit yet.
         _S.COMMITTING: frozenset({_S.READY, _S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
         _S.ABORTING: frozenset({_S.READY, _S.FATAL_ERROR}),
         _S.ABORTABLE_ERROR: frozenset({_S.ABORTING, _S.FATAL_ERROR}),

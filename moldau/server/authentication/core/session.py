@@ -81,7 +81,7 @@ class Outcome(NamedTuple):
 
 
 class SaslSession:
-    """Each method is told of one request. It returns None for a request that goes on to its
+    """Each method takes one request. It returns None for a request that goes on to its
     handler, else what becomes of it. Times are in ms of one clock that never goes back.
 
     Args:
@@ -243,8 +243,8 @@ class SaslSession:
         return Outcome(failure=f"{name} does not belong here ({before.value})")
 
     def _unexpected(self, name: str) -> Outcome:
-        """A request of the session's own kind in place of a token: told so, as Apache Kafka does.
-        Behind a handshake of version 0 it would be a token, and never comes here.
+        """A request of the session's own kind in place of a token: the answer says so, as Apache
+        Kafka's does. Behind a handshake of version 0 it would be a token, and never comes here.
         """
         self.state = State.FAILED
         error = ErrorCode.ILLEGAL_SASL_STATE

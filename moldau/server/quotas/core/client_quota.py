@@ -59,7 +59,7 @@ class Sensor:
         self.throttle_count.record(1.0, now_ms)
 
     def average_throttle_ms(self, now_ms: float) -> float:
-        """Of the pauses in the last minute; 0 when there were none."""
+        """The average of the pauses in the last minute; 0 when there were none."""
         if self.throttle_total is None or self.throttle_count is None:
             return 0.0
         count = self.throttle_count.total(now_ms)

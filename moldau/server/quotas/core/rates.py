@@ -52,7 +52,7 @@ class SampledTotal:
         return sum(sample.amount for sample in self.counted(now_ms))
 
     def elapsed_ms(self, now_ms: float) -> float:
-        """Since the oldest sample that counts began; 0 when there is none."""
+        """The time since the oldest sample that counts began; 0 when there is none."""
         samples = self.counted(now_ms)
         return now_ms - samples[0].start_ms if samples else 0.0
 

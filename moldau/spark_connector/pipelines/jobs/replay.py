@@ -2,7 +2,7 @@
 
 Owns the cutting of an archive into chunks by offset, the two small files beside the checkpoint that
 say which archive it was and which chunks are done, and the thread that writes chunk after chunk.
-Each chunk is one batch write with a transaction id of its own, so that a chunk which was written
+Each chunk is one batch write with its own transaction id, so that a chunk which was written
 before a crash is not written again. Invariants: the plan is made once, and a later run of the same
 replay goes by it, so that chunk n always has the same records, also in an archive that has grown;
 each archived record is written once, and the records of a partition in the order of their offsets,
@@ -39,7 +39,7 @@ NAMED_BY_PLAN: Final = 1
 """The version of earlier releases: it does not know the sink's topic, and names chunks by the plan,
 so that another plan wrote everything again."""
 MAX_CELLS: Final = 100_000
-"""Into how many pieces an archive is cut at most before they are put together to chunks."""
+"""How many pieces an archive is cut into at most before they are put together to chunks."""
 SCHEMA: Final = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
@@ -133,7 +133,7 @@ class ReplayPlan:
 
 
 def cells_of(ranges: Sequence[ArchivedRange], records_per_chunk: int) -> Cells:
-    """In which steps to count the records, so that chunks can be made of the counts.
+    """The steps in which to count the records, so that chunks can be made of the counts.
 
     A cell takes as many offsets of each partition as make up a chunk together, so no cell holds
     more than a chunk may (unless offsets reach so far that there would be too many cells).
@@ -300,7 +300,7 @@ def _refuse_changes(
 
 
 def _until(frame: DataFrame, plan: ReplayPlan) -> DataFrame:
-    """The records that were there when the plan was made."""
+    """The records that existed when the plan was made."""
     from pyspark.sql import functions as f
 
     ends = frame.sparkSession.createDataFrame(
@@ -336,7 +336,7 @@ def _ranges(archive: DataFrame) -> list[ArchivedRange]:
 
 
 def _path_of(url: str) -> str:
-    """A file's name as Spark reads it; it tells of files by their URLs."""
+    """A file's name as Spark reads it; it names files by their URLs."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{unquote(parts.path)}" if parts.scheme else unquote(url)
 
@@ -349,7 +349,7 @@ def _counts(archive: DataFrame, cells: Cells) -> dict[int, int]:
 
 
 class RunningReplay:
-    """A replay in a thread of its own."""
+    """A replay in its own thread."""
 
     def __init__(
         self,

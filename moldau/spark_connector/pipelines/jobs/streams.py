@@ -15,7 +15,7 @@ stream; a function that returns something else is refused by name.
 - `aggregate` emits a window (in the output `append`) exactly once, when the watermark has passed
   its end, and drops what comes for it later: `watermark` says how late is too late.
 - `mirror` keeps keys, values, headers, timestamps and partitions; offsets are the other cluster's
-  own. Each record is there once, in the order of its partition. What would land in the sink's own
+  own. Each record is written once, in the order of its partition. What would land in the sink's own
   ledger (which a pattern may match, too) is left out: that book is written by the sink alone.
 - `repartition` keeps the records of a key in their order, and puts them where any producer that
   hashes as Java does puts that key, so that producers can move over: all records of a key lie in
@@ -383,9 +383,9 @@ class MatchingMirror:
 
     Args:
         start: starts the query for these topics.
-        find: the topics that match now; asked in a thread of its own.
+        find: the topics that match now; asked in its own thread.
         prepare: makes the targets.
-        is_endless: goes on looking; otherwise what is there at the start is all.
+        is_endless: goes on looking; otherwise what exists at the start is all.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ LOOK_UP_DEADLINE_S: Final = 900.0
 """More than a machine with much else to do needs."""
 
 LOOKED_UP_EPOCH: Final = 2
-"""Of a new group whose only member subscribes by a pattern, when its topics are known."""
+"""The epoch of a new group whose only member subscribes by a pattern, when its topics are known."""
 
 NUDGE_VERSION: Final = 9
 READING: Final = (ApiKey.DESCRIBE_GROUPS, ApiKey.CONSUMER_GROUP_DESCRIBE)
@@ -58,7 +58,9 @@ CLASSIC: Final = ("Stable", *REBALANCING)
 ALL_BUT_ONE_CLASSIC: Final = ("consumer group of 2, 1 classic", "consumer group of 3, 2 classic")
 ALL_OTHERS_CLASSIC: Final = ("consumer group of 1, 0 classic", *ALL_BUT_ONE_CLASSIC)
 SKIP_ASSIGNMENT_VERSION: Final = 9
-"""Of JoinGroup, from which on an answer can tell a leader to assign nothing (KIP-814)."""
+"""The version of JoinGroup from which on an answer can tell a leader to assign nothing
+(KIP-814).
+"""
 
 EMPTY_CONSUMER_GROUP: Final = "consumer group of 0, 0 classic"
 ANSWERED: Final = "answered"
@@ -262,7 +264,7 @@ class _Player:
         return ", ".join([step.label, *where, *self.history])
 
     async def answers(self, number: int, *, waits: bool) -> dict[int, bytes]:
-        """The answers that are there when the cluster has dealt with the step.
+        """The answers that have come when the cluster has dealt with the step.
 
         Args:
             waits: whether the step's own answer may wait for requests of other members.

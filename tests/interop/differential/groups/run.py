@@ -27,7 +27,7 @@ PER_CLUSTER: Final = 10_000
 """Sequences until both clusters are begun again, so that neither holds all groups."""
 
 PER_REPORT: Final = 1000
-"""Sequences until the next line tells how many were played, and what differed."""
+"""Sequences until the next line says how many were played, and what differed."""
 
 
 def main() -> int:

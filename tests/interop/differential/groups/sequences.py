@@ -144,7 +144,7 @@ class TopicId(Reference):
 
 @dataclass(frozen=True, repr=False)
 class ProtocolName(Reference):
-    """The protocol a client's last JoinGroup told."""
+    """The protocol a client's last JoinGroup named."""
 
     actor: int
 
@@ -226,7 +226,7 @@ class Sequence:
     """Requests in their order.
 
     Args:
-        name: tells which one it is, and how to run it again.
+        name: says which one it is, and how to run it again.
     """
 
     name: str
@@ -234,7 +234,7 @@ class Sequence:
 
 
 def learn(memory: Memory, number: int, step: Step, answer: Any) -> None:
-    """Remember what the answer to step `number` tells the client that sent it."""
+    """Remember what the answer to step `number` gives the client that sent it."""
     actor = memory.actor(step.actor)
     error = ErrorCode(getattr(answer, "error_code", 0))
     if step.api_key is ApiKey.JOIN_GROUP:

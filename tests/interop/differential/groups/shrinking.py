@@ -12,7 +12,7 @@ from tests.interop.differential.groups.sequences import Sequence
 TIMES: Final = 20
 
 Again = Callable[[Sequence], Awaitable[Failure | None]]
-"""Plays a sequence in groups of its own."""
+"""Plays a sequence, in groups made for it."""
 
 
 async def is_stable(failure: Failure, again: Again) -> bool:

@@ -43,7 +43,7 @@ class Tally:
 
     @property
     def report(self) -> list[str]:
-        """A line for each difference, with some of the principals for whom it is there."""
+        """A line for each difference, with some of the principals for whom it exists."""
         return [
             f"{what} ({len(whom)} times: {', '.join(whom[:SHOWN])})"
             for what, whom in self.unexplained.items()

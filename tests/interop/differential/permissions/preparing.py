@@ -1,4 +1,4 @@
-"""What is there before the questions, on both sides: topics, groups, transactional ids, a token
+"""What exists before the questions, on both sides: topics, groups, transactional ids, a token
 and the rules of all principals; and what is made again once a question has destroyed it.
 """
 

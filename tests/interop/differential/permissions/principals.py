@@ -29,7 +29,7 @@ GROUP, MODERN, NO_GROUP, DOOMED_GROUP = "g-here", "g-modern", "g-gone", "g-doome
 OTHER_GROUP, OTHER_NO_GROUP = "other-group", "other-no-group"
 TRANSACTION, NO_TRANSACTION, OTHER_TRANSACTION = "x-here", "x-gone", "other-transaction"
 ODD_GROUP, ODD_TRANSACTION = "g-\0\n\x1b[31m", "x-\0\n\x1b[31m"
-"""They are there, too: names of groups and transactions may have any character."""
+"""They exist, too: names of groups and transactions may have any character."""
 
 OWNER: Final = "owner"
 """A super user, to whom the delegation token belongs."""
@@ -102,7 +102,7 @@ class Principal:
         name: of the user.
         word: the way of having a right, for people.
         rules: its access control entries.
-        shared: entries for every user, which are there only while it asks.
+        shared: entries for every user, which exist only while it asks.
         kind: the kind of resource that its own right is about; None when it has none or all.
         is_asked_all: whether every question in every version comes from it, else one version of
             those that touch its kind.
@@ -160,7 +160,7 @@ def principals() -> list[Principal]:
 
 
 def sharing_principals() -> list[Principal]:
-    """Those about whom rules for every user decide: the rules are there for one at a time."""
+    """Those about whom rules for every user decide: the rules exist for one at a time."""
     found = []
     for kind, operation in NARROW:
         allowed = rules(kind, operation, LITERAL)

@@ -35,7 +35,7 @@ STRANGER_ID: Final = 4_711
 
 NODE, NO_NODE = 1, 99
 PARTITIONS: Final = (0, NO_NODE)
-"""One that a topic has, if it is there, and one that it does not have."""
+"""One that a topic has, if the topic exists, and one that it does not have."""
 
 MARKED: Final = "names marked"
 MARKS: Final = ("\0\n\x1b[31m", "\0", "\n", "\x1b[31m")

@@ -1,4 +1,4 @@
-"""What every principal asks: each API that a client can send, about resources that are there, that
+"""What every principal asks: each API that a client can send, about resources that exist, that
 are not, and that rights by name or prefix do not cover.
 
 Invariant: an answer never depends on who asked before, but for what is restored (`destroys`) and

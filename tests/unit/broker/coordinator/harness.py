@@ -8,7 +8,7 @@ one, all by hand and at once.
     runtime = CoordinatorRuntime(
         CONSUMER_OFFSETS, make_state, execute=…, settings=…, ports=broker.ports
     )
-    broker.attach(runtime)              # told of metadata; whatever has `on_metadata_update`
+    broker.attach(runtime)              # gets metadata; whatever has `on_metadata_update`
     broker.elect(0)                     # this broker leads partition 0, in the next leader epoch
     runtime.call(0, operation)
     broker.partition(0).commit()        # the high watermark reaches the end, waiting answers come
@@ -390,7 +390,7 @@ class MemoryBroker:
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """To its end: what it awaits is only the loop's next turn."""
+    """Run it to its end: what it awaits is only the loop's next turn."""
     while True:
         try:
             work.send(None)

@@ -71,7 +71,7 @@ def test_what_a_limit_does_not_mean_is_taken(
     assert compiled == [expression]
 
 
-def test_what_is_compiled_anew_was_not_remembered_by_re2_either(
+def test_what_is_compiled_again_was_not_remembered_by_re2_either(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compiled_count = 0

@@ -57,7 +57,7 @@ def test_what_was_read_from_the_log_belongs_to_the_first_that_lets_it_grow() -> 
     # With what is its own already it may not have this one grow too, nor may another take "old".
     assert not grown(memory, "older", "a", 5, before=30)
     assert grown(memory, "old", "b", 1, before=35) is False
-    # Requests that name no principal let it grow as if nothing else were there.
+    # Requests that name no principal let it grow as if it were alone.
     assert memory.may_grow("older", "", 5)
 
 

@@ -1,6 +1,6 @@
 """Where keys lie: in the partitions that Apache Kafka's coordinators look for them in.
 
-The numbers were told by `Utils.abs(key.hashCode()) % count` of Apache Kafka 4.3.0's clients
+The numbers come from `Utils.abs(key.hashCode()) % count` of Apache Kafka 4.3.0's clients
 library, which its `GroupCoordinatorService` and `TransactionStateManager` compute.
 """
 

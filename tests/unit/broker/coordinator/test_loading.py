@@ -264,7 +264,7 @@ def test_what_does_not_decode_fails_the_partition_loudly(
     assert loading.refusal(0) is ErrorCode.NOT_COORDINATOR
 
 
-def test_a_bug_in_replay_fails_the_partition_and_is_told() -> None:
+def test_a_bug_in_replay_fails_the_partition_and_is_reported() -> None:
     loading = Loading()
     loading.log.offset("poison", 1)
     original = loading.runtime._make_state

@@ -21,7 +21,7 @@ from tests.unit.broker.coordinator.toy import ToyState, commit_record, read, wai
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
 TOY_LOG = CoordinatorLog("toy", classic_groups.OffsetCommitKey(), classic_groups)
-"""Offset commits in a topic of their own, which no other coordinator of the broker loads."""
+"""Offset commits in their own topic, which no other coordinator of the broker loads."""
 
 
 class Toy:
@@ -47,7 +47,7 @@ class Toy:
         return self.states[-1]
 
     def tell(self) -> None:
-        """What the last change of metadata means to it (the data path told the others)."""
+        """What the last change of metadata means to it (the data path knows the others)."""
         self.runtime.on_metadata_update(None, self.broker.metadata.image)  # type: ignore[arg-type]
 
     async def loaded(self) -> None:

@@ -194,7 +194,7 @@ async def test_a_waiting_request_leaves_with_its_connection(source: Source) -> N
 
 
 async def test_thousands_are_answered_in_slices() -> None:
-    """Between two answers of one turn of the loop no more than a slice has passed, and one step."""
+    """No more than a slice, and one step, passes between two answers of one turn of the loop."""
     count = 5_000
     clock = ManualClock()
     source = Source(clock)

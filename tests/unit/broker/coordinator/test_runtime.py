@@ -172,7 +172,7 @@ NAME_TOO_LONG = "x" * 32_768
 def test_records_each_for_itself_go_in_as_many_batches_as_they_need(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What no batch can hold is left out, counted and told; all else of the result happens."""
+    """What no batch can hold is left out, counted and reported; all else of the result happens."""
     bench = led_bench()
     bench.broker.partition().max_batch_bytes = 400
     caller, told = Caller(), Caller()
@@ -210,7 +210,7 @@ def left_out_count(bench: Bench) -> float:
 
 
 def test_records_each_for_itself_that_are_refused() -> None:
-    """Timers are set all the same, and who asked is told at once."""
+    """Timers are set all the same, and the caller is answered at once."""
     bench = led_bench()
     caller = Caller()
     bench.broker.partition().append_error = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -232,7 +232,7 @@ def test_records_each_for_itself_that_are_refused() -> None:
     assert bench.state.timers_run == ["again"]
 
 
-def test_a_record_that_cannot_be_encoded_is_told_to_who_wanted_it() -> None:
+def test_a_record_that_cannot_be_encoded_fails_for_its_caller() -> None:
     bench = led_bench()
     assert bench.call(write, NAME_TOO_LONG, 1).answer is ErrorCode.UNKNOWN_SERVER_ERROR
     assert bench.broker.partition().batches == []
@@ -300,7 +300,7 @@ def test_results_of_after_are_carried_out_too() -> None:
 # -- leadership ----------------------------------------------------------------------------------
 
 
-def test_lost_leadership_answers_everybody() -> None:
+def test_lost_leadership_answers_every_waiting_caller() -> None:
     bench = led_bench()
     writer = bench.call(write, "g", 5)
     reader = bench.call(read, "g")
@@ -452,7 +452,7 @@ def test_a_topic_that_is_made_again_has_the_partitions_it_has() -> None:
 def test_after_a_restart_no_key_is_looked_for_where_it_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Only the log tells that there were fewer partitions; the added ones are empty."""
+    """Only the log shows that there were fewer partitions; the added ones are empty."""
     bench = grown_bench(3, 5)
     runtime = restarted(bench)
     for key in KEYS:
@@ -516,7 +516,7 @@ KAFKA_PARTITIONS = (6, 30, 0)
 # -- failures ------------------------------------------------------------------------------------
 
 
-def test_a_replay_that_fails_serves_nobody_any_more() -> None:
+def test_a_partition_whose_replay_failed_refuses_every_call() -> None:
     bench = led_bench()
     waiting = bench.call(write, "g", 1)
     inside = bench.call(wait_inside)
@@ -600,7 +600,9 @@ def test_a_timer_whose_last_step_raises_runs_out_again() -> None:
     assert bench.state.timers_run == ["expiry", "expiry"]
 
 
-def test_a_state_machine_that_cannot_begin_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_machine_that_cannot_begin_refuses_every_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = led_bench()
     bench.broker.depose(0)
     monkeypatch.setattr(ToyState, "loaded", lambda _state, _now_ms: {}["timers"])
@@ -610,7 +612,7 @@ def test_a_state_machine_that_cannot_begin_serves_nobody(monkeypatch: pytest.Mon
     assert refused is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_after_a_standstill_what_came_meanwhile_is_read_before_timers_run_out() -> None:
+def test_after_a_standstill_what_came_during_it_is_read_before_timers_run_out() -> None:
     bench = led_bench()
     bench.runtime.call(0, set_timer("session", 6_000))
     bench.runtime.call(0, set_timer("silent", 6_000))
@@ -740,7 +742,7 @@ def test_markers_where_they_cannot_be_written() -> None:
     assert outcomes == [ErrorCode.NOT_COORDINATOR]
 
 
-async def test_close_tells_everybody() -> None:
+async def test_close_answers_every_waiting_caller() -> None:
     bench = led_bench()
     waiting = bench.call(write, "g", 1)
     inside = bench.call(wait_inside)

@@ -1,4 +1,4 @@
-"""A controller on loopback that says what a test tells it to."""
+"""A controller on loopback that says what a test scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work in the background: failures are told once, a stop waits, nothing starts after it."""
+"""Work in the background: failures are reported once, a stop waits, nothing starts after it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from moldau.broker.lifecycle.background import Background
 from tests.kit.manual_clock import ManualClock
 
 
-async def test_failures_are_told_once() -> None:
+async def test_failures_are_reported_once() -> None:
     faults: list[BaseException] = []
     background = Background(ManualClock(), faults.append)
 

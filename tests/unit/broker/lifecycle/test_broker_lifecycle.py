@@ -125,7 +125,9 @@ async def test_it_is_confirmed_by_heartbeats_that_let_it_lead() -> None:
 
 
 async def test_after_a_silence_it_is_confirmed_only_with_the_metadata_of_that_time() -> None:
-    """Its session may have been over: the heartbeat begins another one, whoever leads by now."""
+    """Its session may have been over: the heartbeat begins another one, whichever controller leads
+    by now.
+    """
     controller = ScriptedController()
     broker = lifecycle(controller, confirmed_for_ms=20)
     await broker.register()
@@ -155,7 +157,7 @@ async def answered(value: bool) -> bool:
 @pytest.mark.parametrize(
     "code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION]
 )
-async def test_a_final_refusal_is_told(code: ErrorCode) -> None:
+async def test_a_final_refusal_is_raised_with_its_code(code: ErrorCode) -> None:
     controller = ScriptedController()
     controller.registrations = [lambda: BrokerRegistrationResponse(error_code=code)]
     with pytest.raises(RegistrationRefused, match=code.name):
@@ -170,7 +172,7 @@ async def test_a_passing_refusal_is_tried_again() -> None:
     assert await lifecycle(controller).register() == 17
 
 
-async def test_nobody_answers_in_time() -> None:
+async def test_a_registration_without_an_answer_in_time_raises() -> None:
     class Silent(ScriptedController):
         async def send(self, request: Message, principal: str, *, timeout_ms: int = 0) -> Any:
             raise ControllerUnavailable("nobody there")
@@ -206,7 +208,7 @@ async def running(controller: ScriptedController) -> BrokerLifecycle:
 
 
 async def test_it_survives_a_time_without_controllers(caplog: pytest.LogCaptureFixture) -> None:
-    """The same registration goes on with the next controller; the trouble is told once."""
+    """The same registration goes on with the next controller; the trouble is reported once."""
     caplog.set_level("INFO", logger="moldau.broker.lifecycle.broker_lifecycle")
     controller = ScriptedController()
     broker = await running(controller)
@@ -242,7 +244,7 @@ async def test_a_broker_that_was_fenced_asks_to_be_let_in_again(
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
-async def test_a_void_registration_is_told_once_and_not_replaced(
+async def test_a_void_registration_is_reported_once_and_not_replaced(
     code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As Apache Kafka: another incarnation owns the id now, or the operator removed it."""
@@ -429,7 +431,9 @@ async def test_news_does_not_wait_for_the_next_heartbeat() -> None:
     await broker.stop()
 
 
-async def test_heartbeats_that_raise_are_told_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heartbeats_that_raise_are_reported_and_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(restarts, "FIRST_PAUSE_MS", 1)
     told: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(

@@ -219,7 +219,7 @@ async def test_not_controller_is_tried_again_at_the_next_leader(
     assert len(new.asked) == 1
 
 
-async def test_nobody_leads_yet(start: Start, quorum: Quorum) -> None:
+async def test_a_request_waits_until_a_controller_leads(start: Start, quorum: Quorum) -> None:
     controller = await start()
     asked = asyncio.ensure_future(quorum.channel.send(topics(), OWN))
     await until_async(lambda: quorum.channel.waiting_count == 1, "it waits")
@@ -227,7 +227,7 @@ async def test_nobody_leads_yet(start: Start, quorum: Quorum) -> None:
     assert (await asyncio.wait_for(asked, 10)).topics[0].error_code == ErrorCode.NONE
 
 
-async def test_nobody_leads_at_all(quorum: Quorum) -> None:
+async def test_a_request_without_a_reachable_controller_times_out(quorum: Quorum) -> None:
     with pytest.raises(ControllerUnavailable, match="no controller is known to lead") as failure:
         await quorum.channel.send(topics(), OWN, timeout_ms=20)
     assert failure.value.error is ErrorCode.REQUEST_TIMED_OUT
@@ -286,7 +286,7 @@ async def test_a_controller_that_dies_is_waited_for(start: Start, quorum: Quorum
 async def test_a_silent_old_leader_is_left_as_soon_as_there_is_a_new_one(
     start: Start, quorum: Quorum
 ) -> None:
-    """It stands still (SIGSTOP): nothing is lost, no answer comes, and nobody waits for it."""
+    """It stands still (SIGSTOP): nothing is lost, no answer comes, and no caller waits for it."""
     old, new = await start(1, answer=lambda _request: None), await start(2)
     quorum.elect(old.address)
     asked = [
@@ -303,7 +303,9 @@ async def test_a_silent_old_leader_is_left_as_soon_as_there_is_a_new_one(
     )
 
 
-async def test_garbage_is_answered_by_somebody_else(start: Start, quorum: Quorum) -> None:
+async def test_a_request_that_was_answered_with_garbage_goes_to_the_next_controller(
+    start: Start, quorum: Quorum
+) -> None:
     bad, good = await start(1), await start(2)
     bad.mode = "garbage"
     quorum.elect(bad.address)
@@ -386,7 +388,7 @@ async def test_waiting_requests_are_bounded(
     assert len(await asyncio.wait_for(asyncio.gather(*waiting), 10)) == 2
 
 
-async def test_closing_tells_who_waits(quorum: Quorum) -> None:
+async def test_closing_answers_waiting_callers(quorum: Quorum) -> None:
     asked = asyncio.ensure_future(quorum.channel.send(topics(), OWN))
     await until_async(lambda: quorum.channel.waiting_count == 1, "it waits")
     await quorum.channel.close()
@@ -418,7 +420,7 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     router = ControllerChannel(relay.leader, own=of_this_process, retry_backoff_ms=5)
     relay.on_change = router.leader_changed
     own_address = LeaderAddress(1, "127.0.0.1", 1)
-    # As the quorum's thread tells it.
+    # As the quorum's thread reports it.
     await asyncio.to_thread(relay.publish, own_address)
     client = CLIENT._replace(api_version=5)
     response, end_offset = await router.forward(topics(), "User:alice", client)

@@ -61,7 +61,7 @@ def test_a_leader_from_outside_the_isr_is_counted_once() -> None:
     assert rig.count == 1, "that one was in sync"
 
 
-def test_what_was_there_before_is_not_counted() -> None:
+def test_an_election_before_the_first_image_is_not_counted() -> None:
     assert Rig(leader=3, isr=[3], leader_recovery_state=1).count == 0
 
 

@@ -24,7 +24,7 @@ def topic(name: str, number: int) -> TopicRecord:
 
 
 class Recorder:
-    """A publisher that keeps what it was told."""
+    """A publisher that keeps what it was given."""
 
     def __init__(self) -> None:
         self.names: list[list[str]] = []
@@ -103,7 +103,7 @@ async def test_waiters_are_limited_and_leave_nothing_behind(
     await asyncio.wait({second})
 
 
-async def test_a_publisher_that_fails_keeps_nobody_else_from_the_news() -> None:
+async def test_a_publisher_that_fails_keeps_no_other_from_the_news() -> None:
     class Failing:
         def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
             raise ZeroDivisionError("the test says so")

@@ -419,7 +419,7 @@ class LeaderAndFollowers(RuleBasedStateMachine):
         self._hear(newest if pick % 4 == 1 else min(newest, self.heard + 1 + pick % 3))
 
     def _hear(self, position: int) -> None:
-        """In the broker's order: settings, partitions, brokers."""
+        """Apply in the broker's order: settings, partitions, brokers."""
         core = self.core
         old = self.decided[self.heard] if self.heard >= 0 else None
         self.heard = position

@@ -59,7 +59,7 @@ def test_who_is_eligible(changed: dict[str, Any], broker_epoch: int, is_eligible
     assert rig.context.is_isr_eligible(2, broker_epoch) is is_eligible
 
 
-def test_a_broker_that_nobody_knows_is_not() -> None:
+def test_a_broker_that_is_not_registered_is_not_eligible() -> None:
     rig = Rig()
     assert not rig.context.is_isr_eligible(3, -1)
     rig.image = MetadataImage.EMPTY

@@ -76,7 +76,7 @@ async def test_everything_of_one_change_goes_into_one_request(rig: Rig) -> None:
     assert not rig.channel.sent
 
 
-async def test_what_was_told_is_not_told_again_until_metadata_agreed(rig: Rig) -> None:
+async def test_what_was_reported_is_not_reported_again_until_metadata_agreed(rig: Rig) -> None:
     rig.directories.assign(TOPIC_ID, 0, HERE)
     answer(await rig.channel.next())
     await rig.idle()
@@ -88,14 +88,15 @@ async def test_what_was_told_is_not_told_again_until_metadata_agreed(rig: Rig) -
     assert told(await rig.channel.next()) == {(TOPIC_ID, 0): HERE}
 
 
-async def test_what_comes_as_the_last_answer_does_is_told_too(rig: Rig) -> None:
+async def test_what_comes_as_the_last_answer_does_is_reported_too(rig: Rig) -> None:
     """Metadata and answer come in one turn of the loop, the metadata second."""
     rig.directories.assign(TOPIC_ID, 0, HERE)
     sent = await rig.channel.next()
     task = rig.directories._task
     assert task is not None
     answer(sent)
-    # The task takes its answer next and ends; this comes after it, and before anybody is told.
+    # The task takes its answer next and ends; this comes after it, and before any listener is
+    # called.
     loop = asyncio.get_running_loop()
     was_over: asyncio.Future[bool] = loop.create_future()
 
@@ -161,7 +162,7 @@ async def test_the_newest_directory_wins_over_a_failed_attempt(rig: Rig) -> None
     assert len(rig.channel.all_requests) == 2
 
 
-async def test_a_replica_that_left_meanwhile_is_forgotten(rig: Rig) -> None:
+async def test_a_replica_that_left_before_the_report_is_forgotten(rig: Rig) -> None:
     rig.directories.assign(TOPIC_ID, 0, HERE)
     sent = await rig.channel.next()
     rig.directories.settled(TOPIC_ID, 0)

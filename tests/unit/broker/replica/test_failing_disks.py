@@ -47,7 +47,7 @@ async def test_a_full_disk_refuses_and_recovers(broker: DataPath) -> None:
     assert broker.partition("t").core.high_watermark == 4
 
 
-async def test_a_failing_disk_takes_the_partition_offline_and_tells_who_waits(
+async def test_a_failing_disk_takes_the_partition_offline_and_answers_waiting_requests(
     broker: DataPath,
 ) -> None:
     await put(broker)

@@ -262,7 +262,7 @@ async def test_diverging_epoch(broker: DataPath) -> None:
     assert unknown.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_a_client_past_our_end_is_told_where_the_logs_part(broker: DataPath) -> None:
+async def test_a_client_past_our_end_gets_the_diverging_epoch(broker: DataPath) -> None:
     """As Apache Kafka 4.3: it has to cut what we do not have, not to look for a new offset."""
     broker.create_topic("t", leader_epoch=2)
     await fill(broker, b"a", b"b")
@@ -364,7 +364,9 @@ async def test_min_bytes_beyond_max_bytes_is_capped(broker: DataPath) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"max_wait_ms": 0}, {"min_bytes": 0, "max_wait_ms": 10_000}])
-async def test_does_not_wait_when_told_so(broker: DataPath, fields: dict[str, int]) -> None:
+async def test_a_fetch_that_may_not_wait_is_answered_at_once(
+    broker: DataPath, fields: dict[str, int]
+) -> None:
     broker.create_topic("t")
     assert broker.send(fetch({("t", 0): 0}, **fields), 12).is_answered
 
@@ -564,7 +566,7 @@ async def test_topic_stats(broker: DataPath) -> None:
     assert (stats.fetch_requests.count, stats.failed_fetch_requests.count) == (2, 1)
 
 
-async def test_a_fetch_that_cannot_be_answered_costs_its_connection_and_nobody_elses(
+async def test_a_fetch_that_cannot_be_answered_costs_its_own_connection_only(
     broker: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others wait for the same records behind it."""

@@ -94,7 +94,7 @@ async def test_version_11_is_the_first_that_is_sent_anywhere(broker: DataPath) -
 
 
 @pytest.mark.parametrize("rack", ["", "west", "north"])
-async def test_whoever_has_no_nearer_replica_reads_from_the_leader(
+async def test_a_client_without_a_nearer_replica_reads_from_the_leader(
     broker: DataPath, rack: str
 ) -> None:
     assert is_left_waiting(broker, rack=rack)
@@ -145,7 +145,7 @@ async def test_a_session_says_it_again_until_the_consumer_goes(broker: DataPath)
         assert only(again.response).preferred_read_replica == THIRD_BROKER_ID
 
 
-async def test_an_old_leader_epoch_is_told_first(broker: DataPath) -> None:
+async def test_an_old_leader_epoch_is_refused_first(broker: DataPath) -> None:
     broker.change_partition("t", leader=1)
     sent = fetch({("t", 0): {"fetch_offset": 0, "current_leader_epoch": 0}}, rack_id="east")
     found = only(await broker.ask(sent, CONSUMER_ASKS))

@@ -428,7 +428,7 @@ async def test_an_evicted_session_answers_its_waiting_fetch(broker: DataPath) ->
 
 
 @pytest.mark.parametrize("round_number", range(6))
-async def test_a_session_tells_all_that_full_fetches_would(
+async def test_a_session_answers_all_that_full_fetches_would(
     broker: DataPath, round_number: int
 ) -> None:
     """Whatever happens, the client's picture after an incremental fetch is the whole truth."""
@@ -519,6 +519,6 @@ async def test_a_late_fetch_of_a_given_up_connection_does_not_keep_a_follower_ou
     assert progress.log_end_offset == 0
     await living.poll()
     assert progress.log_end_offset == 2
-    # Not for ever by turns: without news nobody repeats himself.
+    # Not for ever by turns: without news no session repeats itself.
     await living.poll()
     assert progress.log_end_offset == 2

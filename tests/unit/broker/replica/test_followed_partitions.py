@@ -53,7 +53,7 @@ class FakePartition:
 
 
 class FakeThrottle:
-    """`exceeded`: the quota is used up; then nobody who lags is allowed."""
+    """`exceeded`: the quota is used up; then no replica that lags is allowed."""
 
     def __init__(self) -> None:
         self.exceeded = False

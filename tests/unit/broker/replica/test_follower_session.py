@@ -211,7 +211,7 @@ def test_what_a_leader_leaves_out_of_its_first_answer_is_asked_for_again() -> No
     assert asked(session.build()) == {(UUID(int=1), 1): 0}
 
 
-def test_an_answer_about_partitions_nobody_asked_for_ends_the_session() -> None:
+def test_an_answer_about_partitions_not_asked_for_ends_the_session() -> None:
     session = opened(position("one", 0))
     session.build()
     error, answers = session.take(answer(position("two", 5), position("one", 0)))

@@ -253,7 +253,7 @@ async def test_a_leader_that_is_down_is_tried_again_after_the_back_off(
         await level(leader, followers, "topic")
 
 
-async def test_a_session_that_the_leader_lost_is_founded_anew_at_once(
+async def test_a_session_that_the_leader_lost_is_founded_again_at_once(
     leader: DataPath, server: Server, followers: Followers
 ) -> None:
     lead(leader, "topic")
@@ -323,7 +323,7 @@ async def test_records_that_the_leader_does_not_have_are_cut_and_replaced(
     append(leader, "topic", batch(10))
     followers.follow("topic", port=port_of(server))
     await level(leader, followers, "topic")
-    # The follower led epoch 1 and wrote; nobody had that when broker 1 was elected again.
+    # The follower led epoch 1 and wrote; no replica had that when broker 1 was elected again.
     followers.fetchers.unfollow(followers.partition("topic"))
     followers.become("topic", leader_epoch=1, leader=OTHER_BROKER_ID)
     followers.partition("topic").append(RecordBatches.read(batch(7, value=b"foreign")), 1)
@@ -374,13 +374,13 @@ async def test_an_epoch_that_was_led_without_records_is_no_obstacle(
     await level(leader, followers, "topic")
 
 
-async def test_a_follower_below_the_leaders_start_begins_anew_there(
+async def test_a_follower_below_the_leaders_start_begins_again_there(
     leader: DataPath, server: Server, followers: Followers
 ) -> None:
     lead(leader, "topic", segment_bytes="1048576")
     for _ in range(3):
         append(leader, "topic", batch(5))
-    # Two records are there, from long ago.
+    # The log has two records, from long ago.
     followers.become("topic", leader_epoch=0, leader=OTHER_BROKER_ID)
     followers.partition("topic").append(RecordBatches.read(batch(2)), 1)
     theirs = leader.log("topic")

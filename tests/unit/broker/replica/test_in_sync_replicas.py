@@ -309,7 +309,7 @@ def test_who_has_everything_committed_joins() -> None:
     assert core.high_watermark == 8, "who may be in sync already is waited for"
 
 
-def test_nobody_joins_before_it_has_the_start_of_the_leader_epoch() -> None:
+def test_no_follower_joins_before_it_has_the_start_of_the_leader_epoch() -> None:
     core = PartitionCore(LOCAL, Cluster())
     core.apply_state(state(isr=(1, 2)), log_end_offset=10, high_watermark=3)
     fetched(core, 3, 5)
@@ -319,7 +319,7 @@ def test_nobody_joins_before_it_has_the_start_of_the_leader_epoch() -> None:
 
 
 @pytest.mark.parametrize("cause", ["fenced", "unregistered", "restarted"])
-def test_nobody_joins_whom_the_controller_would_refuse(cause: str) -> None:
+def test_no_follower_joins_that_the_controller_would_refuse(cause: str) -> None:
     core = leader(isr=(1, 2))
     cluster = core.cluster
     assert isinstance(cluster, Cluster)
@@ -350,7 +350,7 @@ def test_who_has_not_fetched_for_long_does_not_join_by_itself() -> None:
 
 
 def test_whom_the_controller_took_out_has_to_say_where_it_is_now() -> None:
-    """Its log may have failed and begun anew: that it was level proves nothing any more."""
+    """Its log may have failed and begun again: that it was level proves nothing any more."""
     core = leader(isr=(1, 2))
     core.local_log_grew(5, 1)
     fetched(core, 2, 5)

@@ -170,7 +170,9 @@ def test_a_refused_replica_is_proposed_again_after_a_pause_or_when_brokers_chang
         ErrorCode.NEW_LEADER_ELECTED,
     ],
 )
-def test_what_may_have_been_committed_counts_until_metadata_tells(error: ErrorCode) -> None:
+def test_a_change_that_may_have_been_committed_counts_until_metadata_decide(
+    error: ErrorCode,
+) -> None:
     core, change = expanding()
     assert core.isr_change_answered(change, error, None) is IsrAnswer.REFUSED
     assert not core.advance_high_watermark(1), "an answer that was lost may have let 3 in"

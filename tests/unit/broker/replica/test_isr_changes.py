@@ -28,7 +28,7 @@ TOPIC_ID = uuid.UUID(int=7)
 
 
 class FakePartition:
-    """A led partition that remembers what it is told."""
+    """A led partition that remembers what it is given."""
 
     def __init__(self, index: int = 0, topic_id: uuid.UUID = TOPIC_ID) -> None:
         self.topic_id = topic_id
@@ -137,7 +137,7 @@ def proposed(sent: Sent) -> dict[int, list[int]]:
     }
 
 
-async def test_a_proposal_is_sent_and_its_answer_told(rig: Rig) -> None:
+async def test_a_proposal_is_sent_and_its_answer_passed_on(rig: Rig) -> None:
     partition = FakePartition()
     change = partition.change(1, 2)
     rig.submit(partition, change)
@@ -322,7 +322,7 @@ async def test_closing_gives_up_what_is_under_way(rig: Rig) -> None:
     assert partition.answers == other.answers == []
 
 
-async def test_a_fault_is_told_and_the_next_proposal_is_sent_all_the_same(rig: Rig) -> None:
+async def test_a_fault_is_reported_and_the_next_proposal_is_sent_all_the_same(rig: Rig) -> None:
     class Broken(FakePartition):
         def isr_change_answered(self, *arguments: Any) -> IsrChange | None:
             raise RuntimeError("the test says so")

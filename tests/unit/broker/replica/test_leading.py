@@ -1,5 +1,5 @@
-"""A partition that leads: what followers' fetches do to it, what it tells the controller and the
-operators.
+"""A partition that leads: what followers' fetches do to it, what it reports to the controller and
+the operators.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ async def test_a_change_of_the_isr_counts_once_when_the_metadata_come_before_the
     assert (context.isr_expands.count, context.isr_shrinks.count) == (1, 0)
 
 
-async def test_the_high_watermark_is_told_with_the_fetch_that_moves_it(broker: DataPath) -> None:
+async def test_the_high_watermark_is_answered_to_the_fetch_that_moves_it(broker: DataPath) -> None:
     broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
     waiting = broker.send(produce({("t", 0): batch(3)}), 12)
     follower = Follower(broker)
@@ -403,7 +403,7 @@ async def test_a_follower_that_the_controller_took_out_is_asked_where_it_is(
     broker: DataPath, controller: Controller
 ) -> None:
     """A session says nothing of partitions in which nothing happens, and a log that failed may have
-    begun anew since.
+    begun again since.
     """
     broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
     follower = Follower(broker)
@@ -417,7 +417,7 @@ async def test_a_follower_that_the_controller_took_out_is_asked_where_it_is(
     assert change.isr == (1, 2)
 
 
-async def test_a_refused_proposal_is_counted_and_told(
+async def test_a_refused_proposal_is_counted_and_reported(
     broker: DataPath, controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "moldau.broker.replica")
@@ -480,7 +480,7 @@ async def test_an_unclean_leader_says_so_loudly(
     assert (change.isr, change.leader_recovery_state) == ((1,), 0)
 
 
-async def test_an_unclean_election_is_told_once(
+async def test_an_unclean_election_is_reported_once(
     broker: DataPath, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The leader's answer to it may be late: until then each of its epochs says RECOVERING."""

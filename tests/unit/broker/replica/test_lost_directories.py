@@ -201,7 +201,7 @@ async def test_a_log_half_made_at_a_power_loss_needs_no_operator_when_its_direct
     named: str,
 ) -> None:
     """The replica is begun in another directory, and the power fails at any moment of that; then
-    the first directory is put back. The controller may have been told of the other, or not.
+    the first directory is put back. The controller may know of the other, or not.
     """
     machine = Machine()
     await machine.fill("/one")
@@ -330,7 +330,7 @@ async def test_a_replica_whose_log_was_never_made_is_no_loss(directory: str) -> 
         assert await refused(broker) is False
 
 
-async def test_a_replica_whose_directory_was_never_told_may_be_in_one_that_is_gone() -> None:
+async def test_a_replica_whose_directory_was_never_reported_may_be_in_one_that_is_gone() -> None:
     machine = Machine()
     await machine.fill("/one")
     state = machine.topic(UNASSIGNED_DIRECTORY, replicas=[BROKER_ID], isr=[BROKER_ID])
@@ -341,7 +341,7 @@ async def test_a_replica_whose_directory_was_never_told_may_be_in_one_that_is_go
 
 
 @pytest.mark.parametrize("directory", [UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY])
-async def test_a_killed_broker_may_have_lost_a_replica_whose_directory_was_never_told(
+async def test_a_killed_broker_may_have_lost_a_replica_whose_directory_was_never_reported(
     directory: uuid.UUID,
 ) -> None:
     """No marker of an orderly stop names the directory that is gone: the registration does."""
@@ -381,7 +381,7 @@ async def test_a_broker_killed_with_all_its_directories_has_lost_nothing() -> No
 
 @pytest.mark.real
 @pytest.mark.parametrize(("paths", "epoch"), [(("/one", "/two"), 7), (("/two",), -1)])
-async def test_a_broker_tells_whether_it_has_all_that_was_registered(
+async def test_a_broker_reports_whether_it_has_all_that_was_registered(
     paths: tuple[str, ...], epoch: int
 ) -> None:
     """Apache Kafka's marker of an orderly stop does not say which directories there were."""

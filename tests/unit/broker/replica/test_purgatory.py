@@ -101,7 +101,7 @@ def test_a_principal_that_fills_it_makes_room_for_others(timers: TimerWheel) -> 
     assert len(timers) == 0
 
 
-def test_nobody_waits_for_weeks(
+def test_a_wait_ends_after_the_longest_time_allowed(
     clock: ManualClock, timers: TimerWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(purgatory_module, "MAX_WAIT_MS", 1000)

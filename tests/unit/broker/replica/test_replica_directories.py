@@ -131,7 +131,7 @@ async def test_a_log_is_made_where_the_metadata_says(broker: DataPath) -> None:
     assert not asked(broker, AssignReplicasToDirsRequest), "nothing differs"
 
 
-async def test_a_replica_without_a_directory_gets_one_and_it_is_told(broker: DataPath) -> None:
+async def test_a_replica_without_a_directory_gets_one_and_it_is_reported(broker: DataPath) -> None:
     first, second = directory_ids(broker)
     create(broker, "t", UNASSIGNED_DIRECTORY)
     create(broker, "u", UNASSIGNED_DIRECTORY)
@@ -148,8 +148,10 @@ async def test_a_replica_that_lies_elsewhere_than_the_metadata_says(broker: Data
     assert await told(broker) == {"t": first}
 
 
-async def test_nothing_is_told_of_directories_that_are_not_registered(tmp_path: Path) -> None:
-    """The cluster's metadata.version is older than directories; told when it is not any more."""
+async def test_nothing_is_reported_of_directories_that_are_not_registered(tmp_path: Path) -> None:
+    """The cluster's metadata.version is older than directories; reported when it is not any
+    more.
+    """
     async with DataPath(tmp_path) as broker:
         create(broker, "t", UNASSIGNED_DIRECTORY)
         assert broker.log("t").log_end_offset == 0
@@ -197,7 +199,7 @@ async def break_log(broker: DataPath, topic: str) -> None:
     assert broker.partition(topic).is_offline
 
 
-async def test_a_log_that_breaks_alone_is_given_up_and_begun_anew(
+async def test_a_log_that_breaks_alone_is_given_up_and_begun_again(
     broker: DataPath, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, _ = directory_ids(broker)
@@ -335,7 +337,9 @@ async def test_damage_is_reported_again_when_the_metadata_has_earlier_damage(
 
 
 async def test_one_of_two_copies_is_not_chosen_here(broker: DataPath) -> None:
-    """The controller is told, so that others lead; which copy is right an operator has to say."""
+    """The controller gets a report, so that others lead; which copy is right an operator has to
+    say.
+    """
     create(broker, "t", directory_ids(broker)[0])
     broker.log_manager.found.twins.add(TopicPartition("t", 0))
     await break_log(broker, "t")
@@ -346,7 +350,7 @@ async def test_one_of_two_copies_is_not_chosen_here(broker: DataPath) -> None:
 
 
 async def test_a_failed_directory_is_no_damage(broker: DataPath) -> None:
-    """The heartbeat tells the controller of it; nothing is put aside on a disk that is gone."""
+    """The heartbeat reports it to the controller; nothing is put aside on a disk that is gone."""
     first, second = directory_ids(broker)
     create(broker, "t", second)
     create(broker, "u", first)
@@ -376,7 +380,7 @@ async def test_followed_partitions_are_fetched_from_their_leader(broker: DataPat
     await until_async(lambda: not fetchers.fetchers)
 
 
-async def test_nobody_is_fetched_from_without_a_leader(broker: DataPath) -> None:
+async def test_no_broker_is_fetched_from_without_a_leader(broker: DataPath) -> None:
     create(broker, "t", directory_ids(broker)[0], leader=-1)
     assert not broker.manager.replication.fetchers.fetchers
     assert not broker.network.attempts

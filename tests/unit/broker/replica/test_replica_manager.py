@@ -52,7 +52,7 @@ async def test_added_partitions(broker: DataPath) -> None:
     assert broker.partition("t", 1).is_leader
 
 
-async def test_a_topic_of_the_same_name_begins_anew(broker: DataPath) -> None:
+async def test_a_topic_of_the_same_name_begins_with_an_empty_log(broker: DataPath) -> None:
     broker.create_topic("t")
     await put(broker)
     broker.delete_topic("t")
@@ -205,7 +205,7 @@ async def test_gauges(broker: DataPath) -> None:
     }
 
 
-async def test_a_fault_off_the_loop_is_told(tmp_path: Path) -> None:
+async def test_a_fault_off_the_loop_is_reported(tmp_path: Path) -> None:
     filesystem = OsFilesystem()
     async with DataPath(tmp_path, filesystem=filesystem) as broker:
 

@@ -1,4 +1,6 @@
-"""What a leader tells of a follower's lag, and whose copies count while a proposal is under way."""
+"""What a leader reports of a follower's lag, and whose copies count while a proposal is under
+way.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_the_follower_in_the_clients_rack() -> None:
 @pytest.mark.parametrize(
     ("rack", "leader_rack"), [("", "west"), ("east", "east"), ("south", "west"), ("None", None)]
 )
-def test_the_leader_when_nobody_is_nearer(rack: str, leader_rack: str | None) -> None:
+def test_the_leader_is_read_when_no_replica_is_nearer(rack: str, leader_rack: str | None) -> None:
     found = choose(view(2, "east"), view(3, None), rack=rack, leader_rack=leader_rack)
     assert found == NO_PREFERRED_READ_REPLICA
 

@@ -1,4 +1,4 @@
-"""Replication quotas: what is throttled, how fast it may go, and that nobody starves."""
+"""Replication quotas: what is throttled, how fast it may go, and that no replica starves."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_bytes_of_replicas_in_sync_count(quota: ReplicationQuota) -> None:
     assert not quota.allows(SECOND, False)
 
 
-def test_without_a_limit_nobody_waits(quota: ReplicationQuota) -> None:
+def test_without_a_limit_no_replica_waits(quota: ReplicationQuota) -> None:
     assert quota.limit == UNLIMITED
     quota.record(FIRST, 2**62)
     assert quota.allows(FIRST, False)
@@ -204,8 +204,8 @@ def test_any_long_span_stays_within_the_limit_and_one_burst(burst_bytes: int, se
     assert sums[-1] >= limit * seconds * 0.9 - burst_bytes, "the limit is also used"
 
 
-def test_nobody_starves() -> None:
-    """Each of many that wait gets its turn, in rounds; each waits as long as it is told to."""
+def test_no_replica_starves() -> None:
+    """Each of many that wait gets its turn, in rounds; each waits as long as it is asked to."""
     seed = drawn_seed()
     dice = random.Random(seed)
     clock = ManualClock()

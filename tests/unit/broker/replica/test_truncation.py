@@ -51,7 +51,9 @@ class History:
 
 
 def exchange(follower: History, leader: History) -> list[str]:
-    """Fetch, and cut as told, until the leader has records for the follower; what happened."""
+    """Fetch, and cut as the answers say, until the leader has records for the follower; what
+    happened.
+    """
     story = []
     for _ in range(MAX_EXCHANGES):
         end, last_epoch = follower.end, follower.last_epoch

@@ -32,7 +32,7 @@ MAX_FETCHES = 200
 
 
 class NoOwner:
-    """Nobody waits here."""
+    """No request waits here."""
 
     def partition_changed(self, fetched: FetchPartition) -> None:
         raise AssertionError

@@ -74,7 +74,7 @@ async def test_the_only_replica_is_served_when_there_is_room(fault: tuple[str, i
 
 @NO_ROOM
 @pytest.mark.parametrize("state", [*BELIEVED, NOT_BELIEVED])
-async def test_a_replica_is_neither_reported_as_lost_nor_begun_anew(
+async def test_a_replica_is_neither_reported_as_lost_nor_begun_again(
     fault: tuple[str, int], state: dict[str, Any]
 ) -> None:
     machine = await killed(fault)

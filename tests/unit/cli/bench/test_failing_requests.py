@@ -40,13 +40,13 @@ class DeadBroker:
 
 
 async def fails(work: Any) -> None:
-    """And lets the other requests end too."""
+    """The bench fails, and lets the other requests end too."""
     with pytest.raises(KafkaError, match="gone"):
         await work
     await pass_time(1_000)
 
 
-async def test_only_the_first_of_several_produce_requests_is_told() -> None:
+async def test_only_the_first_of_several_failed_produce_requests_is_reported() -> None:
     client = DeadBroker(10.0)
     plan = ProducePlan(
         topic="t", records=30, record_bytes=100, batch_bytes=1_000, in_flight=3, idempotent=False

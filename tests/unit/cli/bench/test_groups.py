@@ -41,7 +41,7 @@ async def test_over_is_when_all_are_in_one_round_and_own_all_evenly(book: GroupB
     assert book.owned_count == 2
 
 
-async def test_whoever_waits_is_woken(book: GroupBook):
+async def test_a_caller_that_waits_is_woken(book: GroupBook):
     waiting = asyncio.create_task(book.settled_after(0, 1))
     await asyncio.sleep(0)
     book.own(0, range(3), 1)

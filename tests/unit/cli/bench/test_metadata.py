@@ -151,7 +151,7 @@ def test_a_child_loads_a_log_and_a_snapshot_of_it(
             assert loaded.peak_bytes > 0
 
 
-def test_a_child_tells_of_damage_in_one_line(
+def test_a_child_reports_damage_in_one_line(
     child: Callable[..., Ended], log: Path, config: Path
 ) -> None:
     path = log / METADATA_DIRECTORY / SNAPSHOT

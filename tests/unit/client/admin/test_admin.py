@@ -133,7 +133,7 @@ async def test_a_cut_connection_is_replaced(broker: ScriptedBroker, admin: Admin
     assert await admin.create_topics([NewTopic("a")]) == {"a": TOPIC_ID}
 
 
-async def test_the_last_error_is_told_when_the_time_is_over(
+async def test_the_last_error_is_raised_when_the_time_is_over(
     broker: ScriptedBroker, admin: Admin
 ) -> None:
     broker.script(ApiKey.CREATE_TOPICS, created(ErrorCode.NOT_CONTROLLER, "elections"))
@@ -141,7 +141,7 @@ async def test_the_last_error_is_told_when_the_time_is_over(
         await admin.create_topics([NewTopic("a")], timeout_ms=300)
 
 
-async def test_nobody_there_is_one_clear_error() -> None:
+async def test_an_unreachable_cluster_is_one_clear_error() -> None:
     async with ScriptedBroker() as gone:
         address = gone.address
     async with Admin(address, default_api_timeout_ms=100) as admin:

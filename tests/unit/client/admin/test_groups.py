@@ -211,7 +211,7 @@ async def test_list_groups_wants_every_broker(admin: Admin, broker: ScriptedBrok
     assert (request.states_filter, request.types_filter) == (["Stable"], ["classic"])
 
 
-async def test_groups_of_a_broker_that_goes_away_are_told_by_another(
+async def test_groups_of_a_broker_that_goes_away_are_listed_by_another(
     admin: Admin, broker: ScriptedBroker
 ):
     """What a broker said before it took them over is not the whole."""

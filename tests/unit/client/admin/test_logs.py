@@ -117,7 +117,9 @@ async def test_each_partition_has_its_own_answer(admin: Admin, broker: ScriptedB
     assert [each.replica_id for each in asked] == [-2, -1]  # type: ignore[attr-defined]
 
 
-async def test_a_topic_made_anew_between_two_pages(admin: Admin, broker: ScriptedBroker):
+async def test_a_topic_created_again_between_two_pages_has_partitions_of_one_topic(
+    admin: Admin, broker: ScriptedBroker
+):
     """Its partitions are those of one topic, not the halves of two."""
 
     def page(topic_id: int, index: int, *, more: bool) -> Any:

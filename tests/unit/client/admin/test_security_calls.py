@@ -115,7 +115,7 @@ async def test_acls_are_created_after_the_controller_has_moved(
     assert len(broker.requests_of(create_acls.CreateAclsRequest)) == 2
 
 
-async def test_acls_that_are_gone_are_told(admin: Admin, broker: ScriptedBroker):
+async def test_deleted_acls_are_returned(admin: Admin, broker: ScriptedBroker):
     match = delete_acls.DeleteAclsMatchingAcl(
         resource_type=2,
         resource_name="t",

@@ -93,7 +93,7 @@ async def admin(controllers: Controllers) -> AsyncIterator[Admin]:
         yield client
 
 
-async def test_the_formatted_voters_elect_a_leader_that_tells_about_them(
+async def test_the_formatted_voters_elect_a_leader_that_describes_them(
     controllers: Controllers, admin: Admin
 ):
     quorum = await admin.describe_metadata_quorum()

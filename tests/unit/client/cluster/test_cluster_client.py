@@ -99,7 +99,7 @@ async def test_a_topic_that_never_comes(client: ClusterClient, broker: ScriptedB
         await client.updates.topic("a/b")
 
 
-async def test_nobody_there():
+async def test_an_unreachable_cluster_raises_with_its_address():
     client = client_of(UNREACHABLE)
     with pytest.raises(RequestTimeout, match=UNREACHABLE):
         await client.updates.topic("t", timeout_ms=50)
@@ -129,7 +129,9 @@ async def test_wanted_topics_stay_fresh_and_others_are_dropped(broker: ScriptedB
     assert len(seen) == count
 
 
-async def test_staleness_told_a_thousand_times_is_asked_about_with_pauses(broker: ScriptedBroker):
+async def test_staleness_reported_a_thousand_times_is_asked_about_with_pauses(
+    broker: ScriptedBroker,
+):
     client = client_of(broker.address, retry_backoff_ms=20, retry_backoff_max_ms=10_000)
     await client.updates.topic("t")
     broker.requests.clear()

@@ -133,7 +133,7 @@ async def test_a_coordinator_that_hangs_up_is_looked_for_again(
     assert await admin.delete_groups(["a"]) == {"a": None}
 
 
-async def test_one_that_never_comes_is_told_with_its_own_error(
+async def test_a_coordinator_that_never_comes_is_raised_with_its_own_error(
     admin: Admin, broker: ScriptedBroker
 ):
     """The others are done by then."""
@@ -167,7 +167,7 @@ async def test_a_key_that_is_left_out_of_an_answer(admin: Admin, broker: Scripte
     assert "left it out" in str(outcome["a"])
 
 
-async def test_find_tells_each_and_waits_for_what_comes(admin: Admin, broker: ScriptedBroker):
+async def test_find_returns_each_and_waits_for_what_comes(admin: Admin, broker: ScriptedBroker):
     refused = {"mine": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
     broker.script(
         ApiKey.FIND_COORDINATOR,
@@ -213,7 +213,7 @@ async def test_brokers_that_do_not_serve_the_call(broker: ScriptedBroker):
     assert "delete group" in str(problem)
 
 
-async def test_nobody_there():
+async def test_an_unreachable_cluster_has_no_coordinator():
     async with Admin("127.0.0.1:1", retry_backoff_ms=1, default_api_timeout_ms=20) as admin:
         [problem] = (await admin.delete_groups(["a"])).values()
     assert isinstance(problem, NoBrokerAvailable | TimeoutError)

@@ -66,10 +66,10 @@ def test_the_former_topic_does_not_come_back_while_the_new_one_is_unknown_to_a_b
     assert known(cache) == (2, 0)
 
 
-def test_a_client_that_heard_of_the_former_topic_last_believes_what_is_told_on_and_on():
+def test_a_client_that_heard_of_the_former_topic_last_believes_what_is_repeated():
     cache = MetadataCache()
     cache.update(told(2), complete=False)
-    cache.update(told(1), complete=False)  # a broker that lags, and nothing tells so
+    cache.update(told(1), complete=False)  # a broker that lags, and nothing shows it
     for _ in range(MAX_REFUSALS):
         cache.update(told(2), complete=False)
     cache.update(told(2), complete=False)

@@ -1,4 +1,4 @@
-"""What clients say, and when they give up, where nobody answers."""
+"""What clients say, and when they give up, where no broker answers."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ async def test_a_silent_port_does_not_hide_the_next_one():
 
 
 async def admin_outlasts(caplog: pytest.LogCaptureFixture, admin: Admin, cluster: Any) -> None:
-    """A call that begins while nobody listens, and a broker that then starts."""
+    """A call that begins while no broker listens, and a broker that then starts."""
     async with admin:
         calling = asyncio.ensure_future(admin.list_topics())
         await warned(caplog, "connection refused")

@@ -148,7 +148,7 @@ def test_pauses_grow_to_at_least_the_first():
 
 
 @pytest.mark.parametrize("settings", [{"acks": "1"}, {"acks": 0}, {"retries": 0}])
-def test_idempotence_gives_way_only_when_nobody_asked_for_it(settings: dict[str, object]):
+def test_idempotence_gives_way_only_when_it_is_not_set(settings: dict[str, object]):
     assert producer().enable_idempotence
     assert not producer(**settings).enable_idempotence
     with pytest.raises(ConfigurationError, match=r"enable\.idempotence needs acks=all"):

@@ -47,7 +47,7 @@ def client_tasks() -> set[str]:
 
 
 async def read_all(consumer: Consumer, total: int) -> list[bytes]:
-    """By `getmany`, until there are that many."""
+    """Read by `getmany`, until there are that many."""
     seen: list[bytes] = []
     while len(seen) < total:
         for records in (await ends(consumer.getmany(timeout_ms=5_000), "poll")).values():
@@ -56,7 +56,7 @@ async def read_all(consumer: Consumer, total: int) -> list[bytes]:
 
 
 def by_partition(values: list[bytes]) -> list[bytes]:
-    """In the order of their partitions, keeping the order within."""
+    """The values in the order of their partitions, keeping the order within."""
     return sorted(values, key=lambda value: value.partition(b"-")[0])
 
 
@@ -298,7 +298,7 @@ async def test_two_polls_at_once_are_refused_and_the_first_goes_on():
         assert (await ends(first, "the first poll")).value == b"late"
 
 
-async def test_misuse_is_told():
+async def test_misuse_raises_an_error_that_names_it():
     async with (
         FakeCluster(1, topics={"t": 1}) as cluster,
         Consumer(cluster.bootstrap_servers, **CONSUMER) as consumer,
@@ -318,7 +318,7 @@ async def test_misuse_is_told():
             await asyncio.to_thread(elsewhere)
 
 
-async def test_a_cluster_that_cannot_be_reached_is_told():
+async def test_a_cluster_that_cannot_be_reached_raises():
     address = "127.0.0.1:1"
     settings = {**CONSUMER, "default_api_timeout_ms": 300, "request_timeout_ms": 200}
     async with Consumer(address, **settings) as consumer:
@@ -327,7 +327,7 @@ async def test_a_cluster_that_cannot_be_reached_is_told():
             await ends(consumer.getone(), "the poll")
 
 
-async def test_a_topic_one_may_not_read_is_told_behind_what_came_before():
+async def test_a_topic_that_may_not_be_read_raises_behind_what_came_before():
     async with FakeCluster(1, topics={"t": 1}) as cluster:
         cluster.fill("t", [b"a"])
         async with Consumer(cluster.bootstrap_servers, **CONSUMER) as consumer:

@@ -71,7 +71,7 @@ async def until_expelled(cluster: FakeCluster, consumer: Consumer, protocol: str
 
 
 class Listener(RebalanceListener):
-    """Notes what it hears; may wait, or raise, when told to revoke."""
+    """Notes what it hears; may wait, or raise, when asked to revoke."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, set[TopicPartition]]] = []
@@ -237,7 +237,7 @@ async def test_a_commit_waits_for_those_before_it():
 
 
 @PROTOCOLS
-async def test_unsubscribing_tells_the_listener_in_the_next_poll(protocol: str):
+async def test_unsubscribing_calls_the_listener_in_the_next_poll(protocol: str):
     async with cluster_of() as cluster, consumer_of(cluster, protocol) as consumer:
         listener = Listener()
         consumer.subscribe(["t"], listener=listener)
@@ -331,7 +331,7 @@ async def test_taking_records_one_by_one_is_polling(protocol: str):
 
 
 @PROTOCOLS
-async def test_closing_commits_tells_the_listener_and_leaves(protocol: str):
+async def test_closing_commits_calls_the_listener_and_leaves(protocol: str):
     async with cluster_of(1) as cluster:
         consumer = consumer_of(cluster, protocol, enable_auto_commit=True)
         listener = Listener()
@@ -408,7 +408,7 @@ async def test_closing_ends_a_poll_that_waits_for_the_group():
 
 
 async def test_a_topic_that_is_made_after_the_first_assignment_is_assigned_soon():
-    """The leader assigned nothing, for it knew no such topic; it notices without being told."""
+    """The leader assigned nothing, for it knew no such topic; it notices by itself."""
     async with (
         cluster_of() as cluster,
         consumer_of(cluster, allow_auto_create_topics=False) as consumer,
@@ -545,7 +545,7 @@ class Unfair(ConsumerPartitionAssignor):
     ("kind", "error", "text"),
     [(Broken, ZeroDivisionError, "mine"), (Unfair, ValueError, "nobody is no member")],
 )
-async def test_an_assignor_that_fails_is_told_by_the_poll(
+async def test_an_assignor_that_fails_is_raised_by_the_poll(
     kind: type[ConsumerPartitionAssignor], error: type[Exception], text: str
 ):
     async with (

@@ -20,7 +20,7 @@ from tests.fake_broker.node import HOST
 _T = TypeVar("_T")
 
 DEADLINE_S: Final = 120.0
-"""Of virtual time; longer than any limit that a client has."""
+"""The deadline in virtual time; longer than any limit that a client has."""
 
 RETRIABLE: Final = tuple(code for code in ErrorCode if code.retriable)
 
@@ -114,7 +114,7 @@ async def take(consumer: Any, count: int, what: str = "the consumer") -> list[An
 
 
 async def poll_until(consumers: Iterable[Any], condition: Any, what: str) -> list[Any]:
-    """Poll all of them until a condition holds; the records that came meanwhile."""
+    """Poll all of them until a condition holds; the records that came until then."""
     records: list[Any] = []
 
     async def poll() -> None:

@@ -35,7 +35,7 @@ Call = Callable[[Admin], Awaitable[Any]]
 _TOPIC_RESOURCE = ConfigResource(ConfigResourceType.TOPIC, "t")
 
 FINAL = {(ApiKey.DESCRIBE_TOPIC_PARTITIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
-"""Retriable by its class, but what the caller asked about: told at once, as by Kafka's own."""
+"""Retriable by its class, but what the caller asked about: raised at once, as by Kafka's own."""
 
 COORDINATOR_CODES = (
     ErrorCode.NOT_COORDINATOR,
@@ -118,7 +118,7 @@ async def test_coordinators_errors_are_retried(api_key: ApiKey):
 
 @pytest.mark.parametrize("action", [CutRequest(20), CutResponse(9), WrongCorrelation(),
                                     Garbage(b"\xff" * 40, framed=True)])  # fmt: skip
-async def test_broken_connections_are_made_anew(action: Any):
+async def test_broken_connections_are_opened_again(action: Any):
     failed = []
     async with _cluster() as cluster, Admin(cluster.bootstrap_servers) as admin:
         for api_key, call in {**CALLS, **KEYED_CALLS}.items():
@@ -207,7 +207,7 @@ async def test_a_broker_that_is_gone_is_not_needed():
         assert await ends(admin.list_topics(), "with the other one") == ["new", "t"]
 
 
-async def test_an_error_that_is_no_retriable_one_is_told_at_once():
+async def test_an_error_that_is_not_retriable_is_raised_at_once():
     async with _cluster() as cluster, Admin(cluster.bootstrap_servers) as admin:
         cluster.fault(
             ApiKey.CREATE_TOPICS, AnswerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), times=None

@@ -325,7 +325,7 @@ async def test_the_kinds_of_subscription_exclude_each_other(cluster: FakeCluster
 
 
 async def _subscribe_and_poll(consumer: Consumer) -> None:
-    """Either may be where it is told."""
+    """Either may be where it is reported."""
     consumer.subscribe(["t"])
     await consumer.getone()
 

@@ -50,7 +50,7 @@ async def test_a_producer_goes_on_over_a_new_connection(action: Any):
         assert [fault.fired_count for fault in faults] == [1, 1]
         check_delivered(cluster, "t", {0: values})
         if not isinstance(action, Replace):
-            # It was applied, and nobody believed the answer.
+            # It was applied, and the client did not believe the answer.
             assert cluster.log("t").duplicate_count >= 2
 
 

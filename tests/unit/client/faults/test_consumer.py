@@ -35,7 +35,7 @@ from tests.unit.client.faults.harness import (
 )
 
 NOT_PASSING_IN_FETCH = frozenset((ErrorCode.CORRUPT_MESSAGE,))
-"""What the broker found damaged stays so: the consumer tells."""
+"""What the broker found damaged stays so: the consumer raises it."""
 
 
 def _consumer(cluster: FakeCluster, **settings: Any) -> Consumer:
@@ -160,7 +160,7 @@ async def test_a_broker_may_stop_and_come_back():
         assert await _take_next(cluster, consumer, b"back") is None
 
 
-async def test_a_session_that_the_broker_forgot_is_opened_anew():
+async def test_a_session_that_the_broker_forgot_is_opened_again():
     async with FakeCluster(1, topics={"t": 2}) as cluster, _consumer(cluster) as consumer:
         consumer.assign([partition(0), partition(1)])
         assert await _take_next(cluster, consumer, b"a") is None
@@ -259,7 +259,7 @@ async def _overcome(consumer: Consumer) -> Any:
             continue
 
 
-async def test_a_damaged_batch_is_told_with_its_place_and_can_be_skipped():
+async def test_a_damaged_batch_is_raised_with_its_place_and_can_be_skipped():
     async with FakeCluster(1, topics={"t": 1}) as cluster, _consumer(cluster) as consumer:
         consumer.assign([partition(0)])
         cluster.fill("t", [b"a"])
@@ -324,7 +324,7 @@ async def test_a_topic_that_is_created_again_is_read_from_its_beginning(
 async def test_without_a_reset_a_topic_that_is_created_again_is_an_error(
     caplog: pytest.LogCaptureFixture,
 ):
-    """And not a warning as well, of a reset that does not happen."""
+    """There is no warning as well, of a reset that does not happen."""
     async with (
         FakeCluster(1, topics={"t": 1}) as cluster,
         _consumer(cluster, auto_offset_reset="none") as consumer,
@@ -345,7 +345,7 @@ async def test_without_a_reset_a_topic_that_is_created_again_is_an_error(
 
 
 async def test_a_seek_that_knows_the_topic_reads_no_other_of_its_name():
-    """Somebody else has heard of the new topic first, and of the former one."""
+    """Another client has heard of the new topic first, and of the former one."""
     async with (
         FakeCluster(1, topics={"t": 1}) as cluster,
         _consumer(cluster, auto_offset_reset="none") as consumer,

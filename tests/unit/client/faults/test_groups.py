@@ -231,7 +231,7 @@ async def test_coordinators_may_move_at_any_time(protocol: str):
 
 
 async def _commit(consumer: Consumer) -> list[Any]:
-    """Commit, through rebalances; the records that came meanwhile."""
+    """Commit, through rebalances; the records that came until then."""
     records: list[Any] = []
     while True:
         try:
@@ -244,7 +244,7 @@ async def _commit(consumer: Consumer) -> list[Any]:
 
 @PROTOCOLS
 @pytest.mark.parametrize("action", [CutRequest(20), CutResponse(0), CutResponse(9)])
-async def test_lost_connections_are_made_anew(protocol: str, action: Any):
+async def test_lost_connections_are_opened_again(protocol: str, action: Any):
     beat = {
         "classic": ApiKey.HEARTBEAT,
         "consumer": ApiKey.CONSUMER_GROUP_HEARTBEAT,
@@ -299,7 +299,7 @@ async def test_a_member_that_the_group_lost_joins_again_and_says_so(protocol: st
 
 
 class _SlowListener(RebalanceListener):
-    """Is told of a revocation until the group has lost the member."""
+    """Hears of a revocation until the group has lost the member."""
 
     def __init__(self) -> None:
         self.is_told = asyncio.Event()
@@ -312,7 +312,7 @@ class _SlowListener(RebalanceListener):
 
 @PROTOCOLS
 @pytest.mark.timeout(60)
-async def test_a_member_that_is_lost_while_its_listener_is_told_joins_again(protocol: str):
+async def test_a_member_that_is_lost_while_its_listener_runs_joins_again(protocol: str):
     listener = _SlowListener()
     async with _cluster(partition_count=2) as cluster, _consumer(cluster, protocol) as first:
         first.subscribe(["t"], listener=listener)
@@ -342,7 +342,7 @@ async def test_a_member_that_is_lost_while_its_listener_is_told_joins_again(prot
             assert first.assignment().isdisjoint(second.assignment())
 
 
-async def test_a_static_member_whose_id_is_taken_is_told():
+async def test_a_static_member_whose_id_is_taken_gets_an_error():
     async with _cluster() as cluster:
         first = _consumer(cluster, "classic", group_instance_id="i")
         second = _consumer(cluster, "classic", group_instance_id="i")
@@ -359,7 +359,7 @@ async def _poll_for_ever(consumer: Consumer) -> None:
 
 
 @PROTOCOLS
-async def test_who_may_not_join_is_told(protocol: str):
+async def test_a_user_that_may_not_join_gets_an_error(protocol: str):
     api_key = {
         "classic": ApiKey.JOIN_GROUP,
         "consumer": ApiKey.CONSUMER_GROUP_HEARTBEAT,

@@ -42,7 +42,7 @@ async def in_transaction(cluster: FakeCluster, **settings: Any) -> AsyncIterator
 async def committed(
     cluster: FakeCluster, values: list[bytes], **settings: Any
 ) -> AsyncIterator[Producer]:
-    """A producer with one record in its transaction; `values` are there when the last one of its
+    """A producer with one record in its transaction; `values` are complete when the last one of its
     transactions is committed.
     """
     chosen = {**PRODUCER, **SMALL, "max_block_ms": MAX_BLOCK_MS, "transactional_id": "x"}

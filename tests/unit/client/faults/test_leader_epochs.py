@@ -120,7 +120,7 @@ async def test_ends_of_the_log_are_not_those_of_a_leader_of_before():
             assert await ends(asking, "the end") == {P0: len(RECORDS)}
 
 
-async def test_an_epoch_that_never_was_is_told_and_given_up_by_another_seek(
+async def test_an_epoch_that_never_was_is_raised_and_given_up_by_another_seek(
     caplog: pytest.LogCaptureFixture,
 ):
     """As with Apache Kafka's consumer nothing is read, nor reset; but a warning says why."""

@@ -212,7 +212,7 @@ async def test_a_topic_that_is_made_late_is_waited_for():
         check_delivered(cluster, "t", {0: [b"waits"]})
 
 
-async def test_a_topic_that_is_made_anew_is_written_by_its_new_id():
+async def test_a_topic_that_is_created_again_is_written_by_its_new_id():
     async with FakeCluster(1, topics={"t": 1}) as cluster, _producer(cluster) as producer:
         await _send_each(producer, [b"old"])
         cluster.delete_topic("t")

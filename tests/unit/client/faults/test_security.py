@@ -164,7 +164,7 @@ async def test_sessions_are_renewed_before_they_end(mechanism: str):
         check_delivered(cluster, "t", {0: [b"first", *sent]})
 
 
-async def test_a_session_that_ended_all_the_same_is_begun_anew():
+async def test_a_session_that_ended_all_the_same_is_begun_again():
     """A machine that slept: the broker closes, and nothing is lost."""
     security = Security("SASL_PLAINTEXT", users=USERS, session_lifetime_ms=60_000)
     security.session_grace_ms = -59_900
@@ -197,7 +197,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("mechanism", "credentials"), WRONG)
-async def test_wrong_credentials_are_told_at_once(mechanism: str, credentials: dict[str, Any]):
+async def test_wrong_credentials_are_raised_at_once(mechanism: str, credentials: dict[str, Any]):
     """One typed error from every kind of client, and no flood of attempts."""
     security = Security("SASL_PLAINTEXT", users=USERS, tokens={"good"})
     settings = {
@@ -337,7 +337,7 @@ async def test_the_wrong_security_protocol_is_one_error_that_names_the_setting(
 
 
 @pytest.mark.real
-async def test_a_certificate_that_nobody_vouches_for(certificates: Certificates):
+async def test_a_certificate_of_an_unknown_authority_is_refused(certificates: Certificates):
     async with FakeCluster(1, security=Security("SSL", certificates)) as cluster:
         settings: dict[str, Any] = {"security_protocol": "SSL", "default_api_timeout_ms": 3_000}
         with pytest.raises(TlsFailed, match=r"ssl\.truststore"):
@@ -364,7 +364,7 @@ async def test_a_certificate_of_another_host(tmp_path: Path):
 
 
 @pytest.mark.parametrize("api_key", [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE])
-async def test_a_connection_that_breaks_during_authentication_is_made_anew(api_key: ApiKey):
+async def test_a_connection_that_breaks_during_authentication_is_opened_again(api_key: ApiKey):
     security = Security("SASL_PLAINTEXT", users=USERS)
     settings = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256", **USER}
     async with FakeCluster(1, topics={"t": 1}, security=security) as cluster:

@@ -82,7 +82,7 @@ async def _run(producer: Producer, name: str, number: int) -> None:
 
 
 def _check(cluster: FakeCluster, names: list[str]) -> None:
-    """Each transaction is there, whole and once, and nothing is open."""
+    """Each transaction is stored, whole and once, and nothing is open."""
     committed = delivered(cluster, "t", committed_only=True)
     assert committed == [f"{name}-{index}".encode() for index in range(2) for name in names]
     assert cluster.groups.committed("g", "t") == len(names)
@@ -245,7 +245,7 @@ async def _finish(producer: Producer) -> None:
 
 
 @VERSIONS
-async def test_a_transaction_that_ran_out_of_time_is_told_and_nothing_of_it_stays(version: int):
+async def test_a_transaction_that_ran_out_of_time_raises_and_nothing_of_it_stays(version: int):
     async with _cluster(version) as cluster:
         async with _producer(cluster) as producer:
             await ends(_run(producer, "before", 1), "before")

@@ -1,4 +1,4 @@
-"""What became of each record: what the senders were told, against what the cluster has.
+"""What became of each record: what was reported to the senders, against what the cluster has.
 
 Owns the rules. Must not send. Invariant: a record whose sender knows that it was handed over has
 exactly one outcome; any other has one at most, or was never handed over.

@@ -51,7 +51,7 @@ WEAK_FILES: Final = frozenset((weakref.__file__, _weakrefset.__file__))
 
 
 class Interrupted(Exception):
-    """A signal struck inside the call; nobody knows how far it had got."""
+    """A signal struck inside the call; it is unknown how far it had got."""
 
 
 class Gun:
@@ -151,7 +151,7 @@ class Sender:
                 self.step()
         except ClientClosed:
             self._account.count("ended by close")
-        except Exception as error:  # noqa: BLE001 - told at the end
+        except Exception as error:  # noqa: BLE001 - reported at the end
             self._account.wrong(f"sender {self._number}: {error!r}")
 
     def step(self) -> None:
@@ -260,7 +260,7 @@ class Transactor(Sender):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.blocks: list[tuple[list[Name], bool | None]] = []
-        """The records of each block, and whether they are committed; None: nobody knows."""
+        """The records of each block, and whether they are committed; None: unknown."""
 
     def step(self) -> None:
         names: list[Name] = []

@@ -80,7 +80,7 @@ class Sender:
                 await self.step()
         except ClientClosed:
             self._account.count("ended by close")
-        except Exception as error:  # noqa: BLE001 - told at the end
+        except Exception as error:  # noqa: BLE001 - reported at the end
             self._account.wrong(f"sender {self._number}: {error!r}")
 
     async def step(self) -> None:
@@ -257,7 +257,7 @@ class Reader:
         """How many there are, once that is known."""
 
     async def run(self) -> None:
-        """Until everything has come that there is."""
+        """Run until everything has come that there is."""
         async with Consumer(
             self._cluster.bootstrap_servers, isolation_level="read_committed", **CONSUMER
         ) as consumer:

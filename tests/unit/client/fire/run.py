@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=1_000_000, help="of each kind (RECORDS=n)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
     options = parser.parse_args()
-    # Callbacks that raise are told in the log: thousands of times here.
+    # Callbacks that raise are reported in the log: thousands of times here.
     logging.getLogger("moldau").setLevel(logging.CRITICAL + 1)
     first = seed_of(options)
     failed = False

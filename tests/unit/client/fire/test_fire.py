@@ -1,4 +1,4 @@
-"""A few rounds of each kind; and the account finds what it is there for."""
+"""A few rounds of each kind; and the account finds what it has to find."""
 
 from __future__ import annotations
 

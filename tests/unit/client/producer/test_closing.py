@@ -55,7 +55,7 @@ async def _delivered(delivery: Delivery) -> object:
 # -- where a record can be -----------------------------------------------------------------------
 
 Place = Callable[[FakeCluster, Producer], Awaitable[list[Awaitable[object]]]]
-"""Puts records into a place; what tells their outcome."""
+"""Puts records into a place; what reports their outcome."""
 
 
 async def no_topic(cluster: FakeCluster, producer: Producer) -> list[Awaitable[object]]:

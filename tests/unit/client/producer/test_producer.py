@@ -235,7 +235,7 @@ async def test_a_callback_that_fails_harms_no_other(caplog: pytest.LogCaptureFix
         caplog.clear()
 
 
-async def test_which_record_was_invalid_is_told() -> None:
+async def test_the_error_names_the_invalid_record() -> None:
     def refuse(response: ProduceResponse) -> None:
         [topic] = response.responses
         [entry] = topic.partition_responses
@@ -348,7 +348,7 @@ async def test_a_flush_that_takes_too_long_goes_on_behind() -> None:
         assert delivery.result().offset == 0
 
 
-async def test_records_that_nobody_waited_for_fail_with_the_close() -> None:
+async def test_records_that_no_caller_waited_for_fail_with_the_close() -> None:
     async with FakeCluster(1, topics={"t": 1}) as cluster:
         producer = producer_of(cluster)
         async with producer:
@@ -363,7 +363,7 @@ async def test_records_that_nobody_waited_for_fail_with_the_close() -> None:
         cluster.faults.clear()
 
 
-async def test_a_bug_in_the_sender_leaves_nobody_waiting(
+async def test_a_bug_in_the_sender_leaves_no_caller_waiting(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with FakeCluster(1, topics={"t": 1}) as cluster, producer_of(cluster) as producer:

@@ -147,7 +147,7 @@ async def test_a_commit_that_was_cancelled_goes_on_and_may_be_made_again() -> No
         assert producer.link.asked.count(K.END) == 1
 
 
-async def test_a_commit_that_ended_behind_its_cancelled_caller_is_told_to_the_next() -> None:
+async def test_a_commit_that_ended_behind_its_cancelled_caller_is_reported_to_the_next() -> None:
     async with opened() as producer:
         await producer.init_transactions()
         producer.begin_transaction()
@@ -272,7 +272,7 @@ async def test_a_refused_record_spoils_its_transaction() -> None:
                 producer.transactions.record_refused(KafkaError("too large"))
 
 
-async def test_a_group_that_has_moved_on_is_told_by_its_code() -> None:
+async def test_a_group_that_has_moved_on_raises_by_its_code() -> None:
     async with opened() as producer:
         producer.link.fates.extend([Fate.SERVED, ErrorCode.ILLEGAL_GENERATION])
         with pytest.raises(TransactionAbortable) as caught:
@@ -314,7 +314,7 @@ async def test_a_consumer_stands_for_its_positions() -> None:
         (({P0: OffsetAndMetadata(1)}, ""), ValueError, "empty"),
     ],
 )
-async def test_bad_offsets_are_told_before_anything_happens(
+async def test_bad_offsets_raise_before_anything_happens(
     arguments: tuple[Any, ...], error: type[Exception], words: str
 ) -> None:
     async with opened() as producer:
@@ -333,7 +333,7 @@ async def test_authorization_may_come_later() -> None:
         assert producer.transactions.state is S.READY
 
 
-async def test_a_coordinator_that_may_not_be_found_is_told_as_it_is() -> None:
+async def test_a_coordinator_that_may_not_be_found_raises_its_own_error() -> None:
     async with opened() as producer:
         refusal = TransactionalIdAuthorizationFailed(
             "find coordinator: no", code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -344,7 +344,7 @@ async def test_a_coordinator_that_may_not_be_found_is_told_as_it_is() -> None:
         assert caught.value.__cause__ is refusal
 
 
-async def test_a_mistake_of_this_program_is_told_instead_of_waited_for() -> None:
+async def test_a_mistake_of_this_program_raises_instead_of_waiting() -> None:
     async with opened() as producer:
         await producer.init_transactions()
         producer.begin_transaction()
@@ -383,7 +383,7 @@ async def test_closing_leaves_what_was_handed_over() -> None:
     assert producer.link.coordinator.pair == handed_over
 
 
-async def test_closing_at_once_asks_nobody() -> None:
+async def test_closing_at_once_asks_no_coordinator() -> None:
     producer = ScriptedProducer(ScriptedLink(2))
     await producer.init_transactions()
     producer.begin_transaction()

@@ -66,7 +66,7 @@ def test_an_interruption_at_any_place_of_a_poll_loses_and_doubles_nothing(
     assert place > 20
 
 
-def test_a_commit_without_waiting_is_told_in_the_thread_that_polls():
+def test_a_commit_without_waiting_is_reported_in_the_thread_that_polls():
     partition = TopicPartition("t", 0)
     heard: list[tuple[Any, ...]] = []
     with (

@@ -24,7 +24,7 @@ SIZE_BYTES = RECORD_OVERHEAD_BYTES + VALUE_BYTES
 
 
 class FakeDelivery:
-    """Done when somebody says so."""
+    """Done when the test says so."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -217,7 +217,7 @@ def test_a_result_waits_for_the_acknowledgement(setting: Setting):
     assert delivery.exception() is None
 
 
-def test_a_failed_delivery_raises_and_tells(setting: Setting):
+def test_a_failed_delivery_raises_and_is_reported(setting: Setting):
     delivery = setting.put("value")
     setting.settled()
     error = DeliveryTimeout("too late")

@@ -23,7 +23,7 @@ DEADLINE_S = 10.0
 
 @pytest.fixture
 def callers() -> Callers:
-    """Of one client."""
+    """The callers of one client."""
     return Callers()
 
 
@@ -45,7 +45,7 @@ def _interrupt_main_thread() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_work_runs_in_one_other_thread_for_everybody(loop: ThreadPortal):
+def test_work_runs_in_one_other_thread_for_all_callers(loop: ThreadPortal):
     def ask() -> None:
         idents.append(loop.call(_thread_of_work))
 
@@ -158,7 +158,7 @@ def test_a_result_that_comes_after_it_was_given_up_is_taken_back(loop: ThreadPor
 def test_an_interruption_while_the_last_errand_runs_ends_the_call(
     loop: ThreadPortal, callers: Callers
 ):
-    """The result is there already: the work ended while the thread was busy with the errand."""
+    """The result has come already: the work ended while the thread was busy with the errand."""
     errands: list[asyncio.Task[object]] = []
 
     async def work() -> str:

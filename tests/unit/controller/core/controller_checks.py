@@ -1,7 +1,7 @@
 """What must hold after every batch a controller writes.
 
-The checker replays each batch into a standby of its own and keeps a model of where committed
-records are: `holders` are the replicas that surely have all of them. It is told of nothing but the
+The checker replays each batch into its own standby and keeps a model of where committed
+records are: `holders` are the replicas that surely have all of them. It is given nothing but the
 records, and of brokers that lost their unflushed tail.
 """
 

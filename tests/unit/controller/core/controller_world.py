@@ -196,7 +196,7 @@ class World:
         event()
 
     def settle(self) -> None:
-        """Finish what is half done; then whoever can lead does."""
+        """Finish what is half done; then the brokers that can lead do."""
         while self.pending:
             self.step()
         while (due_ms := self.core.next_task_ms()) is not None and due_ms <= self.now_ms + 50:
@@ -447,7 +447,7 @@ class World:
 
 
 def run(seed: int, events: int) -> World:
-    """One run, settled now and then; the world for whoever wants to know how it went."""
+    """One run, settled now and then; the world, which shows how it went."""
     world = World(seed)
     for broker_id in BROKERS:
         world.ask(registration(broker_id, incarnation_id=UUID(int=0x4000 + broker_id)))

@@ -1,4 +1,6 @@
-"""Access control entries at the controller: created, deleted, refused, and told when committed."""
+"""Access control entries at the controller: created, deleted, refused, and answered when
+committed.
+"""
 
 from __future__ import annotations
 
@@ -202,7 +204,7 @@ def test_one_request_makes_and_removes_only_so_many(driver: CoreDriver) -> None:
     assert len(entries(driver)) == MAX_RECORDS_PER_REQUEST + 1
 
 
-def test_entries_are_told_when_they_are_committed_and_forgotten_when_they_never_are() -> None:
+def test_entries_are_answered_when_they_are_committed_and_forgotten_when_they_never_are() -> None:
     told: dict[object, AccessControlEntry] = {}
 
     def hear(changes: EntryChanges) -> None:

@@ -275,7 +275,7 @@ def test_the_next_start_after_leave_to_stop_registers_at_once(heartbeats: int) -
         assert driver.beat(1, want_shut_down=True).should_shut_down is True
     other = registration(1, incarnation_id=UUID(int=0x77))
     assert driver.ask(other).error_code == 0
-    # The next incarnation has a session of its own.
+    # The next incarnation has its own session.
     third = registration(1, incarnation_id=UUID(int=0x78))
     assert driver.ask(third).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
@@ -413,7 +413,7 @@ def test_a_replica_assigned_to_a_directory_its_broker_has_not_is_out_of_the_isr(
     assert response.directories[0].topics[0].partitions[0].error_code == 0
     assert (partition(driver).leader, partition(driver).isr) == (2, (2,))
     assert partition(driver).directory(1) == LOST_DIRECTORY
-    # The other one goes too: nobody takes over from a lost directory, and it stays so.
+    # The other one goes too: no broker takes over from a lost directory, and it stays so.
     driver.beat(2, want_fence=True)
     assert partition(driver).leader == -1
     driver.beat(1)

@@ -146,7 +146,7 @@ def test_named_elections_fit_one_batch_or_none_is_made(
     assert {driver.partition(index=each).leader for each in range(count)} == {leader}
 
 
-def test_partitions_that_nobody_can_lead_are_not_looked_at_all_the_time() -> None:
+def test_partitions_that_no_broker_can_lead_are_not_looked_at_all_the_time() -> None:
     driver = make(1, 2)
     driver.topic("t", [1])
     driver.beat(1, want_fence=True)
@@ -298,7 +298,7 @@ def test_an_unclean_start_ends_eligibility() -> None:
     assert driver.partition().leader == 1
 
 
-def test_a_broker_nobody_knows_any_more_starts_uncleanly() -> None:
+def test_an_unregistered_broker_starts_uncleanly() -> None:
     driver = make(1, 2)
     driver.topic("t", [1, 2], min_insync_replicas="2")
     driver.beat(1, want_fence=True)
@@ -333,7 +333,7 @@ def test_a_cluster_wide_minimum_ends_eligibility_everywhere() -> None:
     assert [driver.partition(name).elr for name in ("t", "u")] == [(), ()]
 
 
-def test_while_nobody_is_in_sync_a_new_minimum_strands_no_partition() -> None:
+def test_while_no_replica_is_in_sync_a_new_minimum_strands_no_partition() -> None:
     driver = make(1, 2)
     driver.topic("t", [1, 2], [2, 1], min_insync_replicas="2")
     driver.beat(1, want_fence=True)

@@ -161,7 +161,7 @@ def test_a_lost_log_begins_a_leader_epoch(driver: CoreDriver, isr: list[int]) ->
 
 
 def test_a_replica_whose_log_is_lost_is_no_eligible_leader(driver: CoreDriver) -> None:
-    """Its broker begins it anew: chosen to lead, it would cut what was committed everywhere."""
+    """Its broker begins it again: chosen to lead, it would cut what was committed everywhere."""
     (directory_id,) = driver.image.cluster.brokers[2].directories
     driver.alter_partition([1, 2])
     driver.alter_partition([1])

@@ -105,7 +105,7 @@ def test_a_directory_taken_out_ends_the_eligibility_of_its_replicas() -> None:
 
 
 def test_a_start_without_a_registered_directory_is_not_clean() -> None:
-    """A replica whose directory the controller was never told may have been in that one."""
+    """A replica whose directory was never reported to the controller may have been in that one."""
     driver = cluster([1, 2], min_insync_replicas="2", directory=UNASSIGNED_DIRECTORY)
     restart(driver, SECOND)
     assert driver.partition().elr == ()
@@ -186,7 +186,7 @@ def test_the_only_replica_comes_back_with_its_directory(release: str | None) -> 
 
 
 @pytest.mark.parametrize("release", [None, NO_ELR_RELEASE])
-def test_the_only_replica_that_moves_out_of_a_lost_directory_leads_only_when_told_to(
+def test_the_only_replica_that_moves_out_of_a_lost_directory_leads_only_on_request(
     release: str | None,
 ) -> None:
     driver = cluster([2], release=release)
@@ -226,7 +226,7 @@ def test_a_replica_that_moves_between_registered_directories_stays_in_sync() -> 
     assert (partition.leader, set(partition.isr)) == (2, {1, 2})
 
 
-def test_what_is_told_of_a_directory_that_failed_first_is_a_loss() -> None:
+def test_a_replica_reported_elsewhere_after_its_directory_failed_is_a_loss() -> None:
     """The broker lives on, and says that the log lies in another directory now."""
     driver = cluster([1, 2], min_insync_replicas="2")
     driver.beat(2, offline_log_dirs=[FIRST])
@@ -238,7 +238,7 @@ def test_what_is_told_of_a_directory_that_failed_first_is_a_loss() -> None:
 # -- directories that come back --------------------------------------------------------------------
 
 
-def test_a_replica_that_is_told_to_be_in_a_directory_again_leads_at_once() -> None:
+def test_a_replica_that_is_reported_in_a_directory_again_leads_at_once() -> None:
     driver = cluster([2])
     assign(driver, LOST_DIRECTORY)
     assert driver.partition().leader == -1

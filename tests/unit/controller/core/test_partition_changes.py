@@ -156,7 +156,7 @@ def test_who_has_no_replica_is_not_eligible() -> None:
 
 
 def test_eligible_leaders_end_when_the_new_leader_may_commit_alone() -> None:
-    """After `min.insync.replicas` went down while nobody was in sync."""
+    """After `min.insync.replicas` went down while no replica was in sync."""
     case = BASE | {"replicas": [0, 1, 2], "isr": [], "elr": [0, 1], "min_isr": 1}
     changed = change(case)
     assert changed is not None

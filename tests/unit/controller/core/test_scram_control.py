@@ -128,7 +128,7 @@ def test_a_user_is_altered_once_in_a_request(driver: CoreDriver) -> None:
         "alice": twice,
         "bob": 0,
     }
-    # What is wrong with its first alteration is told.
+    # What is wrong with its first alteration is reported.
     assert alter(driver, deletion("x"), upsertion("x")) == {"x": ErrorCode.RESOURCE_NOT_FOUND}
     assert stored(driver) == {ScramKey("alice", SHA_256)}
 

@@ -426,7 +426,7 @@ def test_placement_takes_fenced_brokers_last() -> None:
         )
 
 
-def test_nobody_creates_the_metadata_log(driver: CoreDriver) -> None:
+def test_the_metadata_log_cannot_be_created_as_a_topic(driver: CoreDriver) -> None:
     (refused,) = create(driver, topic("__cluster_metadata"))
     assert refused.error_code == ErrorCode.INVALID_REQUEST
     assert refused.configs == []

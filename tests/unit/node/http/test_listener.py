@@ -128,7 +128,7 @@ async def test_a_data_loop_that_is_stuck_is_unavailable_after_five_seconds(
 
 
 class Handed:
-    """Takes what is handed over to the data loop, and gives it back when told."""
+    """Takes what is handed over to the data loop, and gives it back when asked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waiting: list[asyncio.Future[None]] = []

@@ -137,7 +137,7 @@ async def test_describe_on_a_topic_opens_no_page_of_the_cluster(site: Site, page
 
 
 @pytest.mark.parametrize("path", ["/", "/api/v1", "/metrics/", "//metrics", "/api/v1/topics/a/b"])
-async def test_what_is_no_page_asks_who_is_there_too(site: Site, path: str):
+async def test_what_is_no_page_needs_authentication_too(site: Site, path: str):
     assert (await site.ask(path)).status == 401
     assert (await site.ask(path, basic("none"))).status == 404
     assert (await site.ask("/metrics", basic("none"), method="POST")).status == 405

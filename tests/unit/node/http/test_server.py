@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real
 
 
 def access() -> HttpAccess:
-    """Of a node without any settings of security."""
+    """The access of a node without any settings of security."""
     config = NodeConfig(
         {
             "node.id": "1",

@@ -33,7 +33,7 @@ INVALID = ("WWW-Authenticate", 'Bearer realm="moldau", error="invalid_token"')
 
 
 class Keys:
-    """Of tokens; the first fetch ends when `gate` is set."""
+    """The keys of tokens; the first fetch ends when `gate` is set."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()

@@ -164,7 +164,7 @@ class InFlight:
 
 @dataclass
 class Replica:
-    """One node: core, disk, and everything its effects have told."""
+    """One node: core, disk, and everything its effects have reported."""
 
     node_id: int
     base: VoterSet
@@ -448,7 +448,7 @@ class Cluster:
         replica.run(replica.core.on_response(in_flight.send, response, self.now_ms))
 
     def fail_waiting(self, node_id: int) -> None:
-        """The node is gone: whoever waits for its answer hears so."""
+        """The node is gone: a node that waits for its answer hears so."""
         for token, in_flight in list(self.waiting.items()):
             if self.node_at(in_flight.send.destination) == node_id:
                 del self.waiting[token]
@@ -526,7 +526,7 @@ class Cluster:
         raise AssertionError("no leader in 25 virtual seconds")
 
     def elect_another(self, than: int) -> Replica:
-        """Run until somebody else leads a later epoch and has committed in it."""
+        """Run until another voter leads a later epoch and has committed in it."""
         for _ in range(100):
             self.run_for(250)
             for each in self.live():

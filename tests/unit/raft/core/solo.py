@@ -50,7 +50,7 @@ class Dice:
 
 
 class Solo:
-    """Node 1 of voters 1, 2, 3 unless told otherwise; started."""
+    """Node 1 of voters 1, 2, 3 unless the test says otherwise; started."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Solo:
         assert self.role is Role.CANDIDATE
 
     def lead(self) -> None:
-        """Become the leader, acknowledged by nobody yet."""
+        """Become the leader, acknowledged by no voter yet."""
         self.stand()
         self.grant(2)
         assert self.role is Role.LEADER

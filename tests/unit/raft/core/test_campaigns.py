@@ -115,7 +115,7 @@ def test_one_voter_counts_once() -> None:
     assert solo.role is Role.CANDIDATE
 
 
-def test_a_lost_pre_vote_asks_nobody_for_more() -> None:
+def test_a_lost_pre_vote_asks_no_voter_for_more() -> None:
     """A vote asked for in the epoch of the PreVote would be a second one of that epoch."""
     solo = Solo(voter_set(1, 2, 3, 4, 5))
     solo.wait(ELECTION_TIMEOUT_MS)
@@ -216,7 +216,7 @@ def test_the_backoff_doubles_with_every_lost_election_up_to_its_bound() -> None:
     assert waited == [100, 200, 400, 800, 1000, 1000]
 
 
-def test_the_backoff_begins_anew_after_a_leader() -> None:
+def test_the_backoff_begins_again_after_a_leader() -> None:
     solo = Solo()
     solo.stand()
     solo.refuse(2)

@@ -127,7 +127,7 @@ def test_the_high_watermark_is_the_leaders_up_to_the_own_end_and_never_goes_back
     assert advanced == [1, 2]
 
 
-def test_the_fetch_tells_the_high_watermark_kip_1166() -> None:
+def test_the_fetch_names_the_high_watermark_kip_1166() -> None:
     solo = follower()
     solo.fetched(records=records("a"), high_watermark=1)
     assert fetches(solo)[0].high_watermark == 1
@@ -262,7 +262,7 @@ def test_a_silent_leader_is_given_up_after_the_fetch_timeout() -> None:
     assert solo.role is Role.PROSPECTIVE
 
 
-def test_every_good_answer_starts_the_fetch_timeout_anew() -> None:
+def test_every_good_answer_restarts_the_fetch_timeout() -> None:
     solo = follower()
     for _ in range(4):
         solo.wait(2_000)
@@ -315,7 +315,7 @@ def test_an_observer_without_a_leader_looks_for_another() -> None:
     assert solo.sent(FetchRequest)[-1][1].max_wait_ms == 0
 
 
-def test_a_failed_fetch_is_repeated_and_others_are_asked_meanwhile() -> None:
+def test_a_failed_fetch_is_repeated_and_others_are_asked_in_between() -> None:
     solo = follower()
     solo.respond(FetchRequest, 2, None)
     others = [node_id for node_id, request in solo.sent(FetchRequest) if node_id != 2]
@@ -333,7 +333,7 @@ def test_an_answer_that_names_a_newer_leader_is_believed() -> None:
     assert solo.sent(FetchRequest)[-1][0] == 3
 
 
-def test_the_leader_is_found_by_fetches_to_whoever_may_know_it() -> None:
+def test_the_leader_is_found_by_fetches_to_voters_that_may_know_it() -> None:
     solo = Solo(node_id=9)
     (asked, request) = solo.sent(FetchRequest)[0]
     assert request.max_wait_ms == 0
@@ -449,7 +449,9 @@ def fail_at_once(solo: Solo, times: int) -> None:
             solo.wait(1)
 
 
-def test_a_leader_where_nobody_listens_is_given_up_long_before_the_fetch_timeout_adr_0006() -> None:
+def test_a_leader_that_refuses_connections_is_given_up_long_before_the_fetch_timeout_adr_0006() -> (
+    None
+):
     solo = follower()
     solo.fetched()
     begin_ms = solo.now_ms

@@ -81,7 +81,9 @@ def test_observers_do_not_count_and_neither_does_another_disk_of_a_voter_kip_853
 
 
 def test_an_observer_reads_what_is_committed_with_the_high_watermark_above_it() -> None:
-    """In one answer, when both are true; a voter reads at once, for the commit needs it to."""
+    """It reads both in one answer, when both are true; a voter reads at once, for the commit needs
+    it to.
+    """
     solo = leader()
     solo.fetch_by(2)
     committed = solo.core.high_watermark
@@ -142,7 +144,7 @@ def test_five_voters_need_three() -> None:
 # Fetches
 
 
-def test_a_fetch_gets_what_is_there_committed_or_not() -> None:
+def test_a_fetch_gets_all_of_the_log_committed_or_not() -> None:
     solo = leader()
     solo.replica.propose("a")
     response = answer(solo.fetch_by(2, 1))
@@ -175,7 +177,7 @@ def test_a_waiting_fetch_is_answered_when_the_high_watermark_moves_kip_1166() ->
     assert len(solo.answers()) == before + 2
 
 
-def test_the_high_watermark_advances_before_anybody_is_told() -> None:
+def test_the_high_watermark_advances_before_it_is_answered() -> None:
     solo = leader()
     assert solo.fetch_by(3, high_watermark=0) is not None
     kinds = [type(each) for each in solo.effects]
@@ -457,7 +459,7 @@ def test_check_quorum_of_five_needs_two_others() -> None:
     assert solo.role is Role.RESIGNED
 
 
-def test_a_sole_voter_needs_nobody() -> None:
+def test_a_sole_voter_leads_without_votes_of_others() -> None:
     solo = Solo(voter_set(1))
     solo.wait(100_000)
     assert solo.role is Role.LEADER

@@ -127,7 +127,7 @@ def test_end_quorum_epoch_about_itself_in_another_epoch_does_not(epoch: int) -> 
     assert solo.role is Role.LEADER
 
 
-def test_who_has_not_acknowledged_is_told_again() -> None:
+def test_a_voter_that_has_not_acknowledged_gets_the_resignation_again() -> None:
     solo = leader()
     resign(solo)
     solo.respond(EndQuorumEpochRequest, 2, EndQuorumEpochResponse(ErrorCode.NONE, -1, 1))
@@ -152,7 +152,7 @@ def test_a_resigned_replica_helps_to_elect_the_next_leader() -> None:
     assert solo.role is Role.UNATTACHED
 
 
-def test_a_resigned_replica_nobody_follows_begins_anew_in_the_next_epoch() -> None:
+def test_a_resigned_replica_without_a_successor_is_unattached_in_the_next_epoch() -> None:
     solo = leader()
     resign(solo)
     solo.wait(ELECTION_TIMEOUT_MS)
@@ -269,7 +269,7 @@ def test_what_is_asked_of_a_stopped_leader_is_completed() -> None:
     assert core.shut_down("again", now_ms) == [Complete("again", ErrorCode.NONE)]
 
 
-def test_kraft_version_is_told_to_anybody() -> None:
+def test_kraft_version_is_answered_to_any_peer() -> None:
     solo = Solo(records=(Record(1, "a"),))
     assert solo.ask(KraftVersionRequest()) == KraftVersionResponse(ErrorCode.NONE, 0, 1)
 

@@ -89,7 +89,7 @@ def test_a_snapshot_that_is_gone_leads_back_to_fetch() -> None:
         assert (request.snapshot_id, request.position) == (newer, 0)
 
 
-def test_a_new_leader_begins_the_snapshot_anew() -> None:
+def test_with_a_new_leader_the_snapshot_begins_again() -> None:
     solo = told_to_fetch()
     solo.respond(FetchSnapshotRequest, 2, chunk(0, 40))
     solo.follow(3, 4)
@@ -135,7 +135,7 @@ def test_what_does_not_fit_together_is_dropped() -> None:
         assert len(solo.sent(FetchRequest)) == asked_count + 1
 
 
-def test_a_refused_snapshot_is_fetched_anew_after_a_pause() -> None:
+def test_a_refused_snapshot_is_fetched_again_after_a_pause() -> None:
     solo = told_to_fetch()
     send = solo.cluster.requests.pop(-1)
     effects = solo.core.on_response(send.send, chunk(0, len(DATA)), solo.now_ms)

@@ -189,7 +189,7 @@ def test_no_change_before_a_record_of_the_epoch_is_committed() -> None:
 
 
 def test_no_change_before_a_record_of_the_epoch_is_committed_whatever_was_before() -> None:
-    """Else two leaders could change the same committed voters, each with a majority of its own
+    """Else two leaders could change the same committed voters, each with its own majority
     (the later correction to the Raft dissertation, 4.1).
     """
     solo = Solo(voter_set(1, 2, 3, kraft_version=0))
@@ -342,7 +342,7 @@ def error_of(response: object) -> ErrorCode:
     return response.error
 
 
-def test_a_voter_that_has_moved_is_updated_and_told_when_that_is_committed() -> None:
+def test_a_voter_that_has_moved_is_updated_and_answered_when_that_is_committed() -> None:
     solo = leader()
     moved = replace(described(3), endpoints=ELSEWHERE)
     assert update(solo, moved) is None
@@ -397,7 +397,7 @@ def moved_replica() -> Solo:
     return solo
 
 
-def test_a_follower_that_has_moved_tells_its_leader_after_its_first_fetch() -> None:
+def test_a_follower_that_has_moved_updates_its_voter_after_its_first_fetch() -> None:
     solo = moved_replica()
     solo.follow(2, 2)
     assert solo.sent(UpdateVoterRequest) == []
@@ -414,7 +414,7 @@ def test_a_follower_that_has_moved_tells_its_leader_after_its_first_fetch() -> N
     assert len(solo.sent(UpdateVoterRequest)) == 1, "again after three fetch timeouts"
 
 
-def test_a_follower_whose_entry_stays_wrong_tells_its_leader_again_even_after_a_success() -> None:
+def test_a_follower_whose_entry_stays_wrong_updates_its_voter_again_even_after_a_success() -> None:
     solo = moved_replica()
     solo.follow(2, 2)
     solo.fetched()
@@ -426,7 +426,7 @@ def test_a_follower_whose_entry_stays_wrong_tells_its_leader_again_even_after_a_
     assert len(solo.sent(UpdateVoterRequest)) == 1
 
 
-def test_a_follower_with_the_right_entry_tells_nothing() -> None:
+def test_a_follower_with_the_right_entry_sends_no_update() -> None:
     solo = Solo()
     solo.follow(2, 1)
     solo.fetched()
@@ -447,7 +447,7 @@ def test_a_leader_that_has_moved_corrects_its_own_entry() -> None:
 # kraft.version
 
 
-def test_the_upgrade_writes_the_voters_that_have_told_their_directories() -> None:
+def test_the_upgrade_writes_the_voters_that_have_sent_their_directories() -> None:
     solo = leader(voter_set(1, 2, 3, kraft_version=0))
     upgrade(solo)
     assert solo.completed() == [("up", ErrorCode.INVALID_UPDATE_VERSION)]
@@ -504,7 +504,7 @@ def test_other_levels(level: int, error: ErrorCode) -> None:
     assert solo.of(AppendVoters) == []
 
 
-def test_at_kraft_version_0_every_follower_tells_every_leader_its_directory() -> None:
+def test_at_kraft_version_0_every_follower_sends_every_leader_its_directory() -> None:
     solo = Solo(voter_set(1, 2, 3, kraft_version=0))
     solo.follow(2, 1)
     solo.fetched()

@@ -41,7 +41,7 @@ def ask(solo: Solo, request: VoteRequest) -> VoteResponse:
     return response
 
 
-def test_a_vote_is_persisted_before_it_is_told() -> None:
+def test_a_vote_is_persisted_before_it_is_answered() -> None:
     solo = Solo(records=LOG)
     before = len(solo.effects)
     assert ask(solo, vote()).vote_granted
@@ -158,7 +158,7 @@ def test_no_vote_in_an_epoch_that_has_a_leader() -> None:
 # PreVote (KIP-996)
 
 
-def test_a_pre_vote_binds_nobody() -> None:
+def test_a_pre_vote_does_not_bind_the_voter() -> None:
     solo = Solo(records=LOG, election=ElectionState(3))
     persisted = len(solo.of(Persist))
     assert ask(solo, vote(key(2), pre_vote=True)).vote_granted
@@ -216,7 +216,7 @@ def test_a_pre_vote_in_a_higher_epoch_raises_this_one() -> None:
     assert solo.replica.election == ElectionState(4, -1, None)
 
 
-def test_a_granted_vote_starts_the_election_timeout_anew() -> None:
+def test_a_granted_vote_restarts_the_election_timeout() -> None:
     solo = Solo(records=LOG)
     solo.wait(1_400)
     ask(solo, vote())
@@ -226,7 +226,7 @@ def test_a_granted_vote_starts_the_election_timeout_anew() -> None:
     assert solo.role is Role.PROSPECTIVE
 
 
-def test_an_answer_names_nobody_as_leader_who_is_known_to_have_resigned() -> None:
+def test_an_answer_names_no_leader_that_is_known_to_have_resigned() -> None:
     solo = Solo()
     solo.follow(leader_id=2, leader_epoch=1)
     solo.ask(EndQuorumEpochRequest(2, 1, (key(3), key(1)), endpoints(2)))

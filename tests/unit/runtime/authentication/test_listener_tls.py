@@ -72,7 +72,7 @@ def serial(path: Path) -> int:
     return x509.load_pem_x509_certificate(path.read_bytes()).serial_number
 
 
-async def test_a_new_certificate_is_shown_as_soon_as_its_file_is_there(
+async def test_a_new_certificate_is_shown_as_soon_as_its_file_exists(
     authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "broker.pem"
@@ -121,7 +121,7 @@ async def test_the_last_good_context_stays_however_loading_fails(
     caplog: pytest.LogCaptureFixture,
     problem: Exception,
 ) -> None:
-    """And is replaced as soon as loading goes well, although the file is the same one then."""
+    """It is replaced as soon as loading goes well, although the file is the same one then."""
     path = tmp_path / "broker.pem"
     own = stored(authority, path)
     problems: list[Exception] = []

@@ -155,7 +155,7 @@ def test_a_weak_certificate_is_named_and_served_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize("weakness", ["SHA-1", "short key"])
-async def test_a_client_is_told_that_the_brokers_certificate_is_weak(
+async def test_the_clients_error_says_that_the_brokers_certificate_is_weak(
     tmp_path: Path, weakness: str
 ) -> None:
     own, trust = weak_certificate(tmp_path, weakness)
@@ -227,7 +227,7 @@ async def test_pkcs12_files(authority: trustme.CA, own: trustme.LeafCert, tmp_pa
         client_context(TlsSettings(trust=Store("ssl.truststore", str(trust), None, "wrong")))
 
 
-async def test_the_hostname_is_checked_unless_told_not_to(
+async def test_the_hostname_is_checked_unless_configured_not_to(
     authority: trustme.CA, own: trustme.LeafCert
 ):
     trust = Store("ssl.truststore", certificates=pem(authority))
@@ -241,7 +241,7 @@ async def test_the_hostname_is_checked_unless_told_not_to(
     assert await handshake(settings, authority, "elsewhere") == "hi"
 
 
-async def test_an_authority_that_nobody_knows(authority: trustme.CA):
+async def test_a_certificate_of_an_unknown_authority_names_the_truststore(authority: trustme.CA):
     other = TlsSettings(trust=Store("ssl.truststore", certificates=pem(trustme.CA())))
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
         await handshake(other, authority)

@@ -130,7 +130,7 @@ def test_the_name_of_the_service_is_said_once() -> None:
 
 
 def rules(factor: float) -> dict[str, Any]:
-    """The keys that say `RULES`, with a factor of their own."""
+    """The keys that say `RULES`, with their own factor."""
     return {
         "sasl.kerberos.ticket.renew.window.factor": factor,
         "sasl.kerberos.ticket.renew.jitter": RULES.window_jitter,

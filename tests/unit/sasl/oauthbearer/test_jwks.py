@@ -148,7 +148,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
             KeyFile(str(path))
 
 
-async def test_keys_are_there_when_the_first_client_comes_and_renewed(
+async def test_keys_are_loaded_when_the_first_client_comes_and_renewed(
     provider: IdentityProvider,
 ) -> None:
     async with endpoint(provider.url, refresh_ms=10) as source:

@@ -1,4 +1,4 @@
-"""OAUTHBEARER tokens: when one is asked for anew, and what is no token."""
+"""OAUTHBEARER tokens: when the next one is asked for, and what is no token."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class Client:
         assert self.token(b"I am x") is True
 
 
-def test_a_client_is_somebody_once_its_token_is_accepted() -> None:
+def test_a_client_has_a_principal_once_its_token_is_accepted() -> None:
     client = Client()
     assert client.connection.limits == [(MOST, 1)]
     assert client.choose() is True
@@ -184,7 +184,7 @@ def test_a_request_ahead_of_a_session_ends_the_connection_at_once() -> None:
     assert client.group.authentication_log.failures == []
 
 
-def test_versions_are_told_before_a_session() -> None:
+def test_versions_are_answered_before_a_session() -> None:
     client = Client()
     assert client.send(ApiVersionsRequest(), 3) is False
     assert client.choose() is True

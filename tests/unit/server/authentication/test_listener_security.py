@@ -306,7 +306,7 @@ def test_what_a_failed_handshake_means(reason: str | None, words: str) -> None:
 
 
 class Ended:
-    """What a group of connections is told of handshakes."""
+    """What a group of connections hears of handshakes."""
 
     limits = ServerLimits(tls_handshake_ms=1_234.0)
 
@@ -317,7 +317,7 @@ class Ended:
         self.told.append((listener, host, problem))
 
 
-def test_only_faults_of_tls_and_slowness_are_told_of_a_handshake() -> None:
+def test_only_faults_of_tls_and_slowness_of_a_handshake_are_reported() -> None:
     group = Ended()
     handshakes = TlsHandshakes(None, group, "OUT")  # type: ignore[arg-type]
     assert handshakes.timeout_ms == 1_234.0

@@ -128,7 +128,7 @@ def test_the_table_leads_nowhere_without_an_accepted_token() -> None:
     assert not [key for key in TRANSITIONS if key[0] is State.FAILED]
 
 
-def test_what_clients_are_told() -> None:
+def test_clients_get_mechanisms_challenges_and_the_sessions_lifetime() -> None:
     made = session()
     answer = made.handshake("A", 1, 0)
     assert isinstance(answer, Outcome)

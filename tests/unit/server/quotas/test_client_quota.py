@@ -112,7 +112,7 @@ def test_long_client_ids_share_the_sensor_of_their_beginning() -> None:
     assert who == ("", "x" * 1_000)
 
 
-def test_news_are_told_once() -> None:
+def test_changes_are_reported_once() -> None:
     quota = make(max_sensors=2)
     quota.limits.change({(("client-id", None),): {KEY: 1.0}})
     for name in ("a", "b", "c"):

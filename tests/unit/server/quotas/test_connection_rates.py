@@ -18,7 +18,7 @@ KEY = "connection_creation_rate"
 
 
 def rates(**limits: float) -> ConnectionRates:
-    """Of addresses; the keyword `default` stands for all others."""
+    """The rates of addresses; the keyword `default` stands for all others."""
     found = ConnectionRates(max_addresses=10)
     changes: dict[QuotaEntity, dict[str, float | None]] = {
         (("ip", None if name == "default" else name),): {KEY: limit}
@@ -84,7 +84,7 @@ def test_connections_above_the_nodes_limit_wait_in_line() -> None:
     assert [each.wait_ms for each in waits] == sorted(each.wait_ms for each in waits)
     for before, after in pairwise(waits):
         assert 0 < after.wait_ms - before.wait_ms <= 1000.0
-    # Another listener has a line of its own, with the same rate.
+    # Another listener has its own line, with the same rate.
     assert 0 < found.admit("M", "h", 0.0).wait_ms <= 1000.0
     later_ms = waits[-1].wait_ms
     assert found.admit("L", "h", later_ms).wait_ms <= 1000.0

@@ -46,7 +46,7 @@ def test_the_pause_is_that_until_the_rate_is_within_the_limit() -> None:
 
 @dataclass
 class PlainRate:
-    """The definition: every event is kept, samples are made of them anew for each question."""
+    """The definition: every event is kept, samples are made of them again for each question."""
 
     sample_count: int
     window_ms: float

@@ -49,7 +49,7 @@ class TransactionalId:
     is_open: bool = False
     rows: list[Row] = field(default_factory=list)
     outcomes: dict[int, bool] = field(default_factory=dict)
-    """By epoch: whether its transaction was committed."""
+    """Whether an epoch's transaction was committed, by epoch."""
 
 
 class SimulatedCluster:
@@ -61,7 +61,9 @@ class SimulatedCluster:
         self.ledger: dict[str, bytes] = {}
         self.ledger_epochs: defaultdict[str, int] = defaultdict(int)
         self.next_writes: list[str] = []
-        """What becomes of the next ledger writes: "applied" or "dropped", nobody knows which."""
+        """What becomes of the next ledger writes: "applied" or "dropped", the driver cannot know
+        which.
+        """
         self.can_look = True
 
     # -- transactions
@@ -223,7 +225,7 @@ class Driver:
             if not (yield from self.batch(batch_id, rows)):
                 return
             if self.query.commit_log != batch_id - 1:
-                return  # the file is there: Spark stops a query that has a second self
+                return  # the file exists: Spark stops a query that has a second self
             self.query.commit_log = batch_id
             batch_id += 1
 

@@ -252,8 +252,8 @@ def test_zombie_resumed_at_every_step_of_its_successor() -> None:
 
 
 @pytest.mark.promise("sink-late-task")
-def test_a_zombies_prepared_transaction_holds_back_nobody() -> None:
-    """It has no time limit, and after the last batch of a run nobody looks for it."""
+def test_a_zombies_prepared_transaction_holds_back_no_reader() -> None:
+    """It has no time limit, and after the last batch of a run no driver looks for it."""
     too_late = 0
     for paused_at in range(1, step_count()):
         cluster, query = SimulatedCluster(), Query("a")
@@ -313,7 +313,9 @@ def test_a_query_under_another_sink_id_is_refused_wherever_it_stands() -> None:
 
 @pytest.mark.promise("query-new")
 def test_a_new_query_is_refused_where_it_may_not_follow_another() -> None:
-    """Its checkpoint is new, and would write again what is there: at any time, and both at once."""
+    """Its checkpoint is new, and would write again what is stored: at any time, and both at
+    once.
+    """
     owners = set()
     for at in range(step_count()):
         for paused_at in (0, 7, 20, 100_000):
@@ -326,7 +328,7 @@ def test_a_new_query_is_refused_where_it_may_not_follow_another() -> None:
             drivers[1].advance(paused_at)
             for each in drivers:
                 each.advance(100_000)
-            # Each may have fenced the other one, or lost a transaction: a restart tells.
+            # Each may have fenced the other one, or lost a transaction: a restart shows which.
             for _ in range(2):
                 again = [
                     Driver(cluster, query, "again", LAST, may_follow=False) for query in queries
@@ -462,7 +464,7 @@ def test_ledger_write_of_unknown_outcome_at_every_step() -> None:
 
 
 @pytest.mark.promise("refusal-rows-unseen")
-def test_rows_that_nobody_can_see_stop_the_sink() -> None:
+def test_rows_that_no_reader_can_see_stop_the_sink() -> None:
     kinds = set()
     for at in range(step_count()):
         cluster, query = SimulatedCluster(), Query("a")
@@ -511,7 +513,7 @@ def test_two_queries_fence_each_other() -> None:
 
 
 def test_a_single_write_of_no_rows_is_forgotten() -> None:
-    """Nobody asks for it again, and many of them would fill the ledger."""
+    """No driver asks for it again, and many of them would fill the ledger."""
     cluster = SimulatedCluster()
     driver = Driver(cluster, Query("once:1"), "token", 0)
     plan = result_of(driver.carried(planning(SINK, "token", query_id="once:1", is_single=True)))

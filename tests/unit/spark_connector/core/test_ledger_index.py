@@ -38,7 +38,7 @@ def test_the_newest_record_of_each_key_counts() -> None:
     assert index.record("s") is None
 
 
-def test_of_many_streams_the_newest_are_told_and_all_are_found() -> None:
+def test_of_many_streams_the_newest_are_listed_and_all_are_found() -> None:
     keys = [finished_key("s", f"q{number}") for number in range(4)]
     index = took(
         *((key, batch(f"q{number}")) for number, key in enumerate(keys)),

@@ -40,7 +40,7 @@ def test_logs_that_were_cut():
     assert cut({P0: 3, P1: 4}, {P0: 2, P1: 4}) == [Loss(P0, Missing.CUT, 3, 2)]
 
 
-def test_everything_is_there():
+def test_ranges_within_the_log_are_read_whole_without_loss():
     ranges, losses = readable({P0: 3, P1: 4}, {P0: 9, P1: 4}, {P0: 0})
     assert ranges == [OffsetRange(P0, 3, 9)]
     assert losses == []

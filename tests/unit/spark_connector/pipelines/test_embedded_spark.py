@@ -118,7 +118,7 @@ def test_each_packaged_java_has_its_own_launcher(bare: Path):
     assert one != other
 
 
-def test_without_a_home_the_launcher_lies_where_nobody_else_can_change_it(
+def test_without_a_home_the_launcher_lies_where_no_other_user_can_change_it(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ):
     java = fake_java(bare / "jdk", "21.0.1")
@@ -144,7 +144,9 @@ def test_the_packaged_java_is_the_last_resort(bare: Path, monkeypatch: pytest.Mo
     assert embedded_spark.java_home() is None
 
 
-def test_workers_get_this_python_unless_told_otherwise(bare: Path, monkeypatch: pytest.MonkeyPatch):
+def test_workers_get_this_python_unless_configured_otherwise(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+):
     fake_java(bare / "bin", "17.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", "/their/python")
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)

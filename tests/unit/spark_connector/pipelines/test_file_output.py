@@ -42,7 +42,7 @@ def checkpoint(planned: int, committed: int, *runs: str) -> CheckpointState:
         (checkpoint(4, 3), OutputState(4), None),
         # The same, but another copy of the checkpoint has been started since.
         (checkpoint(4, 3, "a"), OutputState(4, OURS, "b"), Mismatch.OUTPUT_AHEAD),
-        # Planned, but the output's batch may be anybody's.
+        # Planned, but the output's batch may be of any query.
         (checkpoint(0, -1), OutputState(0), Mismatch.OUTPUT_AHEAD),
         (checkpoint(4, 3, "a"), OutputState(4, THEIRS, "a"), Mismatch.FOREIGN),
         # Older than the output.

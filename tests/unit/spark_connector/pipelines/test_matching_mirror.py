@@ -144,7 +144,7 @@ def test_without_a_topic_it_waits_for_one(stage: Stage):
     assert [each.names for each in stage.queries] == [["a"]]
 
 
-def test_what_is_there_is_all_when_it_shall_end(stage: Stage):
+def test_a_mirror_that_shall_end_is_over_after_the_existing_topics(stage: Stage):
     assert stage.mirror(is_endless=False).is_over()
     mirror = stage.mirror("a", is_endless=False)
     assert not mirror.is_over()

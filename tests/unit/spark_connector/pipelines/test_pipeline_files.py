@@ -255,13 +255,13 @@ MISTAKES: list[Any] = [
 
 @pytest.mark.parametrize(("text", "old", "new", "said"), MISTAKES)
 @pytest.mark.promise("pipeline-no-loop")
-def test_a_mistake_is_told_with_its_line_and_key(text: str, old: str, new: str, said: str):
+def test_a_mistake_is_reported_with_its_line_and_key(text: str, old: str, new: str, said: str):
     problems = problems_of(changed(text, (old, new)))
     assert [each for each in problems if said in each], problems
     assert all(each.startswith("file.yaml:") for each in problems)
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_lines():
+def test_all_mistakes_are_reported_at_once_in_the_order_of_the_lines():
     text = changed(AGGREGATE, ("1 hour", "soon"), ("50_000", "x"), ("every: 5", "every: x 5"))
     lines = [int(each.split(":")[1]) for each in problems_of(text)]
     assert lines == [7, 10, 22]
@@ -299,7 +299,7 @@ def test_pipelines_of_one_file_do_not_share_what_is_one_s_own():
     assert "file.yaml:24: name: is that of the pipeline on line 1" in both
 
 
-def test_a_file_that_is_not_there_is_told_by_its_name(tmp_path: Path):
+def test_a_missing_file_is_reported_by_its_name(tmp_path: Path):
     with pytest.raises(PipelineFileError, match=r"nothing\.yaml:1: No such file"):
         load_pipelines(tmp_path / "nothing.yaml")
     binary = tmp_path / "binary.yaml"

@@ -75,7 +75,7 @@ def test_on_a_terminal_there_is_a_table_with_the_sum():
 
 
 class FakeQuery:
-    """What a streaming query tells."""
+    """What a streaming query reports."""
 
     def __init__(self) -> None:
         self.recentProgress: list[dict[str, Any]] = []
@@ -106,7 +106,7 @@ def test_a_query_keeps_its_claim_until_it_has_ended(tmp_path: Path):
     claim(checkpoint, output, "p").release()
 
 
-def test_each_batch_is_told_once():
+def test_each_batch_is_reported_once():
     query = FakeQuery()
     running = RunningQuery("p", query)  # type: ignore[arg-type]
     assert running.new_progress() == []

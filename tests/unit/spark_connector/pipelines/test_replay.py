@@ -141,7 +141,9 @@ def test_a_checkpoint_of_a_replay_into_another_topic_is_refused(tmp_path: Path):
 
 @pytest.mark.promise("replay-fresh")
 def test_chunks_have_the_names_that_the_sink_knows_them_by():
-    """Of one pipeline and topic, whatever the archive holds: the sink compares the records."""
+    """The names are those of one pipeline and topic, whatever the archive holds: the sink compares
+    the records.
+    """
     plan, grown = (plan_of(SOURCE, {0: list(range(count))}) for count in (150, 400))
     names = [plan.chunk_name("back", number) for number in range(2)]
     assert names == [grown.chunk_name("back", number) for number in range(2)]
@@ -161,7 +163,7 @@ def test_a_replay_that_an_earlier_release_has_begun_keeps_its_names(tmp_path: Pa
     assert plan.chunk_name("back", 3) == "replay-ba337c762db89ca1-3"
 
 
-def test_a_broken_file_is_told_by_its_name(tmp_path: Path):
+def test_a_broken_file_is_reported_by_its_name(tmp_path: Path):
     mine = book(tmp_path)
     mine.keep_done_count(1)
     for broken in ("{", "[]", "{}", '{"chunks": null}'):

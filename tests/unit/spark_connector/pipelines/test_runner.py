@@ -1,4 +1,4 @@
-"""How pipelines end together: done, failed, asked to stop, told to stop at once."""
+"""How pipelines end together: done, failed, asked to stop, stopped at once."""
 
 from __future__ import annotations
 

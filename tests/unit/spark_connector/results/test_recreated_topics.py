@@ -31,7 +31,7 @@ class Store(Protocol):
         """One batch: how many rows were new."""
 
     def written(self) -> list[str]:
-        """The rows that are there, in order."""
+        """The rows that are stored, in order."""
 
     def put_former(self, topic: str, partition: int, next_offset: int) -> None:
         """A position as a release before topic ids has written it."""
@@ -136,7 +136,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.promise("created-again-ids")
-def test_rows_that_say_their_topic_begin_anew_in_one_that_was_created_again(
+def test_rows_that_say_their_topic_begin_again_in_one_that_was_created_again(
     store: Store, caplog: pytest.LogCaptureFixture
 ):
     assert store.write(rows(0, 5, FORMER), 0) == 5
@@ -216,7 +216,9 @@ def test_another_query_with_old_rows_only_is_warned_of(
 
 @pytest.mark.promise("order-unknown")
 def test_two_streams_in_one_store(store: Store, caplog: pytest.LogCaptureFixture):
-    """Of different topics they know nothing of each other; of one topic the second is warned of."""
+    """Streams of different topics know nothing of each other; of one topic the second is warned
+    of.
+    """
     store.write(rows(0, 5, FORMER), 0)
     store.write(rows(0, 5, NEW, topic="b"), 0, OTHER_QUERY)
     store.write(rows(0, 2, NEW), 1)  # in is created again, b is not
@@ -271,8 +273,8 @@ def test_rows_without_ids_are_of_the_topic_heard_of_last(store: Store):
         store.write(rows(3, 6), 3)
 
 
-def test_whatever_happens_every_row_is_there_once(store: Store):
-    """Topics are created again, batches come again, checkpoints are taken back and cut anew."""
+def test_whatever_happens_every_row_is_stored_once(store: Store):
+    """Topics are created again, batches come again, checkpoints are taken back and cut again."""
     seed = drawn_seed()
     dice = random.Random(seed)
     partition_count = 2

@@ -58,7 +58,7 @@ def table(store: SqlResults, name: str = "journal") -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.promise("sql-behind")
-def test_rows_and_offsets_are_there_together(store: SqlResults):
+def test_rows_and_offsets_are_stored_together(store: SqlResults):
     assert store.write_batch(iter(rows(0, 3) + rows(5, 7, 1)), COLUMNS, 0, QUERY) == 5
     assert len(table(store)) == 5
     assert store.offsets() == {TopicPartition("in", 0): 3, TopicPartition("in", 1): 7}
@@ -73,7 +73,7 @@ def test_the_same_batch_again_adds_nothing(store: SqlResults):
 
 
 @pytest.mark.promise("sql-new-rows")
-def test_another_query_that_begins_anew_adds_only_what_is_new(store: SqlResults):
+def test_another_query_that_begins_again_adds_only_what_is_new(store: SqlResults):
     store.write_batch(iter(rows(0, 2)), COLUMNS, 0, QUERY)
     store.write_batch(iter(rows(2, 3)), COLUMNS, 1, QUERY)
     assert store.write_batch(iter(rows(0, 5)), COLUMNS, 0, "another query") == 2
@@ -151,7 +151,7 @@ def test_a_store_that_has_lost_everything_is_refused(store: SqlResults):
     store.write_batch(iter(rows(0, 3)), COLUMNS, 0, "another query")
     with pytest.raises(ResultsBehind, match="has none of this query"):
         store.write_batch(iter(rows(6, 9)), COLUMNS, 7, QUERY)
-    assert store.write_batch(iter(rows(6, 9)), COLUMNS, 7, None) == 3  # nobody can tell
+    assert store.write_batch(iter(rows(6, 9)), COLUMNS, 7, None) == 3  # unknown
 
 
 @pytest.mark.promise("sql-by-batch")

@@ -109,7 +109,7 @@ def test_rows_with_ids_need_a_key_with_ids(tmp_path: Path):
 
 
 @pytest.mark.promise("order-skipped")
-def test_rows_that_were_there_are_counted(tmp_path: Path):
+def test_rows_that_existed_are_counted(tmp_path: Path):
     unique = UniqueRows(made(tmp_path, create(KEYS["primary"])), "it")
     assert unique.write_rows(iter(rows(0, 3)), COLUMNS) == 3
     assert unique.write_rows(iter(rows(1, 5)), COLUMNS) == 2

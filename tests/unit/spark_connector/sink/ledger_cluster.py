@@ -13,7 +13,7 @@ LEDGER = "ledger"
 
 
 def options_of(cluster: FakeCluster, sink_id: str, **given: str) -> SinkOptions:
-    """Of a sink with that id."""
+    """The options of a sink with that id."""
     return SinkOptions.parse(properties_of(cluster, sink_id) | given)
 
 
@@ -29,7 +29,7 @@ def properties_of(cluster: FakeCluster, sink_id: str) -> dict[str, str]:
 
 @contextmanager
 def ledger_of(values: Mapping[str, bytes]) -> Iterator[ThreadedCluster]:
-    """A cluster whose ledger has these values by their keys, each in a batch of its own."""
+    """A cluster whose ledger has these values by their keys, each in its own batch."""
 
     def make() -> FakeCluster:
         cluster = FakeCluster(1, topics={"t": 1, LEDGER: 1})

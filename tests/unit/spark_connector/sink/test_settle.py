@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real
 
 DECIDED = decided("q", 1, [Slot(0, "old.w.0.0", 1, 1, 1, 1)], 1, 1)
 OTHER = {"other": b'{"version": 9}'}
-"""Of a newer release, which shares the ledger."""
+"""A record of a newer release, which shares the ledger."""
 
 
 def test_a_sink_is_moved_and_forgotten_beside_one_that_cannot_be_understood() -> None:

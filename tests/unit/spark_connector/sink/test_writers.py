@@ -70,7 +70,7 @@ def test_writers_know_where_no_row_may_go() -> None:
 def test_a_batch_write_is_planned_once_on_the_driver(
     monkeypatch: pytest.MonkeyPatch, named: dict[str, str], query_id: str | None, is_single: bool
 ) -> None:
-    """A name makes it one that comes again; without any, nobody comes again for it."""
+    """A name makes it one that comes again; without any, no driver comes again for it."""
     plans: list[tuple[str, dict[str, Any]]] = []
 
     def plan(_options: Any, sink_id: str, **given: Any) -> PlannedBatch:

@@ -41,7 +41,7 @@ class ScriptedSource:
             self.create(name, *logs)
 
     def create(self, name: str, *logs: Log) -> None:
-        """Make a topic, with an id of its own."""
+        """Make a topic, with its own id."""
         self.topics[name] = list(logs)
         self.ids[name] = uuid.uuid4()
 

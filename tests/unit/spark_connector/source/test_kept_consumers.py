@@ -13,7 +13,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class FakeConsumer:
-    """Knows what it was told, and when it was closed."""
+    """Knows what it was given, and when it was closed."""
 
     def __init__(self, settings):
         self.settings = dict(settings)
@@ -104,7 +104,7 @@ def test_rows_that_are_not_wanted_any_more_are_no_error(consumers, made):
 
 
 @pytest.mark.promise("stream-connections")
-def test_what_nobody_uses_is_closed():
+def test_an_unused_consumer_is_closed():
     made = []
 
     def connect(settings):

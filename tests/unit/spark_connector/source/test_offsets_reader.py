@@ -87,7 +87,7 @@ def test_topics_by_name():
     assert topology.missing == ()
 
 
-def test_missing_topics_are_told_beside_what_there_is():
+def test_missing_topics_are_reported_beside_existing_ones():
     topology = reader(FakeAdmin("t"), subscribe="t,u").topology()
     assert {partition.topic for partition in topology.partitions} == {"t"}
     assert topology.missing == ("u",)

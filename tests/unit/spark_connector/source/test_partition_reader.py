@@ -166,14 +166,14 @@ def test_a_stall_ends_in_time_and_says_what_there_is(read, clock):
     assert clock.now_ms == 5_000
 
 
-def test_getting_on_begins_the_wait_anew(read, clock):
+def test_getting_on_restarts_the_wait(read, clock):
     script = [[], [], [0], [], [], [1]]
     assert read(script, 0, 2, kafkaConsumer__pollTimeoutMs="2500") == [0, 1]
     assert clock.now_ms == 4_000
 
 
 @pytest.mark.parametrize("error", [RequestTimeout("no"), NoBrokerAvailable("nobody")])
-def test_while_nobody_answers_it_waits(read, error):
+def test_it_waits_for_a_silent_broker_until_the_poll_timeout(read, error):
     script = [[], [], [0]]
     assert read(script, 0, 1, bounds=(0, error)) == [0]
     with pytest.raises(ReadStalled, match="within 3000 ms"):
@@ -216,7 +216,7 @@ def test_what_another_task_has_left_behind_is_no_loss(read):
     assert read([StaleError(), [0, 1]], 0, 2) == [0, 1]
 
 
-def test_the_consumer_is_told_which_topic_is_read(clock):
+def test_the_consumer_gets_the_id_of_the_topic_that_is_read(clock):
     topic_id = uuid.uuid4()
     consumer = ScriptedConsumer(clock, [[0]])
     list(read_range(source_options(), OffsetRange(P0, 0, 1), topic_id, Consumers(consumer)))

@@ -32,7 +32,7 @@ def offsets_in(value):
 
 
 class Clock:
-    """Time that passes when somebody sleeps."""
+    """Time that passes when a caller sleeps."""
 
     def __init__(self):
         self.now_ms = 0.0
@@ -267,13 +267,13 @@ def test_a_topic_that_is_created_again_after_the_plan(new_end, caplog):
     assert caplog.text.count("going on without") == 1
 
 
-def test_each_partition_of_a_topic_that_was_created_again_is_told_once(caplog):
+def test_each_partition_of_a_topic_that_was_created_again_is_reported_once(caplog):
     """The new topic has one partition less; another one has nothing new in the batch that meets it.
 
     1. a batch reads t-0 up to 15 and t-2 up to 6; its driver dies
     2. the topic is created again, with two partitions
     3. another driver runs the batch: t-0 is lost from 10 on, t-2 from 5 on; t-1 was not to be read
-    4. the next batch is planned: t-1 is lost from 7 on; t-0 and t-2 are told already
+    4. the next batch is planned: t-1 is lost from 7 on; t-0 and t-2 are reported already
     """
     source = ScriptedSource(t=[Log(0, 10), Log(0, 7), Log(0, 5)])
     query = Query(source, startingOffsets="earliest")
@@ -289,7 +289,7 @@ def test_each_partition_of_a_topic_that_was_created_again_is_told_once(caplog):
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_a_first_batch_of_a_topic_that_was_created_again_meanwhile(starting, caplog):
+def test_a_first_batch_of_a_topic_that_is_created_again_reads_the_new_topic(starting, caplog):
     """Spark looks up the first offset again to run it, and finds the new topic."""
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, startingOffsets=starting)
@@ -303,7 +303,7 @@ def test_a_first_batch_of_a_topic_that_was_created_again_meanwhile(starting, cap
     assert f"t-0: offset {10 if starting == 'latest' else 0} was to be read" in caplog.text
 
 
-def test_a_topic_that_was_created_again_where_nobody_says_where_a_batch_begins(caplog):
+def test_a_topic_that_was_created_again_is_found_without_the_start_of_a_batch(caplog):
     """Spark 4.1, after a restart: the first batch is planned without its start."""
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, startingOffsets="earliest")
@@ -321,7 +321,7 @@ def test_a_topic_that_was_created_again_where_nobody_says_where_a_batch_begins(c
 
 
 def test_a_broker_that_lags_does_not_make_a_loss():
-    """It tells the former id, which this query has never seen, for a moment."""
+    """It reports the former id, which this query has never seen, for a moment."""
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, startingOffsets="earliest", fetchOffset__retryIntervalMs="100")
     query.run()
@@ -421,7 +421,7 @@ def test_a_batch_planned_by_another_driver_is_checked_against_the_logs():
 
 
 @pytest.mark.promise("stream-available-now")
-def test_available_now_ends_at_what_was_there():
+def test_available_now_ends_at_what_existed():
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, startingOffsets="earliest", maxOffsetsPerTrigger="8")
     query.planner.set_target()
@@ -489,7 +489,7 @@ def test_a_checkpoint_of_something_else():
         query.plan()
 
 
-def test_where_nobody_says_where_a_batch_begins():
+def test_a_batch_without_a_start_is_read_from_the_tasks_offsets():
     """Spark 4.1, after a restart."""
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, maxOffsetsPerTrigger="3")

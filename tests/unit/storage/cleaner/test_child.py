@@ -109,7 +109,7 @@ def test_each_event_is_a_line_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         (MemoryError(), "out of memory", True),
     ],
 )
-def test_a_job_that_fails_is_told_of(
+def test_a_job_that_fails_is_reported(
     monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str, is_out_of_room: bool
 ) -> None:
     def work() -> Any:

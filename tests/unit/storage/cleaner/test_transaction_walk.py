@@ -36,7 +36,7 @@ def test_a_second_aborted_transaction_follows_a_first_whose_marker_is_gone() -> 
     assert not walk.is_aborted(data(23, producer_id=8)), "another producer's"
 
 
-def test_a_commit_is_empty_when_nothing_of_its_transaction_is_there() -> None:
+def test_a_commit_is_empty_when_nothing_of_its_transaction_is_left() -> None:
     marker = encode_end_txn_batch(
         EndTxnMarker(ControlRecordType.COMMIT, 1),
         producer_id=7,

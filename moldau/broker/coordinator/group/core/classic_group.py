@@ -64,7 +64,7 @@ class ClassicTimer(NamedTuple):
 
 
 class ClassicGroupState(Enum):
-    """See `_TRANSITIONS`; the values are what clients are told."""
+    """See `_TRANSITIONS`; the values are what clients read."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -475,7 +475,7 @@ class ClassicGroup:
     def join_response(
         self, member: ClassicMember, *, leader_id: str | None = None, skip_assignment: bool = False
     ) -> JoinGroupResponse:
-        """The generation as a member is told; only the leader (`leader_id`, if it is given) is told
+        """The generation for one member; only the leader (`leader_id`, if it is given) is sent
         the members.
         """
         told_leader = (self.leader_id if leader_id is None else leader_id) or UNKNOWN_MEMBER
@@ -589,7 +589,7 @@ class ClassicGroup:
         return max(votes, key=votes.__getitem__)
 
     def read_subscriptions(self) -> None:
-        """Find out which topics the members want, None if that cannot be told."""
+        """Find out which topics the members want, None if that cannot be known."""
         self.subscribed_topics = None
         if not self.uses_consumer_protocol:
             return

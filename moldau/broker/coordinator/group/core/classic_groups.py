@@ -432,7 +432,7 @@ class ClassicGroups:
 
     def begin_migration(self, group: ClassicGroup) -> CoordinatorResult:
         """Let go of a group that is to become a consumer group: its timers end, and its waiting
-        members are told to join again.
+        members are asked to join again.
         """
         out = CoordinatorResult()
         group.cancel_timers(out)
@@ -584,8 +584,9 @@ class ClassicGroups:
         joining: Joining,
         old_leader_id: str | None,
     ) -> JoinGroupResponse:
-        """The generation goes on. A leader that came back is told that it leads only if it can be
-        told not to assign (KIP-814); an older client is given the old leader's id, as a follower.
+        """The generation goes on. The answer to a leader that came back says that it leads only if
+        it can also say not to assign (KIP-814); an older client is given the old leader's id, as a
+        follower.
         """
         if joining.api_version >= FIRST_SKIP_ASSIGNMENT_VERSION:
             is_leader = group.leader_id == member.member_id

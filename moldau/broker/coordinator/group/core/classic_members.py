@@ -5,7 +5,7 @@ reconciliation of a classic member is a rebalance to it: Heartbeat answers REBAL
 JoinGroup says what the member still owns and takes the step, SyncGroup gives it what it owns then.
 
 Owns those requests. Must not decide how the group changes (`member_updates` does). Invariants: no
-member of a consumer group assigns partitions: it is told that another member leads, or that it
+member of a consumer group assigns partitions: it reads that another member leads, or that it
 leads and shall not assign; the generation of a classic member is its member epoch.
 """
 
@@ -132,9 +132,10 @@ class ClassicMembers:
     ) -> CoordinatorResult:
         """The last member of the new protocol, a static one, goes on with the classic protocol.
 
-        From now on a member has to watch the topics: the one that joins is told that it leads, if
-        it can be told not to assign (KIP-814); otherwise there is a rebalance. Apache Kafka 4.3
-        tells no member, so that new partitions of a topic have no owner before the next rebalance.
+        From now on a member has to watch the topics: the one that joins reads that it leads, if
+        its answer can also say not to assign (KIP-814); otherwise there is a rebalance. Apache
+        Kafka 4.3 names no member as leader, so that new partitions of a topic have no owner before
+        the next rebalance.
         """
         group = update.group
         # The group's next epoch, as decided so far, is not written: the group ends here.
@@ -396,7 +397,7 @@ class ClassicMembers:
         return member
 
     def _must_join(self, group: ConsumerGroup, member: ConsumerGroupMember) -> list[SetTimer]:
-        """The member is told to join; the first time starts its rebalance timeout."""
+        """The member is asked to join; the first time starts its rebalance timeout."""
         key = _key("join", group, member.member_id)
         if key in self._joining:
             return []

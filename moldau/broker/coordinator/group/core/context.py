@@ -193,7 +193,7 @@ _WRITE_ERRORS: Final = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What clients are told of a failed write; other errors as they are."""
+"""The error that clients get for a failed write; other errors as they are."""
 
 
 def group_write_error(error: ErrorCode) -> ErrorCode:

@@ -29,7 +29,7 @@ FIRST_KNOWN_MEMBER_VERSION: Final = 4
 """From this version of JoinGroup on a member first gets an id, and joins with it (KIP-394)."""
 NULLABLE_PROTOCOL_VERSION: Final = 7
 FIRST_SKIP_ASSIGNMENT_VERSION: Final = 9
-"""From this version of JoinGroup on the leader can be told not to assign (KIP-814)."""
+"""From this version of JoinGroup on the answer can ask the leader not to assign (KIP-814)."""
 
 Protocols = Sequence[tuple[str, bytes]]
 """Names and metadata, in the member's order of preference."""
@@ -126,7 +126,7 @@ class Joining:
             self._read.append(subscription)
 
     def refusal(self, error: ErrorCode, member_id: str | None = None) -> Reply:
-        """An answer with an error; `member_id` is told instead of the one in the request."""
+        """An answer with an error; it has `member_id` instead of the one in the request."""
         told = self.request.member_id if member_id is None else member_id
         return refused(
             self.reply_to, error, lambda error: join_error(error, told, self.api_version)

@@ -8,7 +8,7 @@ topics or members; the target assignment is never ahead of it, and gives each pa
 member at most (asserted every time).
 
 `Reconciliation` is how a member gets from what it owns to what it shall own. It does not know other
-members; `is_released` tells whether another one still owns a partition. Invariants: a member gets a
+members; `is_released` says whether another one still owns a partition. Invariants: a member gets a
 partition only when no other member owns it; it goes to the epoch of the target assignment only when
 it has nothing to give back. Transitions of a member's state:
 

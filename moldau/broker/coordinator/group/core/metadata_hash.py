@@ -1,4 +1,4 @@
-"""A hash of the topics that a group is subscribed to, which tells when its assignment is outdated.
+"""A hash of the topics that a group is subscribed to, which shows when its assignment is outdated.
 
 Owns the hash, the same number that Apache Kafka 4.3 computes (XXH3 of 64 bits, as hash4j feeds it:
 little-endian numbers; text as UTF-16 code units followed by their count). It goes into the log

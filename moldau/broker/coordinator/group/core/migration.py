@@ -91,7 +91,7 @@ class Migration:
 
         Each member owns what it may still read: what the last assignment gave it, and what it
         claimed in its JoinGroup. It keeps that until it joins again; a member that waits for a
-        rebalance is told to do so at once.
+        rebalance is asked to do so at once.
         """
         group_id = classic_group.group_id
         self._check_upgrade(classic_group)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_RECORDS_AT_ONCE: Final = 1000
 MAX_OFFSETS_AT_ONCE: Final = 5000
 PAUSE_MS: Final = 10.0
-"""Between two portions of one round."""
+"""The pause between two portions of one round."""
 RETRY_MS: Final = 500.0
 """The pause before offsets of deleted topics that could not be removed are tried again."""
 

@@ -63,7 +63,7 @@ _AskedPartition = p08.OffsetCommitRequestPartition | p28.TxnOffsetCommitRequestP
 
 
 class CommitLimits(NamedTuple):
-    """Of the broker: characters of an offset's metadata, and bytes of a batch in the log."""
+    """The broker's limits: characters of an offset's metadata, and bytes of a batch in the log."""
 
     max_metadata_length: int
     max_batch_bytes: int

@@ -218,7 +218,7 @@ class OffsetStore:
 
 OFFSET_VERSION: Final = 4
 EXPIRING_OFFSET_VERSION: Final = 1
-"""The only version with an expiry of its own, which clients before OffsetCommit v5 may set; it has
+"""The only version with its own expiry, which clients before OffsetCommit v5 may set; it has
 neither leader epoch nor topic id.
 """
 

@@ -6,11 +6,11 @@ or answer. Invariants:
 
 - A producer gets a pair (producer id, epoch) that no producer has had, unless it repeats the
   request that gave it that pair; the producer that had the id before is fenced by it.
-- A partition that a broker is told is in the transaction is in the log's record of it, so that the
-  transaction's end reaches it.
+- A partition that an answer to a broker names as in the transaction is in the log's record of it,
+  so that the transaction's end reaches it.
 - An outcome that was written stays; asking for the other one is INVALID_TXN_STATE once the markers
   are written, and CONCURRENT_TRANSACTIONS before. From transaction version 2 on a repeated EndTxn
-  is known by its epoch, which the first one has used up. Below, only the state tells it, so that a
+  is known by its epoch, which the first one has used up. Below, only the state shows it, so that a
   late repetition may be taken for the next transaction's end (which is why version 2 exists).
 
 Where Apache Kafka looks only at the producer id of a producer that comes back while a transaction
@@ -138,7 +138,7 @@ def initialize(
         )
         return Initialization(made, made.own_producer, used_producer_id=True)
     if transaction.status.is_prepared:
-        # A fenced producer gets this too: it is told that it is fenced when the markers are
+        # A fenced producer gets this too: it learns that it is fenced when the markers are
         # written.
         return ErrorCode.CONCURRENT_TRANSACTIONS
     current = transaction.client_producer

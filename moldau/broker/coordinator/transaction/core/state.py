@@ -6,7 +6,7 @@ came back), and what becomes of requests, timers and marker answers. The decisio
 
 Invariants: an id changes only in `replay`; an outcome is in the log and committed before the first
 marker is sent, and every marker is committed before the log says that the transaction is complete;
-no answer tells anything of the log that might yet be lost (`CoordinatorResult.after`).
+no answer shows anything of the log that might yet be lost (`CoordinatorResult.after`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SendMarkers:
     """The command to write a marker into each of `remaining`, again and again until that is done.
 
     Invariant: the answers to one ending never count for another, not even of the same producer:
-    each ending is an object of its own.
+    each ending is a separate object.
 
     Attributes:
         producer: the pair in the markers.
@@ -127,7 +127,7 @@ _WRITE_ERRORS: Final = {
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a client is told of a write that failed; other errors as they are."""
+"""The error that a client gets for a write that failed; other errors as they are."""
 
 
 def _is_final(*errors: ErrorCode) -> bool:

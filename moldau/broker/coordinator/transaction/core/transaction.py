@@ -95,10 +95,10 @@ LAST_CLIENT_EPOCH: Final = LAST_EPOCH - 1
 """The last epoch a client gets."""
 
 NO_TIMEOUT_MS: Final = 2**31 - 1
-"""The timeout that marks transactions of a two-phase commit: they end only when told to."""
+"""The timeout that marks transactions of a two-phase commit: they end only on request."""
 
 EPOCH_BUMP_VERSION: Final = 2
-"""From this `transaction.version` on every transaction has an epoch of its own (KIP-890)."""
+"""From this `transaction.version` on every transaction has its own epoch (KIP-890)."""
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -181,14 +181,14 @@ class Transaction:
 
     @property
     def producer_after_end(self) -> ProducerIdAndEpoch:
-        """In PREPARE_*: the pair that the client goes on with, once it is complete."""
+        """The pair in PREPARE_* that the client goes on with, once it is complete."""
         if self.next_producer_id == NO_PRODUCER_ID:
             return self.own_producer
         return ProducerIdAndEpoch(self.next_producer_id, max(self.next_producer_epoch, 0))
 
     @property
     def ended_by(self) -> ProducerIdAndEpoch | None:
-        """In COMPLETE_*: the pair that the client used when it ended the transaction, if ending
+        """The pair in COMPLETE_* that the client used when it ended the transaction, if ending
         gave it another one: an EndTxn of that pair is a repetition (KIP-890).
         """
         if self.client_version < EPOCH_BUMP_VERSION or self.status not in _COMPLETE:

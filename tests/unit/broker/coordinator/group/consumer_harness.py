@@ -5,7 +5,7 @@
     member = groups.consumer("team", ["events"])
     member.join(); member.owned                 # {"events": {0, 1, 2, 3}}
 
-A `Consumer` does what the protocol asks of a client: it heartbeats, gives back what it is told to,
+A `Consumer` does what the protocol asks of a client: it heartbeats, gives back what it is asked to,
 and says so. `release_slowly` makes it keep what it should give back until `release()`.
 """
 

@@ -95,7 +95,7 @@ async def ticked(broker: DataPath, condition: Any) -> None:
 
 
 async def stable(broker: DataPath, version: int = 5, **changes: Any) -> Any:
-    """A group of one; what its member was told when it joined."""
+    """A group of one; what its member was answered when it joined."""
     member = await join(broker, **changes)
     answer = await broker.ask(
         SyncGroupRequest(

@@ -5,7 +5,7 @@
     member.join(); groups.advance(3000)
     member.sync({member.member_id: b"all"})
 
-Each request returns a `Caller`, whose `answer` is there when the coordinator has answered.
+Each request returns a `Caller`, whose `answer` is set when the coordinator has answered.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ CLIENT = ClientInfo("client", "/127.0.0.1")
 
 
 def topic_id_of(name: str) -> UUID:
-    """Every topic of a test has an id of its own."""
+    """Every topic of a test has its own id."""
     return UUID(int=int.from_bytes(name.encode()[:8].rjust(8)))
 
 

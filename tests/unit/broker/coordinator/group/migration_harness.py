@@ -79,7 +79,7 @@ def stable_classic(groups: ConsumerShard, *shares: list[int], **options: Any) ->
 
 
 def rejoin(member: Member, keeps: dict[str, list[int]]) -> dict[str, list[int]]:
-    """JoinGroup, telling what the member still has, and SyncGroup."""
+    """JoinGroup, with what the member still has, and SyncGroup."""
     member.protocols = {"range": subscription(keeps, "events")}
     member.join()
     member.joined()

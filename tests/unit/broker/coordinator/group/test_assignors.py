@@ -218,7 +218,7 @@ def test_uniform_spreads_each_topic() -> None:
         }
 
 
-def test_nobody_and_nothing() -> None:
+def test_a_group_without_members_or_topics_gets_an_empty_assignment() -> None:
     nobody = GroupSpec({}, {})
     assert assign_uniform(nobody) == assign_range(nobody) == {}
     nothing = GroupSpec({"a": MemberSpec(None, frozenset(), {})}, {})

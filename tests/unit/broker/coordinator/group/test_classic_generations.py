@@ -62,7 +62,7 @@ def test_who_asks_late_gets_the_share_at_once_and_who_got_none_gets_nothing() ->
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_an_assignment_that_cannot_be_written_is_told_to_all_and_tried_again(
+def test_an_assignment_that_cannot_be_written_fails_for_all_and_is_tried_again(
     error: ErrorCode, told: ErrorCode
 ) -> None:
     groups = Groups()
@@ -230,7 +230,7 @@ def test_the_last_one_to_leave_leaves_an_empty_group_behind() -> None:
     assert groups.state.groups["team"].generation_id == 2
 
 
-def test_leaving_that_cannot_be_written_is_told_and_has_happened_all_the_same() -> None:
+def test_leaving_that_cannot_be_written_is_an_error_and_has_happened_all_the_same() -> None:
     groups = Groups()
     (member,) = groups.stable()
     groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -573,7 +573,7 @@ def test_who_waits_when_leadership_is_lost_is_sent_away() -> None:
     assert error_of(follower.syncing) is ErrorCode.NOT_COORDINATOR
 
 
-def test_an_uncommitted_assignment_that_is_lost_was_not_told() -> None:
+def test_an_uncommitted_assignment_that_is_lost_was_not_answered() -> None:
     groups = Groups(is_committing_at_once=False)
     member = groups.member()
     member.join()

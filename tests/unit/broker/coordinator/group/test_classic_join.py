@@ -162,7 +162,7 @@ def test_an_unknown_member_id_is_refused_with_and_without_a_group() -> None:
     assert error_of(member.ask_to_join()) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_full_group_takes_nobody_and_who_is_first_is_in() -> None:
+def test_a_full_group_takes_no_member_and_the_first_ones_are_in() -> None:
     groups = Groups(group_max_size=2)
     members = groups.stable(2)
     late = groups.member()
@@ -249,7 +249,7 @@ def test_two_requests_of_one_member_are_both_answered() -> None:
     assert second.answer.generation_id == 2
 
 
-def test_a_new_member_that_nobody_hears_of_is_dropped_after_five_minutes() -> None:
+def test_a_new_member_that_stays_silent_is_dropped_after_five_minutes() -> None:
     groups = Groups()
     members = groups.stable(1, rebalance_ms=1_000_000, session_ms=1_000_000)
     new = groups.member()

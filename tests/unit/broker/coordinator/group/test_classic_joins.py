@@ -1,4 +1,4 @@
-"""JoinGroup to a consumer group: who may, whose place it takes, and what it is told (KIP-848)."""
+"""JoinGroup to a consumer group: who may, whose place it takes, and the answer (KIP-848)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_static_member_moves_between_the_protocols() -> None:
 
 @pytest.mark.parametrize("version", [8, 9])
 def test_a_member_of_a_group_that_went_down_looks_after_its_topics(version: int) -> None:
-    """The one that takes the group along, told not to assign, or any of them after a rebalance."""
+    """The one that takes the group along, asked not to assign, or any of them after a rebalance."""
     groups = shard()
     news = [groups.consumer("team", ["events"], instance_id=name) for name in "ij"]
     for new in news:
@@ -154,7 +154,7 @@ def test_a_join_that_could_not_be_written_is_owed_no_sync() -> None:
     assert member.member_id in groups.consumer_group().members
 
 
-def test_refused_classic_members_are_told_no_id() -> None:
+def test_refused_classic_members_get_no_id() -> None:
     groups = shard()
     groups.consumer("team", ["events"]).join()
     stranger = groups.member(protocols={"range": subscription({}, "events")}, protocol_type="other")

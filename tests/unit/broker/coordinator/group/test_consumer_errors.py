@@ -83,7 +83,7 @@ def test_a_classic_group_is_no_consumer_group() -> None:
     assert groups.described("nobody").error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_full_groups_take_nobody_else() -> None:
+def test_full_groups_take_no_further_member() -> None:
     groups = shard(group_consumer_max_size=1)
     first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
     first.join()
@@ -91,7 +91,7 @@ def test_full_groups_take_nobody_else() -> None:
     assert first.join().error_code == 0
 
 
-def test_unknown_members_are_told_so() -> None:
+def test_unknown_members_get_unknown_member_id() -> None:
     groups = shard()
     groups.consumer("team", ["events"]).join()
     stranger = groups.consumer("team", ["events"])

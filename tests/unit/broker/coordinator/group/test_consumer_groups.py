@@ -50,7 +50,7 @@ def test_a_first_member_without_topics_begins_epoch_one() -> None:
     assert rebalances == 1
 
 
-def test_answers_name_the_assignment_only_when_it_changes_or_everything_was_told() -> None:
+def test_answers_name_the_assignment_only_when_it_changes_or_after_a_full_heartbeat() -> None:
     groups = shard()
     member = groups.consumer("team", ["events"])
     member.join()
@@ -126,7 +126,7 @@ def test_a_member_that_could_not_be_fenced_is_tried_again() -> None:
     assert groups.group_state() == "Empty"
 
 
-def test_an_answer_waits_for_the_commit_of_what_it_tells() -> None:
+def test_an_answer_waits_for_the_commit_of_what_it_shows() -> None:
     groups = shard(is_committing_at_once=False)
     member = groups.consumer("team", ["events"])
     assert member.ask(**member.full()) is None
@@ -134,7 +134,7 @@ def test_an_answer_waits_for_the_commit_of_what_it_tells() -> None:
     assert member.last.answer.member_epoch == 2
 
 
-def test_a_member_is_told_when_nothing_could_be_written() -> None:
+def test_a_member_gets_an_error_when_nothing_could_be_written() -> None:
     groups = shard()
     member = groups.consumer("team", ["events"])
     groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -348,7 +348,7 @@ def test_group_configuration_sets_session_and_heartbeat_within_the_brokers_limit
     assert not groups.consumer_group().members
 
 
-def test_a_failover_keeps_the_group_as_it_is_and_gives_everybody_a_session() -> None:
+def test_a_failover_keeps_the_group_as_it_is_and_gives_each_member_a_session() -> None:
     groups = shard()
     groups.create_topic("other", 3)
     members = [
@@ -439,7 +439,7 @@ def test_no_partition_is_given_to_a_second_member(*, fails_over: bool) -> None:
         groups.state.replay(record, groups.log.log_end_offset, None)
 
 
-def test_describe_tells_epochs_assignments_and_kinds_of_members() -> None:
+def test_describe_shows_epochs_assignments_and_kinds_of_members() -> None:
     groups = shard(2)
     member = groups.consumer("team", ["events"], instance_id="i")
     member.join()

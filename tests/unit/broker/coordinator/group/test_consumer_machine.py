@@ -8,7 +8,7 @@ was not committed. After every step:
 - a target assignment gives each partition to one member,
 - every partition of the coordinator's books has the owner that the members say.
 
-In the end all members do what they are told, and each wanted partition has exactly one reader.
+In the end all members do what they are asked, and each wanted partition has exactly one reader.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Client(Consumer):
     """A member of the new protocol whose answers may come late, or never."""
 
     is_unsure = False
-    """Its last heartbeat was not answered, or refused: the next one tells everything."""
+    """Its last heartbeat was not answered, or refused: the next one says everything."""
 
     def heartbeat(self, **changes: Any) -> Any:
         if self.epoch == 0:
@@ -147,7 +147,7 @@ class Client(Consumer):
 
 def test_a_late_refusal_is_a_refusal() -> None:
     """The answer that had the assignment was refused after it had waited too long for its commit:
-    the client tells everything again, and is told everything.
+    the client says everything again, and gets everything.
     """
     machine = ConsumerGroupMachine()
     machine.start(interval_ms=0, assignor="uniform")
@@ -310,7 +310,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @rule()
     def leadership_moves(self) -> None:
-        """Everything written is there; the group is what it was."""
+        """Everything written is read back; the group is what it was."""
         self._commit()
         before = dump(self._group())
         self.groups.fail_over()
@@ -379,7 +379,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         for member in self.live:
             member.is_slow = False
             member.release()
-        # The dead are fenced, expressions are looked up, and the living do what they are told.
+        # The dead are fenced, expressions are looked up, and the living do what they are asked.
         for _ in range(30):
             self.groups.advance(5000)
             for member in self.live:

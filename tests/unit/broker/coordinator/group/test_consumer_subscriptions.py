@@ -296,7 +296,7 @@ def test_a_look_up_of_one_expression_leaves_the_topics_of_the_others() -> None:
     assert resolve(groups, {"log-.*": {"log-a", "log-b"}}) == 2
 
 
-def test_one_look_up_at_a_time_and_a_late_result_harms_nobody() -> None:
+def test_one_look_up_at_a_time_and_a_late_result_changes_nothing() -> None:
     groups = shard("log-a")
     groups.holds_lookups = True
     member = groups.consumer("team", regex="log-.*")

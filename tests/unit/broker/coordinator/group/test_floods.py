@@ -51,7 +51,7 @@ def neighbour_of(broker: DataPath, group_id: str) -> str:
 
 
 def flood(broker: DataPath, group_id: str) -> None:
-    """Commit, each time over a connection of its own, until the line is full."""
+    """Commit, each time over its own connection, until the line is full."""
     connection = broker.connection
     for _ in range(2 * MAX_WAITING_COUNT):
         broker.connection = FakeConnection()

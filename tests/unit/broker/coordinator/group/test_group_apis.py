@@ -79,7 +79,7 @@ async def test_sync_group_in_every_version(broker: DataPath) -> None:
 
 
 @pytest.mark.parametrize("missing", SYNCED_PROTOCOL)
-async def test_sync_group_tells_its_protocol_since_version_5(
+async def test_sync_group_names_its_protocol_since_version_5(
     broker: DataPath, missing: str
 ) -> None:
     member = await stable(broker)
@@ -125,7 +125,7 @@ async def test_leave_group_in_every_version(broker: DataPath) -> None:
         assert described.groups[0].group_state == "Empty"
 
 
-async def test_a_member_dies_while_its_join_waits_and_nobody_minds(broker: DataPath) -> None:
+async def test_a_member_that_dies_while_its_join_waits_disturbs_no_other(broker: DataPath) -> None:
     await stable(broker)
     waiting = broker.send(join_request(), 3)
     assert not waiting.is_answered
@@ -227,7 +227,7 @@ async def test_topics_that_do_not_exist_do_not_hinder_the_others(broker: DataPat
     assert errors(await broker.ask(only_missing, 9)) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-async def test_unknown_topic_ids_are_told_when_offsets_are_read(broker: DataPath) -> None:
+async def test_unknown_topic_ids_are_an_error_when_offsets_are_read(broker: DataPath) -> None:
     asked = [
         OffsetFetchRequestTopics(topic_id=topic_id_of(name), partition_indexes=[0])
         for name in ("events", "missing")
@@ -240,8 +240,8 @@ async def test_unknown_topic_ids_are_told_when_offsets_are_read(broker: DataPath
 async def test_who_may_be_replaced_reads_only_what_its_followers_still_confirm(
     broker: DataPath,
 ) -> None:
-    """Cut off from the controllers, another may coordinate already: nothing is said before a record
-    of its own is committed.
+    """Cut off from the controllers, another may coordinate already: nothing is said before its own
+    record is committed.
     """
     await broker.ask(commit_request({("events", 0): 5}), 9)
     asked = OffsetFetchRequestTopics(name="events", partition_indexes=[0])

@@ -77,7 +77,7 @@ async def test_offsets_of_one_principal_leave_room_for_others(broker: DataPath) 
     greedy = [f"greedy-{n}" for n in range(6)]
     assert await committed(broker, "User:greedy", *greedy) == [0, 0, 0] + [TOO_MUCH] * 3
     assert await committed(broker, "User:good", "good-0", "good-1") == [0, TOO_MUCH]
-    # What is there can be written again, and be removed; then there is room once more.
+    # What exists can be written again, and be removed; then there is room once more.
     broker.connection.principal = "User:greedy"
     assert errors(await broker.ask(commit("greedy-0"), 8)) == [0, 0]
     assert errors(await broker.ask(commit("greedy-0", METADATA + "m"), 8)) == [TOO_MUCH] * 2
@@ -146,7 +146,7 @@ async def test_metadata_of_classic_members_count(broker: DataPath) -> None:
     refused = await broker.ask(join_request(group_id="two", protocols=big), 9)
     assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert used_bytes(broker) > 16_000
-    # A member that is there comes back as it is; in another's group nothing is in its way.
+    # A member that exists comes back as it is; in another's group nothing is in its way.
     assert (await join(broker, group_id="one", member_id=first.member_id)).error_code == 0
     broker.connection.principal = "User:good"
     assert (await stable(broker, group_id="good")).member_id

@@ -1,6 +1,6 @@
 """Requests of groups that are refused: wrong broker, no permission, and input that makes no sense.
 
-Kafka's error code for each, told by a broker, and no other client is disturbed.
+Kafka's error code for each, recorded from a broker, and no other client is disturbed.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ async def test_a_group_error_before_there_was_a_place_for_it(tmp_path: Path) -> 
         assert answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-async def test_groups_and_offsets_are_there_after_a_restart(tmp_path: Path) -> None:
+async def test_groups_and_offsets_are_loaded_after_a_restart(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         member = await stable(broker)
         request = commit_request(

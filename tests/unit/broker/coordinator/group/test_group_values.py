@@ -439,7 +439,7 @@ def test_a_refused_join_says_nothing_of_a_generation() -> None:
         )
 
 
-def test_only_the_leader_is_told_who_is_in_the_generation() -> None:
+def test_only_the_leader_gets_the_members_of_the_generation() -> None:
     first, second = member(1), member(2, instance_id="i2")
     group = classic(first, second)
     led = group.join_response(first)

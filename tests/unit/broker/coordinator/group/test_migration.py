@@ -169,7 +169,9 @@ def test_a_group_that_changes_over_assigns_what_its_topics_have_got_since() -> N
 
 @pytest.mark.parametrize("rejoins", [0, 1, 2])
 def test_a_downgrade_and_an_upgrade_give_nothing_away_that_a_member_reads(rejoins: int) -> None:
-    """The old member has heard nothing, has been told to give up two partitions, or has done so."""
+    """The old member has heard nothing, has been asked to give up two partitions, or has done
+    so.
+    """
     groups = shard()
     (old,) = stable_classic(groups, [0, 1, 2, 3])
     new = groups.consumer("team", ["events"])
@@ -536,7 +538,7 @@ def test_a_classic_member_that_waits_for_its_answer_is_not_silent() -> None:
     assert member.member_id not in groups.consumer_group().members
 
 
-def test_a_classic_member_told_to_join_by_a_refused_write_has_its_time() -> None:
+def test_a_classic_member_asked_to_join_by_a_refused_write_has_its_rebalance_timeout() -> None:
     groups = shard()
     new = groups.consumer("team", ["events"])
     new.join()

@@ -99,5 +99,5 @@ def test_a_store_is_what_a_plain_replay_of_the_log_gives(seed: int) -> None:
         assert_agree(store, model)
 
 
-def test_what_is_not_told_of_an_offset_is_none() -> None:
+def test_a_stored_offset_has_defaults_for_all_other_fields() -> None:
     assert StoredOffset(5) == StoredOffset(5, -1, "", -1, -1, ZERO_UUID, -1)

@@ -336,7 +336,7 @@ def test_transactional_commits_are_fenced_by_generation() -> None:
 # -- deleting ------------------------------------------------------------------------------------
 
 
-def test_offsets_are_deleted_of_topics_nobody_wants() -> None:
+def test_offsets_are_deleted_of_topics_that_no_member_subscribes_to() -> None:
     groups = Groups()
     (member,) = groups.stable()
     member.commit({("events", 0): 4, ("former", 0): 5})
@@ -357,7 +357,7 @@ def test_deleting_offsets_of_groups_that_are_not_there_or_are_no_consumers() -> 
     assert error_of(groups.delete_offsets({"events": [0]})) is ErrorCode.NON_EMPTY_GROUP
 
 
-def test_members_whose_subscription_nobody_can_read_keep_all_offsets() -> None:
+def test_members_whose_subscription_cannot_be_read_keep_all_offsets() -> None:
     groups = Groups()
     (member,) = groups.stable(protocols={"range": b"\0"})
     member.commit({("events", 0): 4})
@@ -543,7 +543,7 @@ def test_offsets_of_an_empty_group_expire_after_it_became_empty() -> None:
     assert groups.offset("events", 0) == -1
 
 
-def test_offsets_of_topics_that_consumers_gave_up_expire_meanwhile() -> None:
+def test_offsets_of_topics_that_consumers_gave_up_expire_while_the_group_is_stable() -> None:
     groups = Groups(**RETENTION)
     (member,) = groups.stable(session_ms=1_800_000)
     member.commit({("events", 0): 4, ("former", 0): 5})

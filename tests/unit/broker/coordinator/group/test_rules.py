@@ -133,7 +133,7 @@ def test_epochs_that_a_member_may_be_in(epoch: int, owned: Any, is_fenced: bool)
         member.check_epoch(epoch, owned)
 
 
-def test_what_a_heartbeat_tells_and_what_it_leaves_as_it_was() -> None:
+def test_a_heartbeat_changes_what_it_names_and_leaves_the_rest_as_it_was() -> None:
     member = ConsumerGroupMember(
         "m",
         instance_id="i",
@@ -182,7 +182,7 @@ def test_what_a_heartbeat_tells_and_what_it_leaves_as_it_was() -> None:
         ({"subscribed_topic_names": None, "subscribed_topic_regex": ""}, True),
     ],
 )
-def test_a_full_heartbeat_tells_everything(changes: dict[str, Any], is_all: bool) -> None:
+def test_a_full_heartbeat_names_everything(changes: dict[str, Any], is_all: bool) -> None:
     assert is_full(request(**({"member_epoch": 3} | changes))) is is_all
 
 
@@ -312,7 +312,7 @@ def test_what_a_changed_expression_leads_to(
     assert (rules.plan(group, old, new, CLIENT, NOW_MS).command is None) is (wanted is None)
 
 
-def test_an_expression_that_is_none_is_refused_when_nobody_has_it_yet() -> None:
+def test_an_invalid_expression_is_refused_when_no_member_has_it_yet() -> None:
     group = group_with(("m1", ""))
     old, new = group.members["m1"], ConsumerGroupMember("m1", subscribed_topic_regex="(")
     with pytest.raises(Refusal) as caught:

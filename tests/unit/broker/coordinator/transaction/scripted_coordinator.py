@@ -1,4 +1,4 @@
-"""A transaction coordinator that says what a test tells it to."""
+"""A transaction coordinator that says what a test scripts."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ async def test_each_leader_gets_its_markers_in_one_request(sender: Sender) -> No
     assert (first.transaction_result, second.transaction_result) == (True, False)
 
 
-async def test_what_is_written_is_told_and_not_sent_again(sender: Sender) -> None:
+async def test_what_is_written_is_reported_and_not_sent_again(sender: Sender) -> None:
     one = command(P0, P1)
     await sender.send(one)
     request, done = sender.here[0]
@@ -356,7 +356,7 @@ async def test_a_coordinator_that_is_fenced_gives_up(
     assert error.name in caplog.text
 
 
-async def test_a_command_that_cannot_be_told_holds_up_nothing_else(sender: Sender) -> None:
+async def test_a_command_that_cannot_be_reported_holds_up_nothing_else(sender: Sender) -> None:
     """What raises is the caller's; what is left to be sent and the other commands go on."""
     one, two = command(P0, producer_id=1000), command(P0, producer_id=1001)
     again = command(P0, producer_id=1002)
@@ -372,7 +372,7 @@ async def test_a_command_that_cannot_be_told_holds_up_nothing_else(sender: Sende
     assert asked(sender.here[1][0]) == {1002: [P0]}
 
 
-async def test_a_command_that_cannot_be_told_keeps_no_marker_back(sender: Sender) -> None:
+async def test_a_command_that_cannot_be_reported_keeps_no_marker_back(sender: Sender) -> None:
     gone = TopicPartition("never", 0)
     one = command(gone, P0)
     sender.refused = one
@@ -416,7 +416,7 @@ async def test_nothing_is_sent_for_a_partition_of_the_log_that_is_lost(sender: S
     assert sender.here == []
 
 
-async def test_what_is_cancelled_meanwhile_is_not_sent_again(sender: Sender) -> None:
+async def test_what_is_cancelled_while_it_is_on_its_way_is_not_sent_again(sender: Sender) -> None:
     """Late, it might end the producer's next transaction."""
     one = command(P0)
     await sender.send(one)

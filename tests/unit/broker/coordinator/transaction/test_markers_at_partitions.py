@@ -180,7 +180,7 @@ async def test_with_an_epoch_for_each_transaction_a_late_marker_ends_nothing(
 
 
 async def test_without_it_a_late_marker_ends_the_next_transaction(path: DataPath) -> None:
-    """What transaction version 2 is for: nothing here tells the two apart."""
+    """What transaction version 2 is for: nothing here distinguishes the two."""
     begin(path)
     assert end(path) is ErrorCode.NONE
     begin(path, sequence=1)
@@ -238,7 +238,9 @@ async def test_a_marker_that_is_not_committed_in_time_is_late(path: DataPath) ->
     assert not path.partition("pair").produce_waits
 
 
-async def test_leadership_that_goes_meanwhile_is_told(path: DataPath) -> None:
+async def test_leadership_that_goes_before_the_commit_is_answered_with_an_error(
+    path: DataPath,
+) -> None:
     path.create_topic("pair", replicas=(BROKER_ID, OTHER_BROKER_ID))
     request = write(path, marker(pair=[0]))
     path.change_partition("pair", leader=OTHER_BROKER_ID)

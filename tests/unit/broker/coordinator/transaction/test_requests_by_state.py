@@ -120,7 +120,9 @@ STATUSES = list(ANSWERS_V2)
 @pytest.mark.parametrize("client_version", [0, 2])
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("request_", ["add", "verify", "commit", "abort"])
-def test_nobody_elses_pair_is_taken(status: str, client_version: int, request_: str) -> None:
+def test_a_pair_of_another_producer_is_refused(
+    status: str, client_version: int, request_: str
+) -> None:
     for make, error in (
         (lambda now: ProducerIdAndEpoch(77, now.producer_epoch), "mapping"),
         (lambda now: now._replace(producer_epoch=now.producer_epoch + 1), "fenced"),

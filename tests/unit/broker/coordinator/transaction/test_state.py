@@ -250,7 +250,7 @@ def test_without_a_producer_id_at_hand_the_last_epoch_cannot_be_ended_yet() -> N
     assert bench.end("t", LAST, is_commit=True).answer.error is ErrorCode.NONE
 
 
-def test_an_outcome_is_told_only_when_it_is_committed_and_no_marker_goes_before() -> None:
+def test_an_outcome_is_answered_only_when_it_is_committed_and_no_marker_goes_before() -> None:
     bench = Bench(is_committing_at_once=False)
     first = bench.init()
     assert not first.is_answered
@@ -265,7 +265,7 @@ def test_an_outcome_is_told_only_when_it_is_committed_and_no_marker_goes_before(
     assert len(bench.commands) == 1
 
 
-def test_what_is_told_of_an_uncommitted_change_waits_for_it() -> None:
+def test_an_answer_about_an_uncommitted_change_waits_for_its_commit() -> None:
     bench = Bench(is_committing_at_once=False)
     old = bench.init()
     bench.commit()

@@ -73,7 +73,7 @@ class Partition:
 
     epochs: dict[int, int] = field(default_factory=dict)
     open: dict[int, int] = field(default_factory=dict)
-    """By producer id the epoch of the open transaction."""
+    """The epoch of the open transaction by producer id."""
     outcomes: dict[Pair, set[bool]] = field(default_factory=dict)
 
     def write(self, pair: Pair) -> None:
@@ -289,7 +289,7 @@ class TransactionalId(RuleBasedStateMachine):
 
     @rule(place=st.integers(0, 30), is_repeated=st.booleans(), is_answer_lost=st.booleans())
     def deliver(self, place: int, is_repeated: bool, is_answer_lost: bool) -> None:
-        """In any order; what is repeated comes again later, as old as it may be by then."""
+        """Deliver in any order; what is repeated comes again later, as old as it may be by then."""
         if not self.network:
             return
         place = min(place, len(self.network) - 1)

@@ -62,7 +62,7 @@ async def test_a_late_commit(path: DataPath, client: Client) -> None:
     await client.send(b"half of the second one")
     answer = await path.ask(late, end_version)
     if client.is_old:
-        # Nothing tells it from a commit of the second one.
+        # Nothing distinguishes it from a commit of the second one.
         assert answer.error_code == ErrorCode.NONE
         await settle(path, 0)
         await begin(client, 1)

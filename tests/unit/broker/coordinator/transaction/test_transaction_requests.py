@@ -141,7 +141,7 @@ def to_add(
 
 
 async def serve(path: DataPath, *, with_groups: bool = True) -> None:
-    """The coordinators' topics are there and loaded."""
+    """The coordinators' topics exist and are loaded."""
     path.replay(FeatureLevelRecord(name=TRANSACTION_VERSION, feature_level=2))
     create_internal_topic(path, TRANSACTION_STATE)
     if with_groups:
@@ -299,7 +299,7 @@ async def test_illegal_transitions(broker: Broker, version: int) -> None:
     assert aborted.error_code == invalid
 
 
-async def test_a_producer_id_of_somebody_else(broker: Broker) -> None:
+async def test_a_producer_id_of_another_producer_is_refused(broker: Broker) -> None:
     producer_id = (await broker.init()).producer_id
     mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert (await broker.end(producer_id + 1, 0)).error_code == mapping

@@ -215,7 +215,7 @@ def test_a_transition_that_is_not_legal_is_not_made() -> None:
         ((9, 4), ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ],
 )
-def test_nobody_writes_into_a_transaction_that_was_taken_over(
+def test_no_producer_writes_into_a_transaction_that_was_taken_over(
     producer: tuple[int, int], error: ErrorCode
 ) -> None:
     kept = transaction().kept_for(ProducerIdAndEpoch(8, 4), 2000, 600)

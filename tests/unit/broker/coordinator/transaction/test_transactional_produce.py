@@ -1,5 +1,5 @@
-"""Produce within transactions: who is asked before a batch begins one, and what each version is
-told (KIP-98, KIP-890).
+"""Produce within transactions: who is asked before a batch begins one, and the answer in each
+version (KIP-98, KIP-890).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ OLD, NEW, TV2 = 10, 11, 12
         (ErrorCode.OPERATION_NOT_ATTEMPTED, TV2, ErrorCode.NOT_ENOUGH_REPLICAS),
     ],
 )
-async def test_what_each_version_is_told(
+async def test_each_version_gets_its_error_code(
     broker: DataPath,
     coordinator: ScriptedCoordinator,
     said: ErrorCode,
@@ -387,7 +387,7 @@ async def test_one_request_holds_one_producers_transaction(
     assert not coordinator.asked
 
 
-async def test_records_outside_of_transactions_need_nobody(
+async def test_records_outside_of_transactions_need_no_coordinator(
     broker: DataPath, coordinator: ScriptedCoordinator
 ) -> None:
     idempotent = batch(producer_id=PRODUCER, producer_epoch=4, base_sequence=0)
@@ -437,7 +437,7 @@ async def test_a_retry_of_the_first_batch_is_recognised(
     assert broker.log("topic").log_end_offset == 3
 
 
-async def test_nobody_else_waits_for_a_silent_coordinator(
+async def test_other_producers_do_not_wait_for_a_silent_coordinator(
     broker: DataPath, coordinator: ScriptedCoordinator
 ) -> None:
     coordinator.reply = None

@@ -1,4 +1,4 @@
-"""Questions to coordinators on other brokers: batched, one request at a time, told in order."""
+"""Questions to coordinators on other brokers: batched, one request at a time, answered in order."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def coordinator(broker: DataPath) -> ScriptedCoordinator:
 
 
 class Asker:
-    """Asks, and remembers what it was told, in order."""
+    """Asks, and remembers the answers, in order."""
 
     def __init__(self, broker: DataPath) -> None:
         self.verifier = broker.services.coordinators.verifier
@@ -131,7 +131,7 @@ async def asker(broker: DataPath, coordinator: ScriptedCoordinator) -> Asker:
     return Asker(broker)
 
 
-async def test_what_comes_meanwhile_goes_with_the_next_request(
+async def test_what_comes_during_a_request_goes_with_the_next_one(
     asker: Asker, link: FakeLink
 ) -> None:
     asker.ask("a", P0)
@@ -240,7 +240,7 @@ async def test_a_broker_that_is_not_there(
     assert not link.sent
 
 
-async def test_a_retry_goes_to_whoever_coordinates_then(
+async def test_a_retry_goes_to_the_coordinator_of_that_moment(
     broker: DataPath, asker: Asker, coordinator: ScriptedCoordinator, link: FakeLink
 ) -> None:
     asker.ask("a", P0)
@@ -256,7 +256,7 @@ async def test_a_retry_goes_to_whoever_coordinates_then(
     assert asker.told == [("a", {P0: ErrorCode.NONE})]
 
 
-async def test_a_stop_tells_everybody(asker: Asker, link: FakeLink) -> None:
+async def test_a_stop_answers_every_waiting_caller(asker: Asker, link: FakeLink) -> None:
     asker.ask("a", P0)
     asker.ask("a", P1)
     asker.ask("b", P0)

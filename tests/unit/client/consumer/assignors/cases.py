@@ -36,7 +36,7 @@ def partition_of(text: str) -> TopicPartition:
 
 
 def topics_of(case: Case) -> Topics:
-    """A case's topics as assignors get them: those that exist and that somebody wants."""
+    """A case's topics as assignors get them: those that exist and that a member wants."""
     wanted = {topic for member in case["members"] for topic in member["topics"]}
     return {
         topic: [frozenset(racks) for racks in partitions]
@@ -67,7 +67,7 @@ def assigned(case: Case) -> dict[str, list[str]]:
 
 
 def random_history(source: random.Random, assignor: str, rounds: int) -> list[Case]:
-    """The rebalances of one group: members come, go, change what they want; topics grow; somebody
+    """The rebalances of one group: members come, go, change what they want; topics grow; a member
     comes back with what it had long ago, or claims what another one has.
     """
     racked = source.random() < 0.4

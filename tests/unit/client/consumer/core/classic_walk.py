@@ -61,7 +61,7 @@ class Coordinator:
         self._made = 0
 
     def join(self, member_id: str, owned: Partitions) -> str:
-        """A JoinGroup arrives; the member's id from now on, "" when it has to begin anew."""
+        """A JoinGroup arrives; the member's id from now on, "" when it has to begin again."""
         if member_id and member_id not in self.seats:
             return ""
         if not member_id:
@@ -77,7 +77,7 @@ class Coordinator:
         return member_id
 
     def try_to_complete(self, *, by_force: bool) -> bool:
-        """End the join phase when all are there; by force without those that are not."""
+        """End the join phase when all have joined; by force without those that are not."""
         if not self.rebalances:
             return False
         missing = [each for each, seat in self.seats.items() if not seat.joined]
@@ -156,7 +156,7 @@ class ClassicWalk:
             self.nodes.append(Node(member, watch))
 
     def run(self) -> None:
-        """Until the decisions are used up."""
+        """Run until the decisions are used up."""
         actions = (
             self._poll, self._poll, self._send, self._send, self._arrive, self._arrive,
             self._answer, self._answer, self._lose, self._pass_time, self._expel, self._force,

@@ -186,7 +186,7 @@ class ConsumerWalk:
             self.nodes.append(Node(member, watch))
 
     def run(self) -> None:
-        """Until the decisions are used up."""
+        """Run until the decisions are used up."""
         actions = (
             self._poll, self._poll, self._send, self._send, self._arrive, self._arrive,
             self._answer, self._answer, self._lose, self._pass_time, self._expel, self._forget,

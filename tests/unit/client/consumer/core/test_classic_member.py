@@ -152,7 +152,7 @@ def test_expelled(code: ErrorCode) -> None:
     assert script.member.member_id == ("" if code is ErrorCode.UNKNOWN_MEMBER_ID else "m")
 
 
-def test_fenced_for_good_until_the_user_subscribes_anew() -> None:
+def test_fenced_for_good_until_the_user_subscribes_again() -> None:
     script = Script(instance_id="i")
     script.enter(1, P0)
     script.now_ms += 100
@@ -167,7 +167,7 @@ def test_fenced_for_good_until_the_user_subscribes_anew() -> None:
     script.send(GroupRequest.JOIN)
 
 
-def test_a_refusal_is_told_once_and_the_next_poll_tries_again() -> None:
+def test_a_refusal_is_raised_once_and_the_next_poll_tries_again() -> None:
     script = Script()
     script.prepare()
     script.refuse(GroupRequest.JOIN, ErrorCode.GROUP_AUTHORIZATION_FAILED)

@@ -66,7 +66,7 @@ class TakesWithoutGiving(ClassicMember):
 
 
 class StaysSilentAboutRevocation(ClassicMember):
-    """After giving up it does not join again: what it gave up is nobody's."""
+    """After giving up it does not join again: what it gave up has no owner."""
 
     def revoked(self, partitions: Partitions, now_ms: float) -> None:
         wanted = self._rejoin_wanted

@@ -182,7 +182,7 @@ def test_topics_without_a_known_name_wait_and_what_goes_does_not() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
-def test_fenced_members_lose_all_and_join_anew(code: ErrorCode) -> None:
+def test_fenced_members_lose_all_and_join_again(code: ErrorCode) -> None:
     script = Script()
     script.enter(0)
     script.now_ms += 100
@@ -249,7 +249,7 @@ def test_a_member_that_is_out_says_no_good_bye(code: ErrorCode) -> None:
         ErrorCode.UNSUPPORTED_VERSION,
     ],
 )
-def test_refused_for_good_until_the_user_subscribes_anew(code: ErrorCode) -> None:
+def test_refused_for_good_until_the_user_subscribes_again(code: ErrorCode) -> None:
     script = Script()
     script.refuse(code)
     for _ in range(2):
@@ -277,7 +277,7 @@ def test_passing_refusals_are_tried_again(code: ErrorCode) -> None:
     script.send()
 
 
-def test_a_topic_that_may_not_be_read_is_told_once_and_asked_for_again() -> None:
+def test_a_topic_that_may_not_be_read_is_raised_once_and_asked_for_again() -> None:
     script = Script()
     script.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     step = script.member.next_step(script.now_ms)

@@ -179,7 +179,7 @@ def test_a_fault_comes_when_it_is_its_turn_and_nothing_else_is_lost() -> None:
     assert it.take(100) == [1]
     with pytest.raises(CorruptRecords):
         it.take(100)
-    # Fetched anew, as the wire may have been to blame.
+    # Fetched again, as the wire may have been to blame.
     assert it.states[0].records.is_empty
     batch[-1] ^= 1
     it.logs[0].batches[0] = bytes(batch)

@@ -46,7 +46,7 @@ def test_a_full_fetch_then_what_is_new_then_what_is_gone() -> None:
     assert session.topic_of(IDS["b"]) == "b"
 
 
-def test_a_topic_that_was_made_anew_is_forgotten_and_named_again() -> None:
+def test_a_topic_that_was_created_again_is_forgotten_and_named_again() -> None:
     session = FetchSession()
     name = TopicPartition("a", 0)
     session.request({name: wanted(5)}, may_use_ids=True)

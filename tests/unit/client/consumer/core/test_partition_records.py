@@ -202,7 +202,7 @@ def corrupted(log: ModelLog, index: int) -> None:
     log.batches[index] = bytes(batch)
 
 
-def test_a_corrupt_batch_is_told_when_what_came_before_has_been_read() -> None:
+def test_a_corrupt_batch_is_raised_when_what_came_before_has_been_read() -> None:
     log = ModelLog()
     for _ in range(3):
         log.append(3)
@@ -252,7 +252,7 @@ def test_checksums_are_not_looked_at_when_they_are_switched_off() -> None:
 
 
 @pytest.mark.parametrize("tail", [b"\x00" * 200, b"\xff" * 61])
-def test_bytes_that_are_no_batch_are_told_with_where_they_are(tail: bytes) -> None:
+def test_bytes_that_are_no_batch_are_raised_with_their_offset(tail: bytes) -> None:
     log = ModelLog()
     log.append(2)
     reader = Reader(log, committed=False)

@@ -120,7 +120,7 @@ def test_consumed_positions_are_those_after_what_was_handed_out() -> None:
     assert subscription.all_consumed() == {A: OffsetAndMetadata(2, "", 3)}
 
 
-def test_a_new_leader_epoch_has_the_position_validated_and_fetched_anew() -> None:
+def test_a_new_leader_epoch_has_the_position_validated_and_fetched_again() -> None:
     subscription = subscription_of()
     subscription.assign([A])
     state = subscription.state_of(A)
@@ -192,7 +192,7 @@ def test_without_a_known_epoch_there_is_nothing_to_validate() -> None:
     assert state.state is FetchState.VALIDATING
 
 
-def test_a_seek_wins_over_what_is_found_out_meanwhile() -> None:
+def test_a_seek_wins_over_a_reset_that_is_under_way() -> None:
     subscription = subscription_of()
     subscription.assign([A])
     state = subscription.state_of(A)

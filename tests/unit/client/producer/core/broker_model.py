@@ -63,7 +63,7 @@ class LogModel:
                 return ErrorCode.INVALID_PRODUCER_EPOCH, -1
             if header.producer_epoch > entry.epoch:
                 if first != 0:
-                    # Another epoch of a producer that is known begins anew.
+                    # Another epoch of a producer that is known begins again.
                     return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
                 entry = self.producers[header.producer_id] = ProducerEntry(header.producer_epoch)
             for known_first, known_last, base_offset in entry.batches:

@@ -213,7 +213,7 @@ def test_a_number_that_is_not_the_next_one_ends_a_transaction(mode: str) -> None
 
 
 def test_another_epoch_is_asked_for_once() -> None:
-    """However often the sender looks before it is there."""
+    """However often the sender looks before it comes."""
     world = World("idempotent")
     assert world.identity is not None
     world.set_identity(is_open=True, grants_at_once=False)

@@ -112,7 +112,7 @@ def test_batches_hold_more_when_they_compress_well() -> None:
     assert limit_after([0.5] * 400, plain) == 500
 
 
-def test_fewer_partitions_after_a_topic_was_made_anew() -> None:
+def test_a_topic_created_again_with_fewer_partitions_keeps_queues_until_they_are_empty() -> None:
     topic = topic_of([1, 1, 1])
     topic.queues[2].waiting.append(ProducerBatch("t", 2, 0.0, None))
     topic.set_leaders([(1, 0)])

@@ -122,7 +122,7 @@ def test_version_1_adds_partitions_before_they_are_written() -> None:
     assert manager.untold_outcome is True
 
 
-def test_version_2_asks_for_the_end_only_and_goes_on_as_told() -> None:
+def test_version_2_asks_for_the_end_only_and_goes_on_with_the_answered_epoch() -> None:
     manager = in_transaction(2)
     assert manager.highest_produce_version is None
     assert manager.admit(A)
@@ -136,7 +136,7 @@ def test_version_2_asks_for_the_end_only_and_goes_on_as_told() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_empty_transaction_asks_nobody(version: int) -> None:
+def test_an_empty_transaction_asks_no_coordinator(version: int) -> None:
     manager = in_transaction(version)
     manager.commit()
     settle(manager)
@@ -169,7 +169,7 @@ def test_offsets_of_version_1_need_their_group_added_once() -> None:
         assert commit.is_done
 
 
-def test_old_brokers_take_offsets_only_of_somebody_who_is_no_member() -> None:
+def test_old_brokers_take_offsets_only_of_a_producer_that_is_no_member() -> None:
     manager = in_transaction(1)
     manager.add_offsets(GroupMember("g"), {A: Position(1)})
     answer(manager, K.ADD_OFFSETS)
@@ -289,7 +289,7 @@ def test_partitions_left_out_beside_one_that_does_not_exist_yet_are_added_later(
     assert manager.admit(B)
 
 
-def test_not_attempted_is_never_told_as_the_cause() -> None:
+def test_not_attempted_is_never_raised_as_the_cause() -> None:
     manager = in_transaction(1)
     manager.admit(A)
     manager.admit(B)
@@ -393,7 +393,7 @@ def test_an_abort_of_what_the_coordinator_never_heard_of_ends_in_a_new_epoch() -
     assert manager.state is S.READY
 
 
-def test_an_abort_of_what_somebody_else_has_committed_is_fatal() -> None:
+def test_an_abort_of_what_another_producer_has_committed_is_fatal() -> None:
     manager = in_transaction(1)
     manager.admit(A)
     answer(manager, K.ADD_PARTITIONS)
@@ -435,7 +435,9 @@ def test_a_refusal_to_initialize_may_be_followed_by_another_try() -> None:
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_prepared_transaction_is_taken_over_and_ended_by_the_new_pair(level: int) -> None:
-    """By the rules of version 2, also when the coordinator was met before the cluster was there."""
+    """The rules of version 2 hold, also when the coordinator was met before the cluster was
+    reached.
+    """
     manager = TransactionManager("tid", 60_000, two_phase=True)
     manager.initialize(keep_prepared=True)
     meet(manager, level)

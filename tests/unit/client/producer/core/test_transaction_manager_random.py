@@ -166,7 +166,9 @@ class CommitsWhatFailed(TransactionManager):
 
 
 class ForgetsUnansweredAdditions(TransactionManager):
-    """An abort that asks nobody, though a request to add partitions may have been served."""
+    """An abort that asks no coordinator, though a request to add partitions may have been
+    served.
+    """
 
     def unanswered(self, ask: Ask) -> Step:
         self._may_be_known = self._is_known_to_coordinator

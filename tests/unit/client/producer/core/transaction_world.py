@@ -1,8 +1,8 @@
 """A coordinator, leaders and an application around one transaction manager, all in memory.
 
 Owns the model of what a cluster does to transactions (versions 1 and 2), and the ledger of what the
-application was told. Invariants it checks: what was told as committed is visible, all of it, and
-what was told as aborted is not; batches carry the pair and sequence that a leader expects, into
+application heard. Invariants it checks: what was reported as committed is visible, all of it, and
+what was reported as aborted is not; batches carry the pair and sequence that a leader expects, into
 partitions that the coordinator knows of; nothing is ended with batches under way; an outcome that
 may have been served is not asked the other way round.
 """
@@ -304,7 +304,7 @@ class World:
         self.began_under = self.manager.producer
 
     def append(self, partition: TopicPartition) -> None:
-        """A record, which is a batch of its own."""
+        """A record, which is a separate batch."""
         if self.manager.refusal is not None:
             raise Violation(f"refused in {self.manager.state}: {self.manager.refusal}")
         self.next_value += 1
@@ -399,7 +399,7 @@ class World:
         return self.coordinator.version >= 2 and ask.kind is not RequestKind.INITIALIZE
 
     def deliver_late(self) -> None:
-        """A request arrives that nobody waits for any more."""
+        """A request arrives that no caller waits for any more."""
         self.coordinator.serve(self.late.pop(0))
 
     def _check_end(self, ask: Ask) -> None:

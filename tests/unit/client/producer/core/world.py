@@ -30,7 +30,7 @@ BACKOFF_MS = 50.0
 
 
 class Given(Exception):
-    """A batch failed because somebody said so."""
+    """A batch failed because the application said so."""
 
 
 class Identity:
@@ -66,7 +66,7 @@ class Identity:
             self.grant()
 
     def grant(self) -> None:
-        """The epoch asked for is there."""
+        """The epoch asked for has come."""
         if self.wanted:
             self.wanted = False
             self.pair = ProducerIdAndEpoch(7, self.pair.producer_epoch + 1)
