@@ -21,6 +21,7 @@ from moldau.config.definition import REQUIRED, ConfigKey, Importance, Scope
 from moldau.config.keys import GROUP_AREA, NODE_AREAS, SERVED_KEYS, TOPIC_AREA
 from moldau.config.table import REMOVED_KEYS, REMOVED_TOPIC_KEYS, keys_of_area
 from moldau.config.values import format_value, parse_value
+from moldau.runtime.authentication.tls import store_of
 from moldau.storage.log_config import LogConfig
 from tests.unit.config.facts import KeyFacts, ValueFacts, key_facts, value_facts
 
@@ -128,6 +129,9 @@ def test_served_keys_are_read_somewhere():
     source = _words_in_source()
     spelled = {name for name in BROKER_KEYS if f'"{name}"' in source}
     spelled |= {name for name in TOPIC_KEYS if f'"{name}"' in source}
+    # Those of a store are read by their common beginning.
+    for prefix in ("ssl.keystore", "ssl.truststore"):
+        store_of(prefix, spelled.add)
     # The keys of TLS and of tokens are read once more, with a prefix.
     spelled |= {f"moldau.http.{name}" for name in spelled if name.startswith(("ssl.", "sasl."))}
     # The log's settings are read by field name.
