@@ -349,8 +349,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request at once and return the future of its response, for callers that limit
         themselves.
 
-        `keeps_records`: the caller changes nothing of the message's records before the answer is
-        there or the connection has ended, so large ones are written from where they lie.
+        `keeps_records`: the caller changes nothing of the message's records before the answer has
+        come or the connection has ended, so large ones are written from where they lie.
 
         Raises as `send`, and LocalProtocolError when twice the in-flight limit is reached.
         """

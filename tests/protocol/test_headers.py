@@ -130,7 +130,7 @@ def test_a_refused_version_of_api_versions_is_answered_in_version_0() -> None:
     assert decode_response(ApiKey.API_VERSIONS, 4, frame) == (9, refusal)
 
 
-def test_records_travel_as_a_part_of_their_own() -> None:
+def test_records_travel_as_their_own_part() -> None:
     class Region:
         def __len__(self) -> int:
             return 1000

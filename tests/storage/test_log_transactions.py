@@ -222,7 +222,7 @@ def test_a_transactions_first_batch_must_be_the_first_that_was_sent() -> None:
     assert send_verified(log, 3, Verified(3)) is ErrorCode.NONE, "a producer not known here"
 
 
-def test_with_an_epoch_of_its_own_it_must_begin_at_zero() -> None:
+def test_with_its_own_epoch_it_must_begin_at_zero() -> None:
     log = LogBench().open()
     own = Verified(3, supports_epoch_bump=True)
     assert send_verified(log, 3, own) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -38,7 +38,7 @@ SERVER: Final = "moldau"
 END_OF_HEADERS: Final = b"\r\n\r\n"
 _VERSIONS: Final = (b" HTTP/1.1\r", b" HTTP/1.0\r")
 MAX_HEAD_BYTES: Final = 4096
-"""Of a first header block that are kept here; aiohttp reads a longer one while it comes."""
+"""The limit of a first header block kept here; aiohttp reads a longer one while it comes."""
 MAX_AHEAD_BYTES: Final = 128 * 1024
 """The limit for a header block, and for what a client sends behind a request that is under way."""
 NO_HTTP: Final = "what it sends is no HTTP"

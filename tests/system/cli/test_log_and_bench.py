@@ -150,7 +150,7 @@ def test_a_terminal_sees_a_bar_and_results_stay_clean(
     )
 
 
-def test_bench_metadata_brings_a_cluster_of_its_own(cli: Cli, cluster: Cluster):
+def test_bench_metadata_brings_its_own_cluster(cli: Cli, cluster: Cluster):
     before = sorted(cluster.directory.rglob("*-[0-9]"))
     document = cli.json(
         *("bench", "metadata", "--partitions", 45, "--partitions-per-topic", 20),

@@ -226,7 +226,7 @@ async def test_describe_producers_is_answered_by_every_replica(broker: DataPath)
 
 
 @pytest.mark.parametrize("api_version", range(6))
-async def test_every_idempotent_producer_gets_an_id_of_its_own(
+async def test_every_idempotent_producer_gets_its_own_id(
     broker: DataPath, api_version: int
 ) -> None:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)

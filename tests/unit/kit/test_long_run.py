@@ -85,7 +85,7 @@ def test_rows_of_the_list_that_are_too_old_are_red(tmp_path, monkeypatch, capsys
     assert "t is there since 2026-01-02" in capsys.readouterr().out
 
 
-def test_every_search_has_commands_and_a_name_of_its_own():
+def test_every_search_has_commands_and_its_own_name():
     found = searches()
     assert len({each.name for each in found}) == len(found)
     assert all(each.arguments for each in found)

@@ -127,7 +127,7 @@ def test_a_logger_at_debug_writes_every_line(written: Written) -> None:
     assert len(written.take()) == 100 + MAX_LINES
 
 
-def test_an_event_that_has_a_brake_of_its_own_has_only_that(written: Written) -> None:
+def test_an_event_that_has_its_own_brake_has_only_that(written: Written) -> None:
     for number in range(100):
         logger.warning(Event("denied", f"denied {number}", {}, is_counted=True))
     assert len(written.take()) == 100

@@ -60,7 +60,7 @@ def test_a_login_module_of_another_mechanism_is_refused(mechanism: str) -> None:
     assert "s3cret" not in str(refused.value)
 
 
-def test_every_family_is_a_module_of_its_own() -> None:
+def test_every_family_is_a_separate_module() -> None:
     families = {row.family for row in MECHANISMS.values()}
     modules = {import_module(f"moldau.sasl.{each}") for each in families}
     assert len(modules) == len(families)

@@ -3,7 +3,7 @@
 Owns the bytes, estimated, of each name (a group, a transactional id), whose they are, and the limit
 of all partitions of a coordinator together. Must not know what is kept. Invariants: a name belongs
 to the principal that made it, or that first had it grow after its partition was loaded; what is
-there is never taken away, and what does not grow is always allowed.
+stored is never taken away, and what does not grow is always allowed.
 """
 
 from __future__ import annotations

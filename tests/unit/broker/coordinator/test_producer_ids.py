@@ -95,7 +95,7 @@ async def source() -> Any:
         await task
 
 
-async def test_every_request_gets_an_id_of_its_own_in_order(source: Source) -> None:
+async def test_every_request_gets_its_own_id_in_order(source: Source) -> None:
     for _ in range(5):
         source.ask()
     assert source.used == []

@@ -295,7 +295,7 @@ def _in_a_fork(check: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_gets_a_clear_error_and_a_loop_of_its_own(loop: ThreadPortal):
+def test_a_fork_gets_a_clear_error_and_its_own_loop(loop: ThreadPortal):
     loop.call(_thread_of_work)
 
     def check() -> bool:

@@ -429,7 +429,7 @@ def test_a_broker_accepts_with_the_key_of_its_principal(library: Library) -> Non
         context.principal()
 
 
-def test_a_broker_without_a_keytab_of_its_own_has_the_librarys(library: Library) -> None:
+def test_a_broker_without_its_own_keytab_has_the_librarys(library: Library) -> None:
     accepting(None, "kafka/h@R")
     assert library.asked[0][1] == {}
 

@@ -97,7 +97,7 @@ def test_users_of_plain() -> None:
     assert "s3cret" not in repr(configured("SASL_PLAINTEXT", **keys)[0])
 
 
-def test_every_exchange_of_scram_has_a_nonce_of_its_own() -> None:
+def test_every_exchange_of_scram_has_its_own_nonce() -> None:
     made = security("SASL_PLAINTEXT", **{"sasl.enabled.mechanisms": "SCRAM-SHA-512"})
     assert made.sasl is not None
     begin = made.sasl.mechanisms["SCRAM-SHA-512"].begin

@@ -49,7 +49,7 @@ def test_a_pause_is_never_longer_than_a_window() -> None:
     assert found.admit("L", "10.0.0.1", 0.0) == Admission(1000.0, False)
 
 
-def test_the_default_holds_for_each_address_without_a_limit_of_its_own() -> None:
+def test_the_default_holds_for_each_address_without_its_own_limit() -> None:
     found = rates(default=0.1, **{"10.0.0.1": 100})
     for host in ("10.0.0.2", "::1", "fe80::1"):
         assert found.admit("L", host, 0.0).is_taken

@@ -581,7 +581,7 @@ def test_an_offset_expires_at_the_very_end_of_its_retention() -> None:
     assert groups.offset("events", 0) == -1
 
 
-def test_a_retention_time_of_its_own_wins() -> None:
+def test_an_offsets_own_retention_time_wins() -> None:
     groups = Groups(**RETENTION)
     groups.commit({("events", 0): 4}, retention_ms=3 * MINUTE_MS, version=4)
     groups.commit({("events", 1): 4}, retention_ms=30 * MINUTE_MS, version=4)

@@ -147,7 +147,7 @@ def test_a_timeout_that_is_not_allowed(timeout_ms: int) -> None:
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_from_version_2_on_every_transaction_has_an_epoch_of_its_own(is_commit: bool) -> None:
+def test_from_version_2_on_every_transaction_has_its_own_epoch(is_commit: bool) -> None:
     bench = Bench()
     producer = bench.begin("t", P0, P1)
     answer = bench.end("t", producer, is_commit=is_commit).answer

@@ -403,7 +403,7 @@ async def test_who_may_not_write_to_the_transactional_id(broker: Broker) -> None
     assert (await broker.path.ask(request, 4)).error_code == failed
 
 
-async def test_two_phase_commit_has_a_permission_of_its_own(tmp_path: Path) -> None:
+async def test_two_phase_commit_has_its_own_permission(tmp_path: Path) -> None:
     authorizer = Denying()
     authorizer.denied.add((Operation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID))
     options = {"transaction_two_phase_commit_enable": True}

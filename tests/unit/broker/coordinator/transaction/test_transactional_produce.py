@@ -360,7 +360,7 @@ async def test_a_sequence_of_the_transaction_before_is_no_repetition(
     assert broker.log("topic").log_end_offset == 2
 
 
-async def test_an_epoch_of_its_own_begins_at_zero(
+async def test_its_own_epoch_begins_at_zero(
     broker: DataPath, coordinator: ScriptedCoordinator
 ) -> None:
     assert errors(send(broker, transactional(7))) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
