@@ -117,9 +117,7 @@ def _problem(request: p68.ConsumerGroupHeartbeatRequest, api_version: int) -> st
     if request.topic_partitions is None or request.topic_partitions:
         return "Who joins owns nothing: TopicPartitions has to be an empty list."
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        return (
-            "Who joins subscribes: SubscribedTopicNames or SubscribedTopicRegex is missing."
-        )
+        return "Who joins subscribes: SubscribedTopicNames or SubscribedTopicRegex is missing."
     return None
 
 
