@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
 from moldau.broker.lifecycle.controller_channel import (
     INTERNAL_PRINCIPAL,
-    ControllerChannel,
     ControllerUnavailable,
+    NetworkControllerChannel,
 )
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import ConfigError, NodeConfig
@@ -89,7 +89,7 @@ class Node:
         self._metadata = MetadataLoader(config.node_id)
         self._directories: LogDirectories | None = None
         self._quorum: QuorumNode | None = None
-        self._channel: ControllerChannel | None = None
+        self._channel: NetworkControllerChannel | None = None
         self._broker: BrokerPart | None = None
         self._http: HttpListener | None = None
         self._health: HealthSocket | None = None
@@ -213,7 +213,7 @@ class Node:
             )
         self._filesystem.mkdirs(path)
 
-    async def _start_quorum(self, directories: LogDirectories) -> ControllerChannel:
+    async def _start_quorum(self, directories: LogDirectories) -> NetworkControllerChannel:
         quorum = QuorumNode(
             self._config,
             cluster_id=directories.online[0].cluster_id,
@@ -229,7 +229,7 @@ class Node:
         self._quorum = quorum
         await quorum.start()
         relay = LeaderRelay(asyncio.get_running_loop())
-        channel = self._channel = ControllerChannel(
+        channel = self._channel = NetworkControllerChannel(
             relay.leader,
             own=quorum.own_controller,
             client_id=f"broker-{self._config.node_id}",
@@ -243,7 +243,7 @@ class Node:
             await self._follow_metadata(quorum, channel)
         return channel
 
-    async def _follow_metadata(self, quorum: QuorumNode, channel: ControllerChannel) -> None:
+    async def _follow_metadata(self, quorum: QuorumNode, channel: NetworkControllerChannel) -> None:
         config, limit = self._config, "initial.broker.registration.timeout.ms"
         try:
             await follow_metadata(
@@ -268,7 +268,9 @@ class Node:
         reason = directories.offline.get(wanted, "it is not one of log.dirs")
         raise NodeStartError(f"metadata.log.dir {wanted} cannot be used: {reason}")
 
-    async def _start_broker(self, directories: LogDirectories, channel: ControllerChannel) -> None:
+    async def _start_broker(
+        self, directories: LogDirectories, channel: NetworkControllerChannel
+    ) -> None:
         quorum = self._quorum
         assert quorum is not None, "started"
         broker = BrokerPart(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import encode_envelope, enveloped_response
@@ -81,6 +81,36 @@ class ControllerAnswer(NamedTuple):
     committed_end_offset: int = UNKNOWN_END_OFFSET
 
 
+class ControllerChannel(Protocol):
+    """Sends one request to the active controller (KIP-590's forwarding, from the broker's side)."""
+
+    async def send(
+        self, request: Request[Response], principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
+    ) -> Response:
+        """The controller's response to a request of the broker's own, on behalf of `principal`.
+
+        Raises:
+            ControllerUnavailable: no answer within `timeout_ms`, or too many requests wait already.
+        """
+
+    async def forward(
+        self,
+        request: AnyRequest,
+        principal: str,
+        client: ForwardedClient,
+        *,
+        body: memoryview | None = None,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> ControllerAnswer:
+        """As `send`, for the request of a client, whose `principal` the controller authorizes.
+
+        Args:
+            body: what the client sent: so another node gets it. The response comes back as bytes,
+                too (a frame without its size), unless this node decided, the controller knows only
+                older versions, or there may be a throttle time in it.
+        """
+
+
 class TryAgain(Exception):
     """This attempt brought no valid answer; another one may."""
 
@@ -112,9 +142,8 @@ class _Asked(NamedTuple):
     body: memoryview | None = None
 
 
-class ControllerChannel:
-    """Sends one request to the active controller (KIP-590's forwarding, from the broker's side), on
-    a connection to it or within this process.
+class NetworkControllerChannel:
+    """`ControllerChannel` over connections to the active controller, or to that of this process.
 
     Answers come in order on a connection, so what must not wait for a slow change has its own
     connection (the `link` of its row), as in Apache Kafka.
@@ -172,11 +201,6 @@ class ControllerChannel:
     async def send(
         self, request: Request[Response], principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
     ) -> Response:
-        """The controller's response to a request of the broker's own, on behalf of `principal`.
-
-        Raises:
-            ControllerUnavailable: no answer within `timeout_ms`, or too many requests wait already.
-        """
         return cast("Response", (await self._send(_Asked(request, principal), timeout_ms)).response)
 
     async def forward(
@@ -188,13 +212,6 @@ class ControllerChannel:
         body: memoryview | None = None,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> ControllerAnswer:
-        """As `send`, for the request of a client, whose `principal` the controller authorizes.
-
-        Args:
-            body: what the client sent: so another node gets it. The response comes back as bytes,
-                too (a frame without its size), unless this node decided, the controller knows only
-                older versions, or there may be a throttle time in it.
-        """
         return await self._send(_Asked(request, principal, client, body), timeout_ms)
 
     async def _send(self, asked: _Asked, timeout_ms: int) -> ControllerAnswer:

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from moldau.broker.lifecycle.controller_channel import ControllerChannel
+from moldau.broker.lifecycle.controller_channel import NetworkControllerChannel
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import NodeConfig
 from moldau.metadata.image import Provenance
@@ -53,7 +53,7 @@ class Observer:
         self.host = host
         self.loader = MetadataLoader(broker_id)
         self.log: QuorumLog | None = None
-        self.channel: ControllerChannel | None = None
+        self.channel: NetworkControllerChannel | None = None
         self._random = Random(0)
         self._late: deque[Any] = deque()
         self._next_delivery = 0.0
@@ -77,7 +77,7 @@ class Observer:
             random,
             self.directory_id,
         )
-        channel = self.channel = ControllerChannel(
+        channel = self.channel = NetworkControllerChannel(
             lambda: leader_address(log.leadership, [LISTENER]),
             client_id=self.process.name,
             connector=Connector(network, clock),

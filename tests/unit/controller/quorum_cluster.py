@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.lifecycle.controller_channel import ControllerChannel, ForwardedClient
+from moldau.broker.lifecycle.controller_channel import ForwardedClient, NetworkControllerChannel
 from moldau.node.quorum_link import LeaderRelay
 from moldau.node.quorum_node import QuorumNode
 from moldau.protocol.errors import ErrorCode
@@ -39,7 +39,7 @@ class Cluster:
         self.nodes: dict[int, QuorumNode] = {}
         self.metadata = Consumer()
         self.relay = LeaderRelay(asyncio.get_running_loop())
-        self.channel = ControllerChannel(self.relay.leader)
+        self.channel = NetworkControllerChannel(self.relay.leader)
         self.relay.on_change = self.channel.leader_changed
 
     async def start(self) -> None:

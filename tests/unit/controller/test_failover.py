@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from moldau.broker.lifecycle.broker_lifecycle import BrokerLifecycle, BrokerState
-from moldau.broker.lifecycle.controller_channel import ControllerChannel
+from moldau.broker.lifecycle.controller_channel import NetworkControllerChannel
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.metadata.image import MetadataImage
 from moldau.node.quorum_link import LeaderRelay
@@ -156,7 +156,7 @@ async def test_a_standbys_own_process_asks_the_others(cluster: Cluster) -> None:
     standby = next(each for each in CONTROLLERS if each != cluster.active)
     node = cluster.nodes[standby]
     relay = LeaderRelay(asyncio.get_running_loop())
-    router = ControllerChannel(relay.leader, own=node.own_controller)
+    router = NetworkControllerChannel(relay.leader, own=node.own_controller)
     relay.on_change = router.leader_changed
     await node.watch_leader(relay.publish)
     response, _ = await router.forward(UpdateFeaturesRequest(), "User:a", CLIENT)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.lifecycle.controller_channel import ControllerChannel, ForwardedClient
+from moldau.broker.lifecycle.controller_channel import ForwardedClient, NetworkControllerChannel
 from moldau.metadata.features import advertised_features, feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
@@ -283,7 +283,7 @@ async def test_in_process_too_a_clients_permissions_count(directory: Path) -> No
     await node.start()
     request = UnregisterBrokerRequest(broker_id=99)
     address = LeaderAddress(1, "127.0.0.1", node.port("CONTROLLER"))
-    channel = ControllerChannel(lambda: address, own=node.own_controller)
+    channel = NetworkControllerChannel(lambda: address, own=node.own_controller)
     client = ForwardedClient("10.1.2.3", "client")
     refused = await channel.forward(request, "User:alice", client)
     assert refused.response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -11,9 +11,9 @@ import pytest
 
 from moldau.broker.lifecycle import controller_channel
 from moldau.broker.lifecycle.controller_channel import (
-    ControllerChannel,
     ControllerUnavailable,
     ForwardedClient,
+    NetworkControllerChannel,
     OwnController,
 )
 from moldau.node.quorum_link import LeaderRelay
@@ -60,7 +60,7 @@ class Quorum:
 
     def __init__(self) -> None:
         self.leader: LeaderAddress | None = None
-        self.channel = ControllerChannel(
+        self.channel = NetworkControllerChannel(
             lambda: self.leader, request_timeout_ms=24 * HOUR_MS, retry_backoff_ms=5
         )
 
@@ -260,7 +260,7 @@ async def test_a_connection_that_swallows_an_answer_is_given_up_after_its_time(
 ) -> None:
     """However long the broker would wait for the answer: else its start ends with it."""
     controller = await start(answer=lambda _request: None)
-    channel = ControllerChannel(
+    channel = NetworkControllerChannel(
         lambda: controller.address, request_timeout_ms=20, retry_backoff_ms=5
     )
     asked = asyncio.ensure_future(
@@ -417,7 +417,7 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     thread = LoopThread("controller")
     thread.start()
     of_this_process = OwnController(1, thread, own.answer, lambda: 12, Authorizer())
-    router = ControllerChannel(relay.leader, own=of_this_process, retry_backoff_ms=5)
+    router = NetworkControllerChannel(relay.leader, own=of_this_process, retry_backoff_ms=5)
     relay.on_change = router.leader_changed
     own_address = LeaderAddress(1, "127.0.0.1", 1)
     # As the quorum's thread reports it.
