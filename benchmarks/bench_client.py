@@ -203,5 +203,5 @@ def _order(entry: Entry, node: BrokerNode, topic: str, effort: Effort, size: int
 
 
 def _turn(order: LoadOrder) -> LoadOutcome:
-    """One load in a process of its own."""
+    """One load in a separate process."""
     return run_load("client_load", order, LoadOutcome, place=None, deadline_s=DEADLINE_S)

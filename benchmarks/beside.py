@@ -2,7 +2,7 @@
 
 Owns the measured client's requests, one after the other with a pause after each, and the table of
 all rounds. Invariant: what is measured alone and beside others takes turns within a round, and the
-node is quiet before each. The node has a core of its own; on the other one the measured client
+node is quiet before each. The node has its own core; on the other one the measured client
 comes first (`first_on_load_core`), and the others have what is left (`give_way`). Every figure is
 taken twice: of all requests, and of those soon after whose begin the machine held up no core
 (`benchmarks.stalls`).

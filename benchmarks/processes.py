@@ -150,7 +150,7 @@ def run_load(
 
 @contextlib.contextmanager
 def running(module: str, *arguments: Any, place: Place | None = pin_load) -> Iterator[Running]:
-    """A process that has said that it has begun, and goes on meanwhile."""
+    """A process that has said that it has begun, and goes on beside the measurement."""
     with start_load(module, *arguments, place=place) as process:
         assert process.stdout is not None, "a pipe"
         try:
@@ -164,7 +164,7 @@ def running(module: str, *arguments: Any, place: Place | None = pin_load) -> Ite
 
 @contextlib.contextmanager
 def awake(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """One that is stopped otherwise goes on meanwhile."""
+    """One that is stopped outside of its turns."""
     process.send_signal(signal.SIGCONT)
     yield
     assert process.poll() is None, "it ended"

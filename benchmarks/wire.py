@@ -253,7 +253,7 @@ def create_topic_request(
     replication_factor: int = 1,
     replicas: Sequence[int] = (),
 ) -> CreateTopicsRequest:
-    """One topic, with one replica of each partition unless told otherwise."""
+    """One topic, with one replica of each partition unless the caller says otherwise."""
     # The processes of loads, which create nothing, begin sooner without the client.
     from moldau.client.admin.topics import NewTopic, create_topics_request
 

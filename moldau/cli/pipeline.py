@@ -48,7 +48,7 @@ def run(
     ] = None,
     conf: Annotated[list[str] | None, "KEY=VALUE, a setting of Spark; may be repeated."] = None,
     available_now: Annotated[
-        bool, "Read only the records that are there now, whatever the file says."
+        bool, "Read only the records that exist now, whatever the file says."
     ] = False,
     as_json: Annotated[bool, "--json", "Print a JSON line per batch on stdout."] = False,
 ) -> None:

@@ -84,7 +84,7 @@ Delimiter = Annotated[
 ]
 ExtraHeaders = Annotated[list[str] | None, "NAME=VALUE, added to every record; may be repeated."]
 Partition = Annotated[int | None, Within(0), "Write to this partition, whatever the input says."]
-IgnorePartition = Annotated[bool, "--ignore-partition", "Json: choose the partitions anew."]
+IgnorePartition = Annotated[bool, "--ignore-partition", "Json: choose the partitions again."]
 SkipLines = Annotated[int, Within(0), "Begin behind so many lines (raw: files) of the whole input."]
 Create = Annotated[bool, "--create", "Create a topic that is not there, as brokers default to."]
 TransactionalId = Annotated[str | None, "Write in transactions: all or nothing."]

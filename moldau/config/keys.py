@@ -470,7 +470,7 @@ _SASL = (
         "The issuer in an assertion; with client credentials it asks for assertions in place of a "
         "secret."),
     Key("sasl.oauthbearer.assertion.claim.jti.include", BOOLEAN, False, None, MEDIUM, STATIC,
-        "Whether each assertion has an id of its own."),
+        "Whether each assertion has its own id."),
     Key("sasl.oauthbearer.assertion.claim.nbf.seconds", INT, 60, within(0, 3_600), LOW, STATIC,
         "How long before now an assertion begins to be good."),
     Key("sasl.oauthbearer.assertion.claim.sub", STRING, None, None, MEDIUM, STATIC,
@@ -625,7 +625,7 @@ _METRICS = (
         "session."),
     Key("moldau.group.coordinator.max.bytes", LONG, 1_073_741_824, within(1), LOW, STATIC,
         "Our own: how much memory groups and their offsets take at one broker, estimated. A "
-        "principal has no more than is left for others; what is there is never taken away."),
+        "principal has no more than is left for others; what they hold is never taken away."),
     Key("moldau.health.socket", STRING, "", None, LOW, STATIC,
         "Our own: the path of a Unix domain socket that `moldau server health` asks whether the "
         "node's event loops run, without the network; empty switches it off."),
@@ -682,7 +682,7 @@ _METRICS = (
         "in a log directory."),
     Key("moldau.transaction.coordinator.max.bytes", LONG, 536_870_912, within(1), LOW, STATIC,
         "Our own: how much memory transactional ids take at one broker, estimated. A principal "
-        "has no more than is left for others; what is there is never taken away."),
+        "has no more than is left for others; what they hold is never taken away."),
     Key("quota.window.num", INT, 11, within(1), LOW, STATIC,
         "Samples kept for client quotas."),
     Key("quota.window.size.seconds", INT, 1, within(1), LOW, STATIC,

@@ -182,7 +182,7 @@ class _View(NamedTuple):
         )
 
     def describe(self, topic_name: str) -> p03.MetadataResponseTopic:
-        """The entry of a topic that is there."""
+        """The entry of a topic that exists."""
         topic = self.image.topics.topics_by_name[topic_name]
         return p03.MetadataResponseTopic(
             name=topic.name,

@@ -47,7 +47,7 @@ def described_tokens(
     sender: Sender,
     request: p41.DescribeDelegationTokenRequest,
 ) -> Steps[p41.DescribeDelegationTokenResponse]:
-    """Of all tokens, or of those that the named principals own, have asked for or may renew."""
+    """The tokens that the named principals own, have asked for or may renew; all without names."""
     response = p41.DescribeDelegationTokenResponse()
     named = None
     if request.owners is not None:

@@ -305,7 +305,7 @@ def check_kind(given: Iterable[object], *kinds: type) -> None:
 
 
 def _accepted(response: Response, what: str) -> Response:
-    """The response, unless it has an error of its own, beside those of its items."""
+    """The response, unless it has its own error, beside those of its items."""
     error_code: int = getattr(response, "error_code", ErrorCode.NONE)
     raise_for(error_code, getattr(response, "error_message", None), what)
     return response
