@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from moldau.protocol.framing import ReceiveMemory
 from moldau.runtime.clock import Clock, TimerHandle
@@ -23,12 +23,9 @@ from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.memory_shares import Budget, MemoryShares, Share
 from moldau.server.outgoing import Offload
 from moldau.server.quotas.core.connection_rates import ConnectionRates
-from moldau.server.request import Request, RequestMetrics
+from moldau.server.request import Connection, Request, RequestMetrics
 from moldau.server.turns import Turns
 from moldau.text import short_name
-
-if TYPE_CHECKING:
-    from moldau.server.server_connection import ServerConnection
 
 SWEEP_INTERVAL_MS: Final = 1000.0
 """How often idle and slow connections are looked for."""
@@ -48,6 +45,31 @@ _LOG = logging.getLogger(__name__)
 def _settle(turn: asyncio.Future[bool], is_taken: bool) -> None:
     if not turn.done():
         turn.set_result(is_taken)
+
+
+class GroupMember(Connection, Protocol):
+    """A connection as its group sees it."""
+
+    connection_id: str
+    last_active_ms: float
+    opened_ms: float
+    share: Share
+    transport: asyncio.Transport
+
+    @property
+    def in_flight_count(self) -> int: ...
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    @property
+    def lag_ms(self) -> float: ...
+
+    def flush(self) -> None: ...
+
+    def stop_reading(self) -> None: ...
+
+    def swept(self, elapsed_ms: float) -> None: ...
 
 
 class ConnectionGroup:
@@ -71,7 +93,7 @@ class ConnectionGroup:
         self.limits = limits
         self.rates = rates or ConnectionRates()
         limits.apply_to(self.rates)
-        self._refused: dict[ServerConnection, TimerHandle] = {}
+        self._refused: dict[GroupMember, TimerHandle] = {}
         self.clock = clock
         self.timers = TimerWheel(clock)
         self.offload = offload
@@ -87,10 +109,10 @@ class ConnectionGroup:
         self.created_count = 0
         self.rejected_count = 0
         self._metrics = metrics
-        self._connections: dict[ServerConnection, None] = {}  # in the order they came
+        self._connections: dict[GroupMember, None] = {}  # in the order they came
         self._places = ConnectionPlaces()
         self.connection_numbers = count(1)
-        self._flush_queue: list[ServerConnection] = []
+        self._flush_queue: list[GroupMember] = []
         self.turns = Turns(clock, lambda callback: self.loop.call_soon(callback))
         self._waking = False
         self._swept_ms = 0.0
@@ -103,7 +125,7 @@ class ConnectionGroup:
     def __len__(self) -> int:
         return len(self._connections)
 
-    def __iter__(self) -> Iterator[ServerConnection]:
+    def __iter__(self) -> Iterator[GroupMember]:
         return iter(tuple(self._connections))
 
     def update_limits(self, limits: ServerLimits) -> None:
@@ -177,7 +199,7 @@ class ConnectionGroup:
         if problem is not None:
             self.authentication_log.failed(listener_name, host, problem)
 
-    def admit(self, connection: ServerConnection, *, is_counted: bool) -> bool:
+    def admit(self, connection: GroupMember, *, is_counted: bool) -> bool:
         """Count a new connection in, or say that a limit forbids it.
 
         Args:
@@ -204,7 +226,7 @@ class ConnectionGroup:
             self.loop.call_soon(connection.throttle, wait_ms)
         return True
 
-    def _refuse(self, connection: ServerConnection, wait_ms: float) -> bool:
+    def _refuse(self, connection: GroupMember, wait_ms: float) -> bool:
         """End a connection that came too soon after others, and not at once: its client would be
         back immediately (KIP-612). Returns whether it may stay until then.
         """
@@ -216,7 +238,7 @@ class ConnectionGroup:
             )
         return bool(wait_ms)
 
-    def _end_refused(self, connection: ServerConnection) -> None:
+    def _end_refused(self, connection: GroupMember) -> None:
         del self._refused[connection]
         connection.transport.abort()
 
@@ -227,7 +249,7 @@ class ConnectionGroup:
         )
         return False
 
-    def forget(self, connection: ServerConnection) -> None:
+    def forget(self, connection: GroupMember) -> None:
         refused = self._refused.pop(connection, None)
         if refused is not None:
             refused.cancel()
@@ -238,7 +260,7 @@ class ConnectionGroup:
         if self._all_closed is not None and not self._connections:
             self._all_closed.set()
 
-    def log_closing(self, connection: ServerConnection, reason: str) -> None:
+    def log_closing(self, connection: GroupMember, reason: str) -> None:
         """The one line about a connection we end."""
         _LOG.warning(
             "closing connection %s of listener %s (client %s): %s",
@@ -248,7 +270,7 @@ class ConnectionGroup:
             short_name(reason),
         )
 
-    def schedule_flush(self, connection: ServerConnection) -> None:
+    def schedule_flush(self, connection: GroupMember) -> None:
         """Flush the connection when the callbacks now running are through (joins responses)."""
         if not self._flush_queue:
             self.loop.call_soon(self._flush_all)
@@ -282,7 +304,7 @@ class ConnectionGroup:
                 request, response_bytes, request.handled_ms - received, now_ms - received
             )
 
-    def wait_for_memory(self, connection: ServerConnection) -> None:
+    def wait_for_memory(self, connection: GroupMember) -> None:
         """Wake the connection when memory has been released."""
         share = connection.share
         if share.barred is not None:
@@ -363,7 +385,7 @@ class ConnectionGroup:
         held_bytes = share.held_bytes + share.unread_bytes
         share.owner.close(f"it holds {held_bytes} bytes that others wait for")
 
-    def _owes_authentication(self, connection: ServerConnection, now_ms: float) -> bool:
+    def _owes_authentication(self, connection: GroupMember, now_ms: float) -> bool:
         """Whether the client has not authenticated in time, the first time or again."""
         gate = connection.gate
         since_ms = None if gate is None else gate.waits_since_ms(connection.opened_ms)

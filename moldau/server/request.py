@@ -11,10 +11,10 @@ broker that forwarded it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from sys import getrefcount
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from moldau.protocol.access_control import (
     CLUSTER_RESOURCE_NAME,
@@ -30,14 +30,16 @@ from moldau.protocol.schema import Message
 from moldau.protocol.structs import ArrayType, Struct
 from moldau.protocol.types import Part
 from moldau.runtime.files import FileRegion
+from moldau.runtime.slices import Work
 from moldau.runtime.telemetry.metrics import Counter, Histogram, Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.fair_shares import FairShares, Lane
+from moldau.server.outgoing import Offload
 from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.quotas.request_time import Stopwatch
+from moldau.server.turns import InTurns
 
-if TYPE_CHECKING:
-    from moldau.server.server_connection import ServerConnection
+T = TypeVar("T")
 
 AT_ONCE_BYTES: Final = 16 * 1024
 """A body above it is decoded in slices: it may hold so many elements that this takes 3 ms."""
@@ -59,6 +61,83 @@ FREED_AT_ONCE: Final = 500
 
 _NAMED_ONCE: Final = 2
 """What `getrefcount` says of an object that only a local variable names."""
+
+
+class Gate(Protocol):
+    """Where the requests of a connection on a SASL listener pass: `authentication.gate`."""
+
+    def takes(self, request: Request) -> bool | Work: ...
+
+    def read_header(self, frame: memoryview) -> tuple[RequestHeader, int]: ...
+
+    def waits_since_ms(self, opened_ms: float) -> float | None: ...
+
+
+class Connection(Protocol):
+    """A client's connection, as its requests and their handlers see it.
+
+    `state` is for handlers that keep something per connection (fetch sessions, SASL). The client's
+    software name and version are set by the ApiVersions handler. `token_authenticated` says whether
+    a delegation token has proved the principal. `gate` is where requests pass on a
+    SASL listener.
+    """
+
+    client_host: str
+    client_software_name: str
+    client_software_version: str
+    gate: Gate | None
+    is_closed: bool
+    listener_name: str
+    principal: str
+    token_authenticated: bool
+    state: dict[str, Any]
+
+    @property
+    def offload(self) -> Offload: ...
+
+    def throttle(self, delay_ms: float) -> None:
+        """Handle no further request of this connection for `delay_ms` (quota violated, KIP-219)."""
+
+    def hold(self, request: Request) -> None:
+        """Count a request that waits where room is limited for all connections, until it is
+        answered. Those behind it wait when one connection takes too much of that room.
+        """
+
+    def suspend(self) -> None:
+        """Handle no further request of this connection until `proceed`, once for each call: one
+        that takes several turns of the loop keeps its place in the order.
+        """
+
+    def proceed(self) -> None: ...
+
+    def start(self, work: Work) -> None:
+        """Run work that ends by itself, for a request of this connection."""
+
+    def in_turns(self, work: Coroutine[object, None, T]) -> InTurns[T]:
+        """The same coroutine, for a task: a step waits while its party (the principal, or the
+        address of clients without one) has had what it may have of the loop.
+        """
+
+    def on_close(self, callback: Callable[[Any], object]) -> None:
+        """Call `callback` with the connection when it ends."""
+
+    def close(self, reason: str) -> None:
+        """End the connection now; answers not sent yet are dropped. One log line, rate limited."""
+
+    def begin_closing(self) -> None:
+        """Take no further request; close when everything accepted has been answered and sent."""
+
+    def authenticate(self, principal: str) -> None:
+        """The peer has shown who it is, for the first time or again."""
+
+    def limit_frames(self, max_bytes: int, min_bytes: int = 1) -> None:
+        """Close the connection of a client whose next request is larger, or smaller."""
+
+    def release_frame(self, frame: memoryview) -> None:
+        """The frame's bytes are not needed any more."""
+
+    def on_response(self, request: Request) -> None:
+        """The request has been answered."""
 
 
 class TooLarge(RemoteProtocolError):
@@ -148,7 +227,7 @@ class Request:
 
     def __init__(
         self,
-        connection: ServerConnection,
+        connection: Connection,
         header: RequestHeader,
         header_size: int,
         frame: memoryview,

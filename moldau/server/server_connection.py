@@ -29,11 +29,10 @@ from moldau.runtime.slices import Work
 from moldau.server.loop_watchdog import STALL_MS
 from moldau.server.memory_shares import PeerKind, Share
 from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
-from moldau.server.request import Request
+from moldau.server.request import Gate, Request
 from moldau.server.turns import InTurns
 
 if TYPE_CHECKING:
-    from moldau.server.authentication.gate import SaslGate
     from moldau.server.authentication.listener_security import ListenerSecurity
     from moldau.server.connection_group import ConnectionGroup
 
@@ -133,12 +132,7 @@ class Unread:
 
 @dataclass(slots=True, eq=False, repr=False)
 class ServerConnection(asyncio.BufferedProtocol):
-    """A client's connection, as the server, its requests and their handlers see it.
-
-    `state` is for handlers that keep something per connection (fetch sessions, SASL). The client's
-    software name and version are set by the ApiVersions handler. `token_authenticated` says whether
-    a delegation token has proved the principal. `gate` is where requests pass on a SASL listener.
-    """
+    """A client as the server sees it; `Connection` explains what its requests know of it."""
 
     _group: ConnectionGroup
     listener_name: str
@@ -149,7 +143,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     share: Share = field(init=False)
     opened_ms: float = field(init=False)
     last_active_ms: float = field(init=False)
-    gate: SaslGate | None = None
+    gate: Gate | None = None
     _is_between_nodes: bool = field(init=False)
     _reader: FrameReader = field(init=False)
     _requests: deque[Request] = field(default_factory=deque)
@@ -221,7 +215,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         return lag_ms
 
     def throttle(self, delay_ms: float) -> None:
-        """Handle no further request of this connection for `delay_ms` (quota violated, KIP-219)."""
         until = self._group.clock.monotonic_ms() + delay_ms
         if delay_ms <= 0 or until <= self._throttled_until_ms or self.is_closed:
             return
@@ -232,9 +225,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._pause(PauseReason.THROTTLED)
 
     def hold(self, request: Request) -> None:
-        """Count a request that waits where room is limited for all connections, until it is
-        answered. Those behind it wait when one connection takes too much of that room.
-        """
         self._held.add(request)
         self._held_bytes += request.size_bytes
         if self._holds_too_much:
@@ -245,9 +235,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         return len(self._held) >= MAX_HELD_REQUESTS or self._held_bytes >= MAX_HELD_BYTES
 
     def suspend(self) -> None:
-        """Handle no further request of this connection until `proceed`, once for each call: one
-        that takes several turns of the loop keeps its place in the order.
-        """
         self._suspensions += 1
         self._pause(PauseReason.SUSPENDED)
 
@@ -261,34 +248,26 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._group.offload or run_inline
 
     def start(self, work: Work) -> None:
-        """Run work that ends by itself, for a request of this connection."""
         self._group.start_work(work)
 
     def in_turns(self, work: Coroutine[object, None, T]) -> InTurns[T]:
-        """The same coroutine, for a task: a step waits while its party (the principal, or the
-        address of clients without one) has had what it may have of the loop.
-        """
         return self._group.turns.taken_by(self.share, work)
 
     def on_close(self, callback: Callable[[ServerConnection], object]) -> None:
-        """Call `callback` with the connection when it ends."""
         self._close_callbacks.append(callback)
 
     def close(self, reason: str) -> None:
-        """End the connection now; answers not sent yet are dropped. One log line, rate limited."""
         if not self.is_closed:
             self._group.log_closing(self, reason)
             self._abort()
 
     def authenticate(self, principal: str) -> None:
-        """The peer has shown who it is, for the first time or again."""
         self.principal = principal
         self._reader.is_frugal = False
         kind = PeerKind.NODES if self._is_between_nodes else PeerKind.CLIENTS
         self.share.move(kind, "" if principal == ANONYMOUS else principal)
 
     def limit_frames(self, max_bytes: int, min_bytes: int = 1) -> None:
-        """Close the connection of a client whose next request is larger, or smaller."""
         self._reader.max_frame_bytes = max_bytes
         self._reader.min_frame_bytes = min_bytes
 
@@ -393,7 +372,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._pause(PauseReason.CLOSING)
 
     def begin_closing(self) -> None:
-        """Take no further request; close when everything accepted has been answered and sent."""
         if self.is_closed:
             return
         self._pause(PauseReason.CLOSING)

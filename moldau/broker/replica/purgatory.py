@@ -18,8 +18,7 @@ from moldau.text import quoted
 
 if TYPE_CHECKING:
     from moldau.runtime.timers import TimerWheel, WheelTimer
-    from moldau.server.request import RequestContext
-    from moldau.server.server_connection import ServerConnection
+    from moldau.server.request import Connection, RequestContext
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +158,7 @@ class Purgatory:
         operation.on_timeout()
 
 
-def _drop_all(connection: ServerConnection) -> None:
+def _drop_all(connection: Connection) -> None:
     waiting: dict[DelayedOperation, Purgatory] = connection.state.pop(STATE_KEY, {})
     for operation, purgatory in waiting.items():
         purgatory.drop(operation)

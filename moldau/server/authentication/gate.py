@@ -23,8 +23,7 @@ from moldau.server.authentication.core.session import Outcome, SaslSession, Stat
 
 if TYPE_CHECKING:
     from moldau.server.connection_group import ConnectionGroup
-    from moldau.server.request import Request
-    from moldau.server.server_connection import ServerConnection
+    from moldau.server.request import Connection, Request
 
 RAW_TOKEN_HEADER: Final = RequestHeader(
     api_key=ApiKey.SASL_AUTHENTICATE, api_version=0, correlation_id=0, client_id=None
@@ -47,7 +46,7 @@ class SaslGate:
     def __init__(
         self,
         session: SaslSession,
-        connection: ServerConnection,
+        connection: Connection,
         group: ConnectionGroup,
         *,
         max_receive_bytes: int,

@@ -35,8 +35,7 @@ from moldau.server.authentication.tls_settings import NO_VALUES, tls_settings_of
 
 if TYPE_CHECKING:
     from moldau.sasl.oauthbearer.jwks import KeySource
-    from moldau.server.connection_group import ConnectionGroup
-    from moldau.server.server_connection import ServerConnection
+    from moldau.server.connection_group import ConnectionGroup, GroupMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ class ListenerSecurity:
         offers = () if self.sasl is None else self.sasl.mechanisms.values()
         return [each.keys for each in offers if each.keys is not None]
 
-    def greet(self, connection: ServerConnection, group: ConnectionGroup) -> str | None:
+    def greet(self, connection: GroupMember, group: ConnectionGroup) -> str | None:
         """Give a new connection its principal, or the gate that will; returns why it cannot stay,
         else None.
         """
