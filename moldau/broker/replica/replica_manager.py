@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from moldau.broker.replica.context import METRIC_PREFIX
 from moldau.broker.replica.core.in_sync_set import PartitionState
@@ -33,7 +33,6 @@ from moldau.storage.log_config import ConfigValues, LogConfig
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.replica.delayed_fetch import DelayedFetch
     from moldau.metadata.image import MetadataDelta, PartitionRegistration
     from moldau.protocol.access_control import Operation
     from moldau.runtime.clock import Clock
@@ -50,6 +49,13 @@ NO_PARTITIONS: Final[Mapping[int, Partition]] = {}
 PURGATORY_PREFIX: Final = "kafka.server:type=DelayedOperationPurgatory,name="
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
 """The time of a coordinator, beyond the longest timeout, to abort what timed out (KIP-664)."""
+
+
+class ReadyFetch(Protocol):
+    """A waiting fetch for which something has changed."""
+
+    def complete_if_ready(self) -> None:
+        """Look again, and answer if there is enough now."""
 
 
 class LeaderHint(NamedTuple):
@@ -136,7 +142,7 @@ class ReplicaManager:
         self._settings = TopicSettings(broker_id, node_values)
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_topic_id: dict[UUID, dict[int, Partition]] = {}
-        self._ready: list[DelayedFetch] = []
+        self._ready: list[ReadyFetch] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_completing = False
         self._is_completion_due = False
@@ -431,7 +437,7 @@ class ReplicaManager:
 
     # -- requests that wait ----------------------------------------------------------------------
 
-    def fetch_changed(self, fetch: DelayedFetch) -> None:
+    def fetch_changed(self, fetch: ReadyFetch) -> None:
         """A waiting fetch has something to look at; `complete_ready` completes it."""
         self._ready.append(fetch)
 
