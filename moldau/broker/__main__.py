@@ -8,6 +8,7 @@ in hand: that takes longer than an impatient user.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a node until it is told to stop; returns the exit status."""
     signals = StopSignals()
     signals.install()
+    gc.disable()  # until everything is loaded; the node then freezes what it has
     try:
         from moldau.node.foreground import run_node
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
-import gc
 import logging
 import os
 import resource
@@ -39,7 +38,6 @@ controller and HTTP clients ask for holds up the data loop no longer.
 def run_node(arguments: Sequence[str] | None, signals: StopSignals) -> int:
     """Run a node until a stop signal or a failure; returns the exit status."""
     options = _parser().parse_args(arguments)
-    gc.disable()  # until everything is loaded; the node then freezes what it has
     try:
         overrides = _overrides(options.override)
         options.create_topic = [_topic(text) for text in options.create_topic]

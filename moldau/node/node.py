@@ -61,6 +61,9 @@ logger = logging.getLogger(__name__)
 
 HTTP_PATIENCE_S: Final = 1.0
 
+COLLECT_AFTER_S: Final = 1.0
+"""The one collection of all that start-up made holds the loop for 30 ms."""
+
 
 class NodeStartError(Exception):
     """The node cannot start as it is configured; one line that says why."""
@@ -147,7 +150,8 @@ class Node:
 
     def after_start(self) -> None:
         """What can wait until the node serves: memory housekeeping, metrics."""
-        freeze_garbage_collector()
+        loop = asyncio.get_running_loop()
+        loop.call_later(COLLECT_AFTER_S, freeze_garbage_collector)
         self._watchdog.start()
 
     async def create_topic(self, name: str, partition_count: int, replication_factor: int) -> None:

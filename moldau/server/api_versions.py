@@ -39,8 +39,17 @@ def listener_handlers(
         kraft_version: the finalized level, which is not in the image.
     """
 
+    served = [
+        p18.ApiVersion(
+            api_key=api_key,
+            min_version=api.min_version if api.told_since is None else api.told_since,
+            max_version=api.max_version,
+        )
+        for api_key, api in apis.items()
+    ]
+
     def tell_versions(context: RequestContext, request: p18.ApiVersionsRequest) -> None:
-        _answer_api_versions(context, request, apis, image(), kraft_version())
+        _answer_api_versions(context, request, served, image(), kraft_version())
 
     return {
         ApiKey.API_VERSIONS: Handler(tell_versions),
@@ -52,7 +61,7 @@ def listener_handlers(
 def _answer_api_versions(
     context: RequestContext,
     request: p18.ApiVersionsRequest,
-    apis: Mapping[ApiKey, Api],
+    served: list[p18.ApiVersion],
     image: MetadataImage,
     kraft_version: int,
 ) -> None:
@@ -64,16 +73,7 @@ def _answer_api_versions(
                 return
         context.request.connection.client_software_name = request.client_software_name
         context.request.connection.client_software_version = request.client_software_version
-    response = p18.ApiVersionsResponse(
-        api_keys=[
-            p18.ApiVersion(
-                api_key=api_key,
-                min_version=api.min_version if api.told_since is None else api.told_since,
-                max_version=api.max_version,
-            )
-            for api_key, api in apis.items()
-        ]
-    )
+    response = p18.ApiVersionsResponse(api_keys=served)
     if context.api_version >= FIRST_VERSION_WITH_SOFTWARE:
         finalized = {**image.features.finalized_levels, KRAFT_VERSION: kraft_version}
         response.supported_features = [

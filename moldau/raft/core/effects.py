@@ -8,7 +8,7 @@ cannot be done the replica stops.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import Buffer
@@ -22,22 +22,19 @@ from moldau.raft.core.values import Destination, ElectionState, Leadership, Snap
 from moldau.raft.core.voters import VoterSet
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(NamedTuple):
     """Make the election state durable (file, then directory) before anything after this."""
 
     state: ElectionState
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(NamedTuple):
     """Remove everything from `end_offset` on; the core itself undoes voters records there."""
 
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendEpochStart:
+class AppendEpochStart(NamedTuple):
     """A new leader's first batch: LeaderChange, and, when `voters` is given, KRaftVersion and
     Voters records with it. Append it in `leader_epoch`, tell the core by `on_appended`, and flush.
     """
@@ -48,8 +45,7 @@ class AppendEpochStart:
     voters: VoterSet | None
 
 
-@dataclass(frozen=True, slots=True)
-class AppendVoters:
+class AppendVoters(NamedTuple):
     """A leader's change of voters: append the control batch, tell the core, and flush.
 
     A batch with `kraft_version_changed` also carries the KRaftVersion record.
@@ -60,8 +56,7 @@ class AppendVoters:
     kraft_version_changed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AppendFetched:
+class AppendFetched(NamedTuple):
     """Batches from the leader of `leader_epoch`: check them (CRC, offsets that continue the log at
     `base_offset`, epochs that never fall and are at most `leader_epoch`), append whole batches,
     tell the core by `on_appended`, flush, tell it by `on_flushed`. A damaged batch ends the append
@@ -73,8 +68,7 @@ class AppendFetched:
     records: Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class WriteSnapshotChunk:
+class WriteSnapshotChunk(NamedTuple):
     """Put `data` at `position` of the snapshot being fetched (position 0 starts the file again).
 
     With `is_last`: check and install it: fsync, rename, fsync the directory, then drop the whole
@@ -88,8 +82,7 @@ class WriteSnapshotChunk:
     is_last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send a request; the driver answers by `on_response(send, response, now_ms)`, exactly once,
     with None when there is no answer within `timeout_ms` or the connection fails.
     """
@@ -99,16 +92,14 @@ class Send:
     timeout_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """The answer to a request of a peer; `token` is what `on_request` was given with it."""
 
     token: object
     response: PeerResponse
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRecords:
+class ReadRecords(NamedTuple):
     """Answer `token` with records from `start_offset` on, at least one batch, up to `end_offset`
     (exclusive) and about `max_bytes`; every other field of the response is in `response`.
     """
@@ -120,8 +111,7 @@ class ReadRecords:
     response: FetchResponse
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSnapshot:
+class ReadSnapshot(NamedTuple):
     """Answer `token` with bytes of a snapshot; size and data are filled into `response`."""
 
     token: object
@@ -131,15 +121,13 @@ class ReadSnapshot:
     response: FetchSnapshotResponse
 
 
-@dataclass(frozen=True, slots=True)
-class AdvanceHighWatermark:
+class AdvanceHighWatermark(NamedTuple):
     """Everything below `high_watermark` is committed: deliver it to the listeners."""
 
     high_watermark: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeLeadership:
+class ChangeLeadership(NamedTuple):
     """Tell the listeners of the leader. When it is this replica: `epoch_start_offset` is where its
     epoch begins; a listener hears of it only after everything below has been delivered.
     """
@@ -148,8 +136,7 @@ class ChangeLeadership:
     epoch_start_offset: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(NamedTuple):
     """A voter change, or a resignation asked for, has ended; `token` is the caller's."""
 
     token: object
@@ -157,8 +144,7 @@ class Complete:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """An invariant is broken, or this replica must not go on: stop the node with this line."""
 
     reason: str
