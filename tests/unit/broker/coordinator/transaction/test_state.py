@@ -151,7 +151,7 @@ def test_from_version_2_on_every_transaction_has_its_own_epoch(is_commit: bool) 
     bench = Bench()
     producer = bench.begin("t", P0, P1)
     answer = bench.end("t", producer, is_commit=is_commit).answer
-    assert answer == (ErrorCode.NONE, (FIRST, 1))
+    assert answer[:2] == (ErrorCode.NONE, (FIRST, 1))
     (command,) = bench.commands
     assert (command.is_commit, command.producer) == (is_commit, (FIRST, 1))
     assert command.transaction_version == 2
@@ -169,7 +169,7 @@ def test_below_version_2_the_epoch_stays() -> None:
     bench = Bench(version=1)
     producer = bench.init().answer.producer
     bench.add("t", producer, [P0], client_version=0)
-    assert bench.end("t", producer, is_commit=True, client_version=0).answer == (0, producer)
+    assert bench.end("t", producer, is_commit=True, client_version=0).answer[:2] == (0, producer)
     (command,) = bench.answer_markers()
     assert (command.producer, command.transaction_version) == (producer, 0)
     assert bench.transaction().own_producer == producer
@@ -185,7 +185,7 @@ def test_an_abort_of_nothing_bumps_the_epoch_without_a_marker(partition_count: i
         bench.answer_markers()
         producer = ProducerIdAndEpoch(FIRST, 1)
     after = producer._replace(producer_epoch=producer.producer_epoch + 1)
-    assert bench.end("t", producer, is_commit=False).answer == (ErrorCode.NONE, after)
+    assert bench.end("t", producer, is_commit=False).answer[:2] == (ErrorCode.NONE, after)
     assert bench.status() is TransactionStatus.COMPLETE_ABORT
     assert bench.commands == []
 
@@ -197,7 +197,7 @@ def test_the_end_that_uses_up_the_epochs_goes_on_with_another_producer_id(is_com
     with_epoch(bench, LAST_CLIENT_EPOCH)
     bench.add("t", LAST, [P0])
     answer = bench.end("t", LAST, is_commit=is_commit).answer
-    assert answer == (ErrorCode.NONE, (FIRST + 1, 0))
+    assert answer[:2] == (ErrorCode.NONE, (FIRST + 1, 0))
     assert bench.commands[0].producer == (FIRST, LAST_CLIENT_EPOCH + 1)
     assert bench.end("t", LAST, is_commit=is_commit).answer.error is (
         ErrorCode.CONCURRENT_TRANSACTIONS
@@ -232,7 +232,7 @@ def test_an_end_that_keeps_the_epoch_uses_up_no_producer_id(client_version: int)
     bench.add("t", producer, [P0], client_version)
     spare = bench.ids.spare
     ended = bench.end("t", producer, is_commit=True, client_version=client_version).answer
-    assert ended == (ErrorCode.NONE, producer)
+    assert ended[:2] == (ErrorCode.NONE, producer)
     assert bench.ids.spare == spare
 
 

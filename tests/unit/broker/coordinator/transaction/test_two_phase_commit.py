@@ -62,7 +62,7 @@ def test_a_prepared_transaction_is_kept_for_who_comes_and_ended_by_it(
     bench.advance(30 * DAY_MS)
     assert bench.status() is TransactionStatus.ONGOING
     answer = bench.end("t", kept.producer, is_commit=is_commit).answer
-    assert answer == (ErrorCode.NONE, (FIRST, 2))
+    assert answer[:2] == (ErrorCode.NONE, (FIRST, 2))
     (command,) = bench.commands
     assert (command.producer, command.remaining) == ((FIRST, 1), {P0, P1})
     assert command.is_commit is is_commit
@@ -150,7 +150,7 @@ def test_keeping_a_transaction_of_the_last_epoch_takes_another_producer_id() -> 
     assert kept == (ErrorCode.NONE, (FIRST + 1, 0), LAST)
     bench.fail_over()
     answer = bench.end("t", kept.producer, is_commit=True).answer
-    assert answer == (ErrorCode.NONE, (FIRST + 1, 1))
+    assert answer[:2] == (ErrorCode.NONE, (FIRST + 1, 1))
     assert bench.commands[0].producer == (FIRST, LAST_CLIENT_EPOCH + 1)
     bench.answer_markers()
     assert bench.end("t", kept.producer, is_commit=True).answer == answer
@@ -169,7 +169,7 @@ def test_ending_a_kept_transaction_with_the_last_epoch_takes_another_producer_id
     kept = two_phase(bench, keep_prepared=True).producer
     assert kept == LAST
     answer = bench.end("t", kept, is_commit=True).answer
-    assert answer == (ErrorCode.NONE, (FIRST + 1, 0))
+    assert answer[:2] == (ErrorCode.NONE, (FIRST + 1, 0))
     bench.fail_over()
     assert bench.end("t", kept, is_commit=True).answer.error is ErrorCode.CONCURRENT_TRANSACTIONS
     bench.commands.pop(0)
