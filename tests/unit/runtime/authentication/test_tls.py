@@ -128,6 +128,42 @@ async def test_pem_files_with_an_encrypted_key(
             client_context(bad)
 
 
+def test_why_a_key_cannot_be_used_is_said(authority: trustme.CA, own: trustme.LeafCert) -> None:
+    keys = Store(
+        "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
+    )
+    other = authority.issue_cert("other").private_key_pem.bytes().decode()
+    damaged = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
+    for store, reason in (
+        (replace(keys, key=other), "KEY_VALUES_MISMATCH"),
+        (replace(keys, key=damaged), r"\[SSL\].*"),
+    ):
+        with pytest.raises(
+            SecuritySettingError,
+            match=rf"^ssl\.keystore: the key cannot be used \({reason}\): does ssl\.key\.password",
+        ):
+            client_context(TlsSettings(own=store))
+
+
+def test_why_two_contexts_refuse_one_another_is_said_in_one_word(
+    authority: trustme.CA, own: trustme.LeafCert
+) -> None:
+    keys = Store(
+        "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
+    )
+    server = listener_context(ListenerTlsSettings(own=keys)).context
+    trust = Store("ssl.truststore", certificates=pem(authority))
+    check_handshake(server, client_context(TlsSettings(trust=trust)))
+    stranger = Store("ssl.truststore", certificates=pem(trustme.CA()))
+    told = r"^nodes with these settings refuse one another \({}\): is the authority of"
+    with pytest.raises(SecuritySettingError, match=told.format("unable to get[a-z ]+")):
+        check_handshake(server, client_context(TlsSettings(trust=stranger)))
+    old = listener_context(ListenerTlsSettings(own=keys, enabled_protocols=("TLSv1.2",))).context
+    new = client_context(TlsSettings(trust=trust, enabled_protocols=("TLSv1.3",)))
+    with pytest.raises(SecuritySettingError, match=told.format("[A-Z0-9_]+")):
+        check_handshake(old, new)
+
+
 WEAK = "DEFAULT@SECLEVEL=0", "TLS_AES_256_GCM_SHA384"
 """What the advice says; TLS 1.3 is among it."""
 

@@ -28,6 +28,7 @@ from moldau.runtime.authentication import (
     LoginRefused,
     SecuritySettingError,
 )
+from moldau.sasl.oauthbearer.assertions import WatchedFile, jwt_text
 from moldau.sasl.oauthbearer.client import token_source
 from moldau.sasl.oauthbearer.identity_provider import PACKAGE
 from moldau.sasl.oauthbearer.tokens import TokenSource
@@ -472,9 +473,114 @@ async def test_unsecured_tokens_are_those_of_apache_kafka():
         ({**USER, "unsecuredLoginNumberClaim_n": "nan"}, "NumberClaim_n: a finite number"),
         ({**USER, "unsecuredLoginLifetimeSeconds": "x"}, "LifetimeSeconds: a whole number"),
         ({**USER, "unsecuredLoginLifetimeSeconds": "-5"}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginLifetimeSeconds": "0"}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginLifetimeSeconds": "1.5"}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginLifetimeSeconds": ""}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginLifetimeSeconds": "²"}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginLifetimeSeconds": "٣"}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginLifetimeSeconds": str(2**31)}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginNumberClaim_n": "inf"}, "NumberClaim_n: a finite number"),
+        ({**USER, "unsecuredLoginNumberClaim_n": "-inf"}, "NumberClaim_n: a finite number"),
+        ({**USER, "unsecuredLoginListClaim_exp": ",5"}, "the token's exp is made here"),
+        ({"unsecuredLoginListClaim_sub": ",alice"}, "StringClaim_sub is needed"),
     ],
 )
 def test_options_that_make_no_token(options: dict[str, str], complaint: str) -> None:
     with pytest.raises(SecuritySettingError) as refused:
         source_of(options)
     assert complaint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1", 1), (" 60 ", 60), (str(2**31 - 1), 2**31 - 1), (None, 3_600)]
+)
+async def test_an_unsecured_token_lives_as_long_as_it_says(text: str | None, seconds: int) -> None:
+    lifetime = {} if text is None else {"unsecuredLoginLifetimeSeconds": text}
+    token = await source_of({**USER, **lifetime})()
+    now_ms = ManualClock().now_ms()
+    assert token.expires_at_ms == now_ms + seconds * 1000
+    assert parts_of(token.value)[1]["exp"] == now_ms / 1000 + seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "elements"),
+    [("", []), (",", []), (",a", ["a"]), ("ab", ["b"]), (",,", ["", ""]), ("|a|b", ["a", "b"])],
+)
+async def test_a_list_begins_with_what_stands_between_its_elements(
+    text: str, elements: list[str]
+) -> None:
+    token = await source_of({**USER, "unsecuredLoginListClaim_l": text})()
+    assert parts_of(token.value)[1]["l"] == elements
+
+
+async def test_an_unsecured_token_names_its_user_in_the_claim_that_is_said() -> None:
+    options = {"unsecuredLoginStringClaim_who": "bob", "unsecuredLoginPrincipalClaimName": " who "}
+    token = await source_of(options)()
+    assert parts_of(token.value)[1]["who"] == "bob"
+    assert token.extensions == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [(b"a.b.c", "a.b.c"), (b"\n a.b.c \r\n", "a.b.c"), (b"\x7f", "\x7f")],
+)
+def test_the_token_of_a_file_is_its_text(data: bytes, text: str) -> None:
+    assert jwt_text(data) == text
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "it is empty"),
+        (b" \n", "it is empty"),
+        (b"a.b.c\x80", "it holds more than a token: bytes outside ASCII"),
+        ("a.b.ç".encode(), "it holds more than a token: bytes outside ASCII"),
+    ],
+)
+def test_what_is_no_token_of_a_file(tmp_path: Path, data: bytes, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        jwt_text(data)
+    path = tmp_path / "assertion"
+    path.write_bytes(data)
+    with pytest.raises(SecuritySettingError) as refused:
+        source_of(token_endpoint_url=URL, assertion_file=str(path))
+    assert str(refused.value) == f"sasl.oauthbearer.assertion.file: {path}: {complaint}"
+
+
+def test_a_file_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    parsed: list[bytes] = []
+
+    def parse(data: bytes) -> int:
+        parsed.append(data)
+        if data == b"bad":
+            raise ValueError("it is bad")
+        return len(parsed)
+
+    file = WatchedFile("a.key", str(path), parse)
+    with pytest.raises(AuthenticationError) as refused:
+        file()
+    assert str(refused.value) == f"a.key: {path}: No such file or directory"
+    path.write_bytes(b"one")
+    assert [file(), file()] == [1, 1]
+    path.write_bytes(b"bad")
+    for _ in range(2):
+        with pytest.raises(AuthenticationError) as refused:
+            file()
+        assert str(refused.value) == f"a.key: {path}: it is bad"
+    path.write_bytes(b"three")
+    assert [file(), file()] == [4, 4]
+    assert parsed == [b"one", b"bad", b"bad", b"three"]
+    path.unlink()
+    with pytest.raises(AuthenticationError, match="No such file"):
+        file()
+
+
+def test_a_file_whose_content_says_nothing_is_read_every_time(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    parsed: list[bytes] = []
+    file = WatchedFile("a.key", str(path), parsed.append)
+    file()
+    file()
+    assert parsed == [b"x", b"x"]
