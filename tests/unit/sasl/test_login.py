@@ -52,6 +52,15 @@ def test_the_rfcs_examples(hash_name: str):
     assert client.is_complete
 
 
+def test_a_client_speaks_first():
+    nonce, server_first, _, _ = VECTORS["sha256"]
+    client = ScramClient("sha256", "user", "pencil", nonce)
+    assert client.is_complete is False
+    with pytest.raises(AuthenticationError):
+        client.answer(server_first.encode())
+    assert client.is_complete is False
+
+
 def test_names_are_escaped_and_extensions_sent():
     client = ScramClient("sha256", "a=b,c", "x", "nonce", {"tokenauth": "true"})
     assert client.first() == b"n,,n=a=3Db=2Cc,r=nonce,tokenauth=true"
