@@ -52,7 +52,7 @@ def test_the_rfcs_examples(hash_name: str):
     assert client.is_complete
 
 
-def test_a_client_speaks_first():
+def test_a_client_speaks_first() -> None:
     nonce, server_first, _, _ = VECTORS["sha256"]
     client = ScramClient("sha256", "user", "pencil", nonce)
     assert client.is_complete is False

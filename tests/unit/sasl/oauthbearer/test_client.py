@@ -32,7 +32,7 @@ from moldau.runtime.authentication import (
     SecuritySettingError,
 )
 from moldau.sasl.oauthbearer.assertions import WatchedFile, jwt_text
-from moldau.sasl.oauthbearer.client import token_source
+from moldau.sasl.oauthbearer.client import TokenLogin, token_source
 from moldau.sasl.oauthbearer.identity_provider import PACKAGE
 from moldau.sasl.oauthbearer.token_endpoint import MAX_ANSWER_BYTES, ClientSecret, TokenEndpoint
 from moldau.sasl.oauthbearer.tokens import OAuthBearerToken, TokenSource
@@ -749,3 +749,42 @@ async def test_pauses_between_tries_grow(
         assert raised.type is AuthenticationError
         assert str(raised.value) == f"token endpoint {URL}: {told}"
     assert slept == slept_s
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "timeout_ms"),
+    [({}, 10_000), ({"connect": 5}, 5), ({"read": 7}, 7), ({"connect": 5, "read": 7}, 7)],
+)
+def test_one_request_has_the_longer_one_of_two_timeouts(
+    timeouts: dict[str, int], timeout_ms: int
+) -> None:
+    named = {f"sasl_login_{name}_timeout_ms": value for name, value in timeouts.items()}
+    config = ClientConfig("h:1", **named)  # type: ignore[arg-type]
+    settings = {
+        "sasl.oauthbearer.token.endpoint.url": URL,
+        "sasl.oauthbearer.client.credentials.client.id": "me",
+        "sasl.oauthbearer.client.credentials.client.secret": "secret",
+    }
+    source = token_source(
+        lambda key: settings.get(key) or getattr(config, key.replace(".", "_")),
+        {},
+        ManualClock(),
+        context=lambda: None,
+        try_count=1,
+    )
+    assert isinstance(source, TokenEndpoint)
+    assert source._timeout_ms == timeout_ms
+
+
+async def test_a_login_that_is_prepared_has_its_token() -> None:
+    asked: list[str] = []
+
+    async def tokens() -> OAuthBearerToken:
+        asked.append("once")
+        return OAuthBearerToken("t")
+
+    login = TokenLogin(tokens)  # type: ignore[arg-type]
+    await login.prepare()
+    assert asked == ["once"]
+    exchange = await login.exchange("h")
+    assert exchange.first() == b"n,,\x01auth=Bearer t\x01\x01"
