@@ -87,7 +87,7 @@ def test_what_is_not_wholly_understood_is_refused_without_showing_it(text: str):
         ("X required a='b;", "a quote is opened and not closed"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, complaint: str):
+def test_what_is_wrong_is_said(text: str, complaint: str) -> None:
     with pytest.raises(SecuritySettingError) as caught:
         parse_jaas(text)
     assert str(caught.value).endswith(complaint)

@@ -89,6 +89,32 @@ def test_a_first_message_that_breaks_the_rules(server_first: str, reason: str):
         client.answer(server_first.encode())
 
 
+@pytest.mark.parametrize(
+    ("count", "reason"),
+    [
+        ("4096", None),
+        ("000004096", None),
+        ("0000004096", "not a number"),
+        ("4999", None),
+        ("5000", None),
+        ("5001", "from 4096 to 5000 are"),
+        ("²", "not a number"),
+    ],
+)
+def test_a_password_is_hashed_so_many_times_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, count: str, reason: str | None
+) -> None:
+    monkeypatch.setattr("moldau.sasl.scram.MOST_ITERATIONS", 5_000)
+    client = ScramClient("sha256", "user", "pencil", "nonce")
+    client.first()
+    message = f"r=nonce1,s=QSXCR+Q6sek8bf92,i={count}".encode()
+    if reason is None:
+        assert client.answer(message) is not None
+    else:
+        with pytest.raises(AuthenticationError, match=reason):
+            client.answer(message)
+
+
 def test_a_server_that_does_not_know_the_password():
     nonce, server_first, _, server_final = VECTORS["sha256"]
     for last, reason in (

@@ -348,7 +348,7 @@ def test_a_truststore_without_a_certificate_never_means_the_system_s(
         (Store("ssl.truststore", str(key_alone)), "no certificates in it"),
         (Store("ssl.truststore", str(store)), "no certificates in it"),
         (Store("ssl.truststore", certificates=""), "no certificates in it"),
-        (Store("ssl.truststore", certificates=damaged), "damaged"),
+        (Store("ssl.truststore", certificates=damaged), r"in it is damaged \(\[X509\].+\)$"),
     ):
         with pytest.raises(SecuritySettingError, match=text):
             client_context(TlsSettings(trust=trust))
@@ -520,3 +520,28 @@ def test_a_machine_that_gives_no_place_for_a_store_is_told_of(
     for settings in (TlsSettings(trust=trust), TlsSettings(own=keys)):
         with pytest.raises(StoreUnreadable, match=r"^ssl\.[a-z]+: Too many open files$"):
             client_context(settings)
+
+
+@pytest.mark.parametrize(
+    ("password", "reason"),
+    [("\ud800", "surrogates not allowed"), ("wrong", "[A-Z][^()]+"), (None, "[A-Za-z][^()]+")],
+)
+def test_why_a_store_of_pkcs12_cannot_be_opened_is_said(
+    tmp_path: Path, password: str | None, reason: str
+) -> None:
+    store = tmp_path / "own.p12"
+    store.write_bytes(b"\x30\x03\x02\x01\x03")
+    told = rf"own\.p12: the PKCS12 store cannot be opened \({reason}\); is the password right\?$"
+    with pytest.raises(SecuritySettingError, match=told):
+        contents(Store("ssl.keystore", str(store), None, password))
+
+
+def test_what_is_said_to_be_pkcs12_is_read_as_nothing_else(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    store = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(store)
+    for kind in (None, "PEM", "JKS"):
+        assert contents(Store("ssl.truststore", str(store), kind))[0] is not None
+    with pytest.raises(SecuritySettingError, match="the PKCS12 store cannot be opened"):
+        contents(Store("ssl.truststore", str(store), "PKCS12"))

@@ -783,7 +783,7 @@ async def test_a_login_that_is_prepared_has_its_token() -> None:
         asked.append("once")
         return OAuthBearerToken("t")
 
-    login = TokenLogin(tokens)  # type: ignore[arg-type]
+    login = TokenLogin(tokens)
     await login.prepare()
     assert asked == ["once"]
     exchange = await login.exchange("h")

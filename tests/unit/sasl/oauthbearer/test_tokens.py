@@ -252,7 +252,9 @@ async def test_the_end_of_what_is_no_token_of_three_parts_is_unknown():
 
 
 @pytest.mark.parametrize(("left_ms", "is_used"), [(1, True), (0, False)])
-async def test_in_a_pause_the_last_token_is_used_to_its_very_end(left_ms: int, is_used: bool):
+async def test_in_a_pause_the_last_token_is_used_to_its_very_end(
+    left_ms: int, is_used: bool
+) -> None:
     endpoint = Endpoint(clock := ManualClock())
     tokens = CachedTokens(endpoint, clock, random.Random(1), RULES, Backoff(50_000, 50_000))
     await tokens()
@@ -271,7 +273,7 @@ async def test_in_a_pause_the_last_token_is_used_to_its_very_end(left_ms: int, i
 @pytest.mark.parametrize(("left_ms", "warnings"), [(1_000, 1), (1, 1), (0, 0), (-1_000, 0)])
 async def test_that_the_last_token_is_still_good_is_said_only_while_it_is(
     caplog: pytest.LogCaptureFixture, left_ms: int, warnings: int
-):
+) -> None:
     endpoint = Endpoint(clock := ManualClock())
     tokens = CachedTokens(endpoint, clock, random.Random(1), RULES)
     await tokens()
@@ -285,7 +287,9 @@ async def test_that_the_last_token_is_still_good_is_said_only_while_it_is(
     assert len(caplog.records) == warnings
 
 
-async def test_without_a_first_token_no_last_one_is_spoken_of(caplog: pytest.LogCaptureFixture):
+async def test_without_a_first_token_no_last_one_is_spoken_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     endpoint = Endpoint(ManualClock())
     endpoint.is_down = True
     tokens = CachedTokens(endpoint, endpoint.clock, random.Random(1), RULES)
@@ -295,7 +299,7 @@ async def test_without_a_first_token_no_last_one_is_spoken_of(caplog: pytest.Log
     assert caplog.records == []
 
 
-async def test_a_request_that_is_ended_is_no_failure():
+async def test_a_request_that_is_ended_is_no_failure() -> None:
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
     endpoint = Endpoint(ManualClock())
@@ -324,7 +328,7 @@ async def test_a_request_that_is_ended_is_no_failure():
         (b"\xff", "\ufffd"),
     ],
 )
-def test_what_a_broker_says_of_a_token_is_told(challenge: bytes, told: str):
+def test_what_a_broker_says_of_a_token_is_told(challenge: bytes, told: str) -> None:
     exchange = OAuthBearerClient(OAuthBearerToken("abc"))
     assert exchange.is_complete
     assert exchange.answer(challenge) == b"\x01"
@@ -334,7 +338,7 @@ def test_what_a_broker_says_of_a_token_is_told(challenge: bytes, told: str):
     assert str(refused.value) == f"OAUTHBEARER: {told}"
 
 
-async def test_a_success_ends_a_row_of_failures(caplog: pytest.LogCaptureFixture):
+async def test_a_success_ends_a_row_of_failures(caplog: pytest.LogCaptureFixture) -> None:
     endpoint = Endpoint(clock := ManualClock())
     tokens = CachedTokens(endpoint, clock, random.Random(1), RULES, Backoff(100, 1_000))
     for number in range(1, 4):
@@ -354,7 +358,7 @@ async def test_a_success_ends_a_row_of_failures(caplog: pytest.LogCaptureFixture
         assert len(caplog.records) == number, "said once for each row of failures"
 
 
-async def test_a_success_needs_no_pauses():
+async def test_a_success_needs_no_pauses() -> None:
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
     endpoint = Endpoint(ManualClock())
@@ -369,7 +373,7 @@ async def test_a_success_needs_no_pauses():
 )
 async def test_a_login_waits_for_a_newer_token_a_quarter_of_what_the_last_one_has_left(
     monkeypatch: pytest.MonkeyPatch, left_ms: int, waits_s: float
-):
+) -> None:
     waited: list[float] = []
 
     async def wait(tasks: Any, **limit: float) -> None:
@@ -389,6 +393,6 @@ async def test_a_login_waits_for_a_newer_token_a_quarter_of_what_the_last_one_ha
 
 @pytest.mark.parametrize("name", ["", "a", "ab", "abc"])
 @pytest.mark.parametrize("signature", ["", "x", "xy", "xyz", "wxyz"])
-def test_the_end_of_a_jwt_is_read_whatever_its_length(name: str, signature: str):
+def test_the_end_of_a_jwt_is_read_whatever_its_length(name: str, signature: str) -> None:
     header, body, _ = jwt(exp=7, sub=name).split(".")
     assert token_of(f"{header}.{body}.{signature}").expires_at_ms == 7_000
