@@ -52,6 +52,15 @@ def test_the_rfcs_examples(hash_name: str):
     assert client.is_complete
 
 
+def test_a_client_speaks_first() -> None:
+    nonce, server_first, _, _ = VECTORS["sha256"]
+    client = ScramClient("sha256", "user", "pencil", nonce)
+    assert client.is_complete is False
+    with pytest.raises(AuthenticationError):
+        client.answer(server_first.encode())
+    assert client.is_complete is False
+
+
 def test_names_are_escaped_and_extensions_sent():
     client = ScramClient("sha256", "a=b,c", "x", "nonce", {"tokenauth": "true"})
     assert client.first() == b"n,,n=a=3Db=2Cc,r=nonce,tokenauth=true"
@@ -78,6 +87,32 @@ def test_a_first_message_that_breaks_the_rules(server_first: str, reason: str):
     client.first()
     with pytest.raises(AuthenticationError, match=reason):
         client.answer(server_first.encode())
+
+
+@pytest.mark.parametrize(
+    ("count", "reason"),
+    [
+        ("4096", None),
+        ("000004096", None),
+        ("0000004096", "not a number"),
+        ("4999", None),
+        ("5000", None),
+        ("5001", "from 4096 to 5000 are"),
+        ("²", "not a number"),
+    ],
+)
+def test_a_password_is_hashed_so_many_times_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, count: str, reason: str | None
+) -> None:
+    monkeypatch.setattr("moldau.sasl.scram.MOST_ITERATIONS", 5_000)
+    client = ScramClient("sha256", "user", "pencil", "nonce")
+    client.first()
+    message = f"r=nonce1,s=QSXCR+Q6sek8bf92,i={count}".encode()
+    if reason is None:
+        assert client.answer(message) is not None
+    else:
+        with pytest.raises(AuthenticationError, match=reason):
+            client.answer(message)
 
 
 def test_a_server_that_does_not_know_the_password():

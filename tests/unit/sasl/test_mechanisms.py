@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from moldau.metadata.scram_users import InventedUsers
 from moldau.protocol.scram import KnownKeys, salted_password, scram_keys
 from moldau.runtime.authentication import AuthenticationError
-from moldau.sasl.mechanism import OTHER_AUTHORIZATION_ID, Accepted, SaslRefused
+from moldau.sasl.mechanism import OTHER_AUTHORIZATION_ID, Accepted, Postponed, SaslRefused
 from moldau.sasl.plain import WRONG_PASSWORD, PlainLogin, PlainServer
 from moldau.sasl.scram import ScramClient, ScramServer
 
@@ -297,3 +297,44 @@ def test_the_whole_nonce_has_to_come_back(way: str) -> None:
     with pytest.raises(SaslRefused, match="has another nonce") as refused:
         exchange.step(final.replace(f"r={nonce}", f"r={wrong}").encode())
     assert ("its own twice" in str(refused.value)) is (way == "twice")
+
+
+@pytest.mark.parametrize(("iterations", "is_enough"), [(4_095, False), (4_096, True)])
+def test_a_credential_that_is_hashed_too_little_is_of_no_use(
+    iterations: int, is_enough: bool
+) -> None:
+    keys = INVENTED.keys("SCRAM-SHA-256", "user")._replace(iterations=iterations)
+    server = ScramServer("sha256", lambda _name, _is_token: KnownKeys(keys, "user"), "s")
+    if is_enough:
+        assert server.step(b"n,,n=user,r=c").endswith(b",i=4096")  # type: ignore[union-attr]
+    else:
+        with pytest.raises(SaslRefused, match="the credential of 'user' has too few iterations"):
+            server.step(b"n,,n=user,r=c")
+
+
+def test_a_last_message_whose_keys_are_not_there_yet_is_taken_again() -> None:
+    name = "SCRAM-SHA-256"
+    made = scram_keys(name, salted_password(name, "pencil", b"salt", 4_096), b"salt", 4_096)
+    asked: list[str] = []
+
+    async def wait(_: object) -> bool:
+        return True
+
+    def keys_of(name: str, is_token: bool) -> KnownKeys:
+        asked.append(name)
+        if len(asked) == 2:
+            raise Postponed(wait)
+        return KnownKeys(made, "bob", 5.0)
+
+    client = ScramClient("sha256", "token", "pencil", "c", {"tokenauth": "true"})
+    server = ScramServer("sha256", keys_of, "s")
+    challenge = server.step(client.first())
+    assert isinstance(challenge, bytes)
+    last = client.answer(challenge)
+    assert last is not None
+    with pytest.raises(Postponed):
+        server.step(last)
+    accepted = server.step(last)
+    assert isinstance(accepted, Accepted)
+    assert (accepted.user, accepted.left_ms, accepted.is_token) == ("bob", 5.0, True)
+    assert asked == ["token"] * 3

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import re
 import ssl
+import sys
 import textwrap
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -17,13 +18,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication import SecuritySettingError, StoreUnreadable
 from moldau.runtime.authentication.listener_tls import ListenerTlsSettings, listener_context
 from moldau.runtime.authentication.tls import (
     Store,
     TlsSettings,
     check_handshake,
     client_context,
+    contents,
+    is_tls_1_3_suite,
+    openssl_name,
     tls_error,
 )
 from moldau.runtime.tls_transport import SHUTDOWN_TIMEOUT_S
@@ -126,6 +130,42 @@ async def test_pem_files_with_an_encrypted_key(
         bad = TlsSettings(trust=settings.trust, own=settings.own, key_password=password)
         with pytest.raises(SecuritySettingError, match=r"ssl\.key\.password"):
             client_context(bad)
+
+
+def test_why_a_key_cannot_be_used_is_said(authority: trustme.CA, own: trustme.LeafCert) -> None:
+    keys = Store(
+        "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
+    )
+    other = authority.issue_cert("other").private_key_pem.bytes().decode()
+    damaged = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
+    for store, reason in (
+        (replace(keys, key=other), "KEY_VALUES_MISMATCH"),
+        (replace(keys, key=damaged), r"\[SSL\].*"),
+    ):
+        with pytest.raises(
+            SecuritySettingError,
+            match=rf"^ssl\.keystore: the key cannot be used \({reason}\): does ssl\.key\.password",
+        ):
+            client_context(TlsSettings(own=store))
+
+
+def test_why_two_contexts_refuse_one_another_is_said_in_one_word(
+    authority: trustme.CA, own: trustme.LeafCert
+) -> None:
+    keys = Store(
+        "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
+    )
+    server = listener_context(ListenerTlsSettings(own=keys)).context
+    trust = Store("ssl.truststore", certificates=pem(authority))
+    check_handshake(server, client_context(TlsSettings(trust=trust)))
+    stranger = Store("ssl.truststore", certificates=pem(trustme.CA()))
+    told = r"^nodes with these settings refuse one another \({}\): is the authority of"
+    with pytest.raises(SecuritySettingError, match=told.format("unable to get[a-z ]+")):
+        check_handshake(server, client_context(TlsSettings(trust=stranger)))
+    old = listener_context(ListenerTlsSettings(own=keys, enabled_protocols=("TLSv1.2",))).context
+    new = client_context(TlsSettings(trust=trust, enabled_protocols=("TLSv1.3",)))
+    with pytest.raises(SecuritySettingError, match=told.format("[A-Z0-9_]+")):
+        check_handshake(old, new)
 
 
 WEAK = "DEFAULT@SECLEVEL=0", "TLS_AES_256_GCM_SHA384"
@@ -308,7 +348,7 @@ def test_a_truststore_without_a_certificate_never_means_the_system_s(
         (Store("ssl.truststore", str(key_alone)), "no certificates in it"),
         (Store("ssl.truststore", str(store)), "no certificates in it"),
         (Store("ssl.truststore", certificates=""), "no certificates in it"),
-        (Store("ssl.truststore", certificates=damaged), "damaged"),
+        (Store("ssl.truststore", certificates=damaged), r"in it is damaged \(\[X509\].+\)$"),
     ):
         with pytest.raises(SecuritySettingError, match=text):
             client_context(TlsSettings(trust=trust))
@@ -386,3 +426,122 @@ def test_a_certificate_that_is_refused_says_what_to_do(message: str, advice: str
     told = str(tls_error("h:1", error))
     assert told.startswith(f"h:1: its certificate is refused: {message}; ")
     assert advice in told
+
+
+def test_a_trial_of_two_contexts_changes_neither_s_rules(
+    authority: trustme.CA, own: trustme.LeafCert
+) -> None:
+    keys = Store(
+        "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
+    )
+    server = listener_context(ListenerTlsSettings(own=keys)).context
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_NONE
+    check_handshake(server, client)
+    assert (client.check_hostname, client.verify_mode) == (False, ssl.CERT_NONE)
+
+
+@pytest.mark.parametrize(
+    ("name", "known_as"),
+    [
+        ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("TLS_RSA_WITH_AES_128_CBC_SHA256", "AES128-SHA256"),
+        (
+            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+            "ECDHE-ECDSA-CHACHA20-POLY1305",
+        ),
+        ("TLS_DHE_RSA_WITH_CAMELLIA_256_CBC_SHA", "DHE-RSA-CAMELLIA256-SHA"),
+        ("ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE_RSA_WITH_AES_256_GCM_SHA384"),
+        ("TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"),
+        ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("DEFAULT@SECLEVEL=0", "DEFAULT@SECLEVEL=0"),
+    ],
+)
+def test_cipher_suites_have_two_names(name: str, known_as: str) -> None:
+    assert openssl_name(name) == known_as
+
+
+@pytest.mark.parametrize(
+    ("name", "is_newer"),
+    [
+        ("TLS_AES_128_GCM_SHA256", True),
+        ("TLS_CHACHA20_POLY1305_SHA256", True),
+        ("TLS_RSA_WITH_AES_128_CBC_SHA256", False),
+        ("ECDHE-RSA-CHACHA20-POLY1305", False),
+    ],
+)
+def test_suites_of_tls_1_3_are_known_by_their_names(name: str, is_newer: bool) -> None:
+    assert is_tls_1_3_suite(name) is is_newer
+
+
+def test_a_store_of_pkcs12_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "own.p12"
+    store.write_bytes(b"\x30\x82")
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
+    with pytest.raises(SecuritySettingError, match=r"needs the package cryptography: install"):
+        contents(Store("ssl.keystore", str(store)))
+
+
+def test_a_comment_before_a_certificate_begins_with_anything(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    store = tmp_path / "ca.pem"
+    store.write_text("0 is no sign of PKCS12\n" + pem(authority))
+    certificates, key = contents(Store("ssl.truststore", str(store)))
+    assert certificates is not None
+    assert (certificates.strip(), key) == (pem(authority).strip(), None)
+
+
+def test_without_a_truststore_the_system_s_authorities_are_trusted(
+    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[ssl.Purpose] = []
+    monkeypatch.setattr(
+        ssl.SSLContext, "load_default_certs", lambda _context, purpose: loaded.append(purpose)
+    )
+    client_context(TlsSettings(trust=Store("ssl.truststore", certificates=pem(authority))))
+    assert loaded == []
+    client_context(TlsSettings())
+    assert loaded == [ssl.Purpose.SERVER_AUTH]
+
+
+def test_a_machine_that_gives_no_place_for_a_store_is_told_of(
+    authority: trustme.CA, own: trustme.LeafCert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_place(_: bytes) -> object:
+        raise OSError(24, "Too many open files")
+
+    keys = Store(
+        "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
+    )
+    trust = Store("ssl.truststore", certificates=pem(authority))
+    monkeypatch.setattr("moldau.runtime.authentication.tls._private_file", no_place)
+    for settings in (TlsSettings(trust=trust), TlsSettings(own=keys)):
+        with pytest.raises(StoreUnreadable, match=r"^ssl\.[a-z]+: Too many open files$"):
+            client_context(settings)
+
+
+@pytest.mark.parametrize(
+    ("password", "reason"),
+    [("\ud800", "surrogates not allowed"), ("wrong", "[A-Z][^()]+"), (None, "[A-Za-z][^()]+")],
+)
+def test_why_a_store_of_pkcs12_cannot_be_opened_is_said(
+    tmp_path: Path, password: str | None, reason: str
+) -> None:
+    store = tmp_path / "own.p12"
+    store.write_bytes(b"\x30\x03\x02\x01\x03")
+    told = rf"own\.p12: the PKCS12 store cannot be opened \({reason}\); is the password right\?$"
+    with pytest.raises(SecuritySettingError, match=told):
+        contents(Store("ssl.keystore", str(store), None, password))
+
+
+def test_what_is_said_to_be_pkcs12_is_read_as_nothing_else(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    store = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(store)
+    for kind in (None, "PEM", "JKS"):
+        assert contents(Store("ssl.truststore", str(store), kind))[0] is not None
+    with pytest.raises(SecuritySettingError, match="the PKCS12 store cannot be opened"):
+        contents(Store("ssl.truststore", str(store), "PKCS12"))

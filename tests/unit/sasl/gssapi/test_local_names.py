@@ -39,3 +39,14 @@ def test_user_names(case: Case):
 def test_what_is_wrong_with_a_rule_is_said_at_once(rule: str, reason: str):
     with pytest.raises(LocalRuleError, match=reason):
         LocalNames(["DEFAULT", rule], REALM)
+
+
+@pytest.mark.parametrize(
+    ("replacement", "user"),
+    [("$10", "j"), ("$11", "a1"), ("$100", "j0"), ("$0", "abcdefghij"), ("$1$10", "aj")],
+)
+def test_a_group_s_number_takes_as_many_digits_as_there_are_groups_for(
+    replacement: str, user: str
+) -> None:
+    names = LocalNames([f"RULE:[1:$1]s/{'(.)' * 10}/{replacement}/"], REALM)
+    assert names.user_name(KerberosPrincipal.parse("abcdefghij@R")) == user

@@ -177,3 +177,9 @@ def test_a_part_that_is_no_object_is_refused(data: bytes) -> None:
     with pytest.raises(TokenRefused, match="the token's claims are no JSON object"):
         json_object(data, "claims")
     assert json_object(b'{"a": 1}', "claims") == {"a": 1}
+
+
+def test_the_first_second_of_1970_is_a_time() -> None:
+    rules = ClaimRules(clock_skew_ms=NOW_MS + 1)
+    assert checked(rules, exp=0, iat=0) == TokenUser("erin", 0.0)
+    assert checked(rules, exp=0, iat=0, nbf=0) == TokenUser("erin", 0.0)

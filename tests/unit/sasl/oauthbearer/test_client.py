@@ -6,15 +6,18 @@ import asyncio
 import json
 import os
 import socket
+import sys
 import threading
 import uuid
-from base64 import b64decode, urlsafe_b64decode
+from base64 import b64decode, b64encode, urlsafe_b64decode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 from urllib.parse import parse_qsl
+from urllib.request import Request
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -28,9 +31,11 @@ from moldau.runtime.authentication import (
     LoginRefused,
     SecuritySettingError,
 )
-from moldau.sasl.oauthbearer.client import token_source
+from moldau.sasl.oauthbearer.assertions import WatchedFile, jwt_text
+from moldau.sasl.oauthbearer.client import TokenLogin, token_source
 from moldau.sasl.oauthbearer.identity_provider import PACKAGE
-from moldau.sasl.oauthbearer.tokens import TokenSource
+from moldau.sasl.oauthbearer.token_endpoint import MAX_ANSWER_BYTES, ClientSecret, TokenEndpoint
+from moldau.sasl.oauthbearer.tokens import OAuthBearerToken, TokenSource
 from tests.kit.counting import Newcomers
 from tests.kit.manual_clock import ManualClock
 from tests.unit.sasl.oauthbearer.test_tokens import jwt
@@ -472,9 +477,314 @@ async def test_unsecured_tokens_are_those_of_apache_kafka():
         ({**USER, "unsecuredLoginNumberClaim_n": "nan"}, "NumberClaim_n: a finite number"),
         ({**USER, "unsecuredLoginLifetimeSeconds": "x"}, "LifetimeSeconds: a whole number"),
         ({**USER, "unsecuredLoginLifetimeSeconds": "-5"}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginLifetimeSeconds": "0"}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginLifetimeSeconds": "1.5"}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginLifetimeSeconds": ""}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginLifetimeSeconds": "²"}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginLifetimeSeconds": "٣"}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginLifetimeSeconds": str(2**31)}, "LifetimeSeconds: a whole number"),
+        ({**USER, "unsecuredLoginNumberClaim_n": "inf"}, "NumberClaim_n: a finite number"),
+        ({**USER, "unsecuredLoginNumberClaim_n": "-inf"}, "NumberClaim_n: a finite number"),
+        ({**USER, "unsecuredLoginListClaim_exp": ",5"}, "the token's exp is made here"),
+        ({"unsecuredLoginListClaim_sub": ",alice"}, "StringClaim_sub is needed"),
     ],
 )
 def test_options_that_make_no_token(options: dict[str, str], complaint: str) -> None:
     with pytest.raises(SecuritySettingError) as refused:
         source_of(options)
     assert complaint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1", 1), (" 60 ", 60), (str(2**31 - 1), 2**31 - 1), (None, 3_600)]
+)
+async def test_an_unsecured_token_lives_as_long_as_it_says(text: str | None, seconds: int) -> None:
+    lifetime = {} if text is None else {"unsecuredLoginLifetimeSeconds": text}
+    token = await source_of({**USER, **lifetime})()
+    now_ms = ManualClock().now_ms()
+    assert token.expires_at_ms == now_ms + seconds * 1000
+    assert parts_of(token.value)[1]["exp"] == now_ms / 1000 + seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "elements"),
+    [("", []), (",", []), (",a", ["a"]), ("ab", ["b"]), (",,", ["", ""]), ("|a|b", ["a", "b"])],
+)
+async def test_a_list_begins_with_what_stands_between_its_elements(
+    text: str, elements: list[str]
+) -> None:
+    token = await source_of({**USER, "unsecuredLoginListClaim_l": text})()
+    assert parts_of(token.value)[1]["l"] == elements
+
+
+async def test_an_unsecured_token_names_its_user_in_the_claim_that_is_said() -> None:
+    options = {"unsecuredLoginStringClaim_who": "bob", "unsecuredLoginPrincipalClaimName": " who "}
+    token = await source_of(options)()
+    assert parts_of(token.value)[1]["who"] == "bob"
+    assert token.extensions == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [(b"a.b.c", "a.b.c"), (b"\n a.b.c \r\n", "a.b.c"), (b"\x7f", "\x7f")],
+)
+def test_the_token_of_a_file_is_its_text(data: bytes, text: str) -> None:
+    assert jwt_text(data) == text
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "it is empty"),
+        (b" \n", "it is empty"),
+        (b"a.b.c\x80", "it holds more than a token: bytes outside ASCII"),
+        ("a.b.ç".encode(), "it holds more than a token: bytes outside ASCII"),
+    ],
+)
+def test_what_is_no_token_of_a_file(tmp_path: Path, data: bytes, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        jwt_text(data)
+    path = tmp_path / "assertion"
+    path.write_bytes(data)
+    with pytest.raises(SecuritySettingError) as refused:
+        source_of(token_endpoint_url=URL, assertion_file=str(path))
+    assert str(refused.value) == f"sasl.oauthbearer.assertion.file: {path}: {complaint}"
+
+
+def test_a_file_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    parsed: list[bytes] = []
+
+    def parse(data: bytes) -> int:
+        parsed.append(data)
+        if data == b"bad":
+            raise ValueError("it is bad")
+        return len(parsed)
+
+    file = WatchedFile("a.key", str(path), parse)
+    with pytest.raises(AuthenticationError) as refused:
+        file()
+    assert str(refused.value) == f"a.key: {path}: No such file or directory"
+    path.write_bytes(b"one")
+    assert [file(), file()] == [1, 1]
+    path.write_bytes(b"bad")
+    for _ in range(2):
+        with pytest.raises(AuthenticationError) as refused:
+            file()
+        assert str(refused.value) == f"a.key: {path}: it is bad"
+    path.write_bytes(b"three")
+    assert [file(), file()] == [4, 4]
+    assert parsed == [b"one", b"bad", b"bad", b"three"]
+    path.unlink()
+    with pytest.raises(AuthenticationError, match="No such file"):
+        file()
+
+
+def test_a_file_whose_content_says_nothing_is_read_every_time(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    parsed: list[bytes] = []
+    file = WatchedFile("a.key", str(path), parsed.append)
+    file()
+    file()
+    assert parsed == [b"x", b"x"]
+
+
+def test_what_signing_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_bytes(pem(RSA_KEY))
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    with pytest.raises(SecuritySettingError, match="signing needs the package cryptography"):
+        source_of(
+            token_endpoint_url=URL,
+            assertion_claim_iss="me",
+            assertion_private_key_file=str(tmp_path / "key"),
+        )
+
+
+# -- one request, and the next one ----------------------------------------------------------------
+
+
+class Opened:
+    """Stands for what opens URLs, and for an answer that comes in pieces."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = list(pieces)
+        self.now_s = 100.0
+        self.piece_s = 0.0
+        self.contexts: list[object] = []
+        self.asked: list[tuple[Request, float]] = []
+        self.sizes: set[int] = set()
+
+    def __call__(self, context: object) -> Self:
+        self.contexts.append(context)
+        return self
+
+    def open(self, request: Request, *, timeout: float) -> Self:
+        self.asked.append((request, timeout))
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to close."""
+
+    def read1(self, size: int) -> bytes:
+        self.sizes.add(size)
+        self.now_s += self.piece_s
+        return self.pieces.pop(0) if self.pieces else b""
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    made = Opened()
+    monkeypatch.setattr("moldau.runtime.https.opener", made)
+    monkeypatch.setattr("moldau.sasl.oauthbearer.token_endpoint.time", made)
+    return made
+
+
+def asked_once(opened: Opened, *pieces: bytes) -> str:
+    """The token of an answer in pieces."""
+    opened.pieces = list(pieces)
+    made = TokenEndpoint(URL, ClientSecret("me", "secret"), timeout_ms=7_500)
+    return made._ask().value
+
+
+def test_a_request_says_what_it_is_and_has_its_time(opened: Opened) -> None:
+    assert asked_once(opened, b'{"access_', b'token": "t"}') == "t"
+    [(request, timeout_s)] = opened.asked
+    assert (request.full_url, timeout_s, opened.contexts) == (URL, 7.5, [None])
+    assert request.data == b"grant_type=client_credentials"
+    assert dict(request.header_items()) == {
+        "Accept": "application/json",
+        "Cache-control": "no-cache",
+        "Authorization": "Basic " + b64encode(b"me:secret").decode(),
+    }
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_answer_has_so_many_bytes_and_no_more(opened: Opened, more: int) -> None:
+    answer = b'{"access_token": "t"}'.ljust(MAX_ANSWER_BYTES + more)
+    if more:
+        with pytest.raises(OSError, match="its answer is too long, in bytes or in time"):
+            asked_once(opened, answer)
+    else:
+        assert asked_once(opened, answer) == "t"
+
+
+@pytest.mark.parametrize(("piece_s", "is_late"), [(2.5, False), (2.6, True)])
+def test_an_answer_that_drips_has_the_time_of_one_request(
+    opened: Opened, piece_s: float, is_late: bool
+) -> None:
+    opened.piece_s = piece_s
+    pieces = [b'{"access', b'_token"', b': "t"}']
+    if is_late:
+        with pytest.raises(OSError, match="its answer is too long, in bytes or in time"):
+            asked_once(opened, *pieces)
+    else:
+        assert asked_once(opened, *pieces) == "t"
+
+
+@pytest.mark.parametrize(
+    ("told", "token"),
+    [
+        ({"access_token": "a", "id_token": "i"}, "a"),
+        ({"access_token": " ", "id_token": "i"}, "i"),
+        ({"access_token": 5, "id_token": " i "}, "i"),
+    ],
+)
+def test_which_token_of_an_answer_is_taken(
+    opened: Opened, told: dict[str, object], token: str
+) -> None:
+    assert asked_once(opened, json.dumps(told).encode()) == token
+
+
+@pytest.mark.parametrize("answer", [b"", b"{", b"[]", b"{}", b'{"id_token": ""}', b"5"])
+def test_an_answer_without_a_token_is_refused(opened: Opened, answer: bytes) -> None:
+    with pytest.raises(LoginRefused, match="no access_token in its answer"):
+        asked_once(opened, answer)
+
+
+@pytest.mark.parametrize(
+    ("faults", "slept_s", "told"),
+    [
+        ([OSError("down")] * 5, [0.1, 0.2, 0.3, 0.3], "down"),
+        ([TimeoutError()] * 5, [0.1, 0.2, 0.3, 0.3], "no answer within 7500 ms"),
+        ([OSError("down"), TimeoutError()], [0.1, 0.2], None),
+    ],
+)
+async def test_pauses_between_tries_grow(
+    monkeypatch: pytest.MonkeyPatch, faults: list[OSError], slept_s: list[float], told: str | None
+) -> None:
+    slept: list[float] = []
+    left = list(faults)
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def ask(_: object) -> OAuthBearerToken:
+        if left:
+            raise left.pop(0)
+        return OAuthBearerToken("t")
+
+    monkeypatch.setattr(
+        "moldau.sasl.oauthbearer.token_endpoint.asyncio", SimpleNamespace(sleep=sleep)
+    )
+    endpoint = TokenEndpoint(
+        URL,
+        ClientSecret("me", "secret"),
+        timeout_ms=7_500,
+        retry_backoff_ms=100,
+        retry_backoff_max_ms=300,
+    )
+    endpoint._aside = ask  # type: ignore[assignment]
+    if told is None:
+        assert (await endpoint()).value == "t"
+    else:
+        with pytest.raises(AuthenticationError) as raised:
+            await endpoint()
+        assert raised.type is AuthenticationError
+        assert str(raised.value) == f"token endpoint {URL}: {told}"
+    assert slept == slept_s
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "timeout_ms"),
+    [({}, 10_000), ({"connect": 5}, 5), ({"read": 7}, 7), ({"connect": 5, "read": 7}, 7)],
+)
+def test_one_request_has_the_longer_one_of_two_timeouts(
+    timeouts: dict[str, int], timeout_ms: int
+) -> None:
+    named = {f"sasl_login_{name}_timeout_ms": value for name, value in timeouts.items()}
+    config = ClientConfig("h:1", **named)  # type: ignore[arg-type]
+    settings = {
+        "sasl.oauthbearer.token.endpoint.url": URL,
+        "sasl.oauthbearer.client.credentials.client.id": "me",
+        "sasl.oauthbearer.client.credentials.client.secret": "secret",
+    }
+    source = token_source(
+        lambda key: settings.get(key) or getattr(config, key.replace(".", "_")),
+        {},
+        ManualClock(),
+        context=lambda: None,
+        try_count=1,
+    )
+    assert isinstance(source, TokenEndpoint)
+    assert source._timeout_ms == timeout_ms
+
+
+async def test_a_login_that_is_prepared_has_its_token() -> None:
+    asked: list[str] = []
+
+    async def tokens() -> OAuthBearerToken:
+        asked.append("once")
+        return OAuthBearerToken("t")
+
+    login = TokenLogin(tokens)
+    await login.prepare()
+    assert asked == ["once"]
+    exchange = await login.exchange("h")
+    assert exchange.first() == b"n,,\x01auth=Bearer t\x01\x01"

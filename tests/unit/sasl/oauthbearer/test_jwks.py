@@ -34,6 +34,8 @@ from moldau.sasl.oauthbearer.jwks import (
     KeyEndpoint,
     KeyFile,
     KeySetError,
+    KeySource,
+    SigningKey,
     parse_key_set,
 )
 from tests.kit.identity_provider import (
@@ -73,7 +75,7 @@ async def endpoint(url: str, **settings: Any) -> AsyncIterator[KeyEndpoint]:
         await source.close()
 
 
-def names(source: KeyEndpoint) -> list[str | None]:
+def names(source: KeySource) -> list[str | None]:
     return [key.key_id for key in source.keys().keys]
 
 
@@ -276,6 +278,24 @@ def test_keys_are_as_long_as_they_may_be() -> None:
         parse_key_set(json.dumps({"keys": [*entries, None]}).encode())
 
 
+@pytest.mark.parametrize(
+    ("length", "is_looked_at"), [(340, False), (341, True), (1_638, True), (1_639, False)]
+)
+def test_a_modulus_that_cannot_have_the_right_length_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch, length: int, is_looked_at: bool
+) -> None:
+    seen: list[Any] = []
+
+    def look(members: Any) -> None:
+        seen.append(members)
+        raise ValueError
+
+    monkeypatch.setattr("joserfc.jwk.import_key", look)
+    key = {"kty": "RSA", "n": "A" * length, "e": "AQAB", "d": "a secret"}
+    assert parsed(key, {**key, "e": None}, {**key, "n": ["A"] * length}) == []
+    assert seen == ([{"kty": "RSA", "n": "A" * length, "e": "AQAB"}] if is_looked_at else [])
+
+
 def test_an_algorithm_goes_with_its_kind_of_key() -> None:
     edwards, curve = Signer("edwards", "OKP").public(), Signer("curve", "EC").public()
     assert parsed(edwards, {**edwards, "crv": "X25519"}, {**curve, "crv": "Ed25519"}) == ["edwards"]
@@ -309,6 +329,53 @@ def test_a_key_verifies_by_its_own_algorithms_alone() -> None:
     assert key.verifies("ES256", message.encode(), raw)
     assert not key.verifies("ES384", message.encode(), raw)
     assert not key.verifies("ES256", message.encode() + b"x", raw)
+
+
+def test_a_key_that_is_for_another_algorithm_verifies_nothing() -> None:
+    message, _, signature = SIGNER.token().rpartition(".")
+    raw = base64.urlsafe_b64decode(signature + "==")
+    entries = [SIGNER.public(), SIGNER.public(alg="PS256")]
+    both, other = parse_key_set(json.dumps({"keys": entries}).encode()).keys
+    assert both.verifies("RS256", message.encode(), raw)
+    assert not other.verifies("RS256", message.encode(), raw)
+    # Of the wrong type, whatever it says of itself.
+    for name in ("ES256", "EdDSA"):
+        odd = SigningKey(None, frozenset({name}), both.key)
+        assert odd.verifies(name, message.encode(), raw) is False
+
+
+def test_a_file_is_read_again_when_it_has_changed_and_that_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "keys.json"
+
+    path.write_text(json.dumps({"keys": [unreal(2_048, kid="one")]}))
+    source = KeyFile(str(path))
+    assert [names(source), names(source)] == [["one"], ["one"]]
+    path.write_text(json.dumps({"keys": [unreal(2_048, kid="one"), unreal(2_048, kid="other")]}))
+    assert [names(source), names(source)] == [["one", "other"]] * 2
+    path.write_text("none")
+    assert [names(source), names(source)] == [["one", "other"]] * 2
+    path.unlink()
+    assert [names(source), names(source)] == [["one", "other"]] * 2
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        ("INFO", f"2 keys read again from {path}"),
+        (
+            "ERROR",
+            f'the keys of {path} stay as they were: what was read is no key set: {{"keys": […]}}',
+        ),
+        ("ERROR", f"the keys of {path} stay as they were: No such file or directory"),
+    ]
+
+
+async def test_a_source_has_keys_and_that_is_all_it_must_have() -> None:
+    source = KeySource()
+    with pytest.raises(NotImplementedError):
+        source.keys()
+    source.is_missing("x")
+    await source.start()
+    await source.close()
 
 
 def test_early_requests_are_few_whatever_key_ids_come() -> None:
@@ -348,6 +415,11 @@ def test_only_so_many_missing_key_ids_are_remembered() -> None:
         clock.advance(EARLY_FETCH_EVERY_MS)
         source.is_missing(str(number))
     assert list(source._missing) == [str(number) for number in range(1, MISSING_KEY_IDS + 1)]
+    clock.advance(MISSING_FOR_MS)
+    source.is_missing("1")
+    source.is_missing("new")
+    kept = [*map(str, range(3, MISSING_KEY_IDS + 1)), "1", "new"]
+    assert list(source._missing) == kept, "the oldest request is the first to be forgotten"
 
 
 async def test_a_server_that_refuses_to_give_keys_is_an_error_of_the_start(
@@ -389,3 +461,73 @@ async def test_what_is_read_and_what_is_not_is_said_once(
         "1 keys of bearer tokens from http",
         "the keys of bearer tokens stay as they were",
     ]
+
+
+def test_keys_are_asked_for_every_hour_where_nothing_else_is_said() -> None:
+    settings = EndpointSettings("http://x/keys")
+    assert (settings.refresh_ms, settings.timeout_ms, settings.context) == (3_600_000, 10_000, None)
+    assert (settings.retry_backoff_ms, settings.retry_backoff_max_ms) == (100, 10_000)
+
+
+def key_set(*key_ids: str) -> bytes:
+    return json.dumps({"keys": [unreal(2_048, kid=each) for each in key_ids]}).encode()
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_an_answer_has_so_many_bytes_and_no_more(
+    provider: IdentityProvider, more: int
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=key_set("a").ljust(MAX_KEY_SET_BYTES + more))
+
+    provider.answer = answer
+    async with endpoint(provider.url, timeout_ms=60_000, retry_backoff_ms=60_000) as source:
+        assert names(source) == ([] if more else ["a"])
+
+
+@pytest.mark.parametrize(
+    ("status", "is_refused"),
+    [
+        (200, False),
+        (201, False),
+        (204, False),
+        (301, True),
+        (404, True),
+        (429, False),
+        (503, False),
+    ],
+)
+async def test_only_an_answer_of_status_200_has_keys(
+    provider: IdentityProvider, status: int, is_refused: bool
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=None if status == 204 else key_set("a"), status=status)
+
+    provider.answer = answer
+    source = KeyEndpoint(
+        EndpointSettings(provider.url, retry_backoff_ms=60_000), Ports.of_machine().clock
+    )
+    try:
+        if is_refused:
+            with pytest.raises(ConfigError, match=f"answered with status {status}, not 200"):
+                await source.start()
+        else:
+            await source.start()
+        assert names(source) == (["a"] if status == 200 else [])
+    finally:
+        await source.close()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "is_read"), [(None, True), ("identity", True), ("gzip", False), ("br", False)]
+)
+async def test_an_answer_is_read_as_it_is(
+    provider: IdentityProvider, encoding: str | None, is_read: bool
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        headers = {} if encoding is None else {"Content-Encoding": encoding}
+        return web.Response(body=key_set("a"), headers=headers)
+
+    provider.answer = answer
+    async with endpoint(provider.url, retry_backoff_ms=60_000) as source:
+        assert names(source) == (["a"] if is_read else [])

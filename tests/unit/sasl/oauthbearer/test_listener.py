@@ -16,6 +16,7 @@ from moldau.node.http.access import http_tokens
 from moldau.runtime.clock import SystemClock
 from moldau.sasl.mechanism import Accepted, Offer, SaslRefused
 from moldau.sasl.oauthbearer.claims import (
+    INSUFFICIENT_SCOPE,
     MAX_TOKEN_LENGTH,
     ClaimRules,
     TokenRefused,
@@ -27,6 +28,7 @@ from moldau.sasl.oauthbearer.jwks import KeySet, parse_key_set
 from moldau.sasl.oauthbearer.listener import (
     MAX_HEADER_BYTES,
     SignedTokens,
+    _unsecured_rules,
     unsecured_check,
 )
 from moldau.sasl.oauthbearer.tokens import OAuthBearerToken
@@ -571,3 +573,35 @@ def test_a_token_s_header_has_so_many_bytes_and_no_more(more: int) -> None:
     reason = str(refusal(checker(), token))
     assert ("header has more than" in reason) is bool(more)
     assert ("no known key" in reason) is not bool(more)
+
+
+@pytest.mark.parametrize(
+    ("skew", "skew_ms"),
+    [("0", 0.0), ("999999999", 999_999_999.0), ("1000000000", None), ("²", None), ("1.5", None)],
+)
+def test_a_skew_of_clocks_has_nine_digits_at_most(skew: str, skew_ms: float | None) -> None:
+    options = {"unsecuredValidatorAllowableClockSkewMs": f" {skew} "}
+    if skew_ms is None:
+        with pytest.raises(ConfigError, match="AllowableClockSkewMs is a number from 0"):
+            _unsecured_rules(options)
+    else:
+        assert _unsecured_rules(options) == UnsecuredRules("sub", "scope", (), skew_ms)
+
+
+def test_what_an_unsecured_token_is_held_against_is_what_the_options_say() -> None:
+    options = {
+        "unsecuredValidatorPrincipalClaimName": "who",
+        "unsecuredValidatorScopeClaimName": "scp",
+        "unsecuredValidatorRequiredScope": " a  b ",
+    }
+    assert _unsecured_rules(options) == UnsecuredRules("who", "scp", ("a", "b"), 0.0)
+    assert _unsecured_rules({}) == UnsecuredRules("sub", "scope", (), 0.0)
+
+
+def test_a_refusal_says_which_scope_is_needed() -> None:
+    def refuse(token: str) -> TokenUser:
+        raise TokenRefused("it lacks a scope", INSUFFICIENT_SCOPE, "a b")
+
+    told = OAuthBearerServer(refuse).step(b"n,,\x01auth=Bearer good\x01\x01")
+    assert isinstance(told, bytes)
+    assert json.loads(told) == {"status": "insufficient_scope", "scope": "a b"}

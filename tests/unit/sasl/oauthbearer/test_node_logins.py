@@ -130,3 +130,19 @@ def test_client_credentials_of_keys_go_before_those_of_the_login_module(tmp_path
         grant = login.tokens._source.grant  # type: ignore[attr-defined]
         assert (grant.client_id, grant.client_secret, grant.scope) == expected
         assert repr(expected[1]) not in repr(made.security)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "pauses_ms"),
+    [("100", "300", [100, 200, 300, 300]), ("1", "3", [1, 2, 3, 3]), ("0", "0", [1, 1, 1, 1])],
+)
+def test_pauses_between_tries_are_those_of_the_settings(
+    tmp_path: Path, least: str, most: str, pauses_ms: list[float]
+) -> None:
+    keys = {"sasl.login.retry.backoff.ms": least, "sasl.login.retry.backoff.max.ms": most}
+    made = connector(by_tokens(tmp_path, **keys), SystemClock())
+    assert made.security is not None
+    login = made.security.login
+    assert isinstance(login, TokenLogin)
+    pauses = login.tokens._pauses  # type: ignore[attr-defined]
+    assert [pauses.next_ms() for _ in pauses_ms] == pauses_ms

@@ -14,6 +14,7 @@ from moldau.config.backoff import Backoff
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
 from moldau.sasl.oauthbearer.exchanges import OAuthBearerClient
 from moldau.sasl.oauthbearer.tokens import (
+    RENEWAL_PATIENCE_S,
     CachedTokens,
     OAuthBearerToken,
     RefreshRules,
@@ -248,3 +249,150 @@ async def test_the_end_of_what_is_no_token_of_three_parts_is_unknown():
     named = OAuthBearerToken(" x ", None, (("a", "b"),))
     assert token_of(jwt(exp=1), named).extensions == (("a", "b"),)
     assert token_of(f" {jwt(exp=1)} ").expires_at_ms == 1_000
+
+
+@pytest.mark.parametrize(("left_ms", "is_used"), [(1, True), (0, False)])
+async def test_in_a_pause_the_last_token_is_used_to_its_very_end(
+    left_ms: int, is_used: bool
+) -> None:
+    endpoint = Endpoint(clock := ManualClock())
+    tokens = CachedTokens(endpoint, clock, random.Random(1), RULES, Backoff(50_000, 50_000))
+    await tokens()
+    clock.advance(80_000)
+    endpoint.is_down = True
+    assert (await tokens()).value == "t1"
+    clock.advance(20_000 - left_ms)
+    if is_used:
+        assert (await tokens()).value == "t1"
+    else:
+        with pytest.raises(AuthenticationError, match="down 2"):
+            await tokens()
+    assert endpoint.asked == 2
+
+
+@pytest.mark.parametrize(("left_ms", "warnings"), [(1_000, 1), (1, 1), (0, 0), (-1_000, 0)])
+async def test_that_the_last_token_is_still_good_is_said_only_while_it_is(
+    caplog: pytest.LogCaptureFixture, left_ms: int, warnings: int
+) -> None:
+    endpoint = Endpoint(clock := ManualClock())
+    tokens = CachedTokens(endpoint, clock, random.Random(1), RULES)
+    await tokens()
+    endpoint.is_down = True
+    clock.advance(100_000 - left_ms)
+    if left_ms > 0:
+        await tokens()
+    else:
+        with pytest.raises(AuthenticationError, match="down 2"):
+            await tokens()
+    assert len(caplog.records) == warnings
+
+
+async def test_without_a_first_token_no_last_one_is_spoken_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    endpoint = Endpoint(ManualClock())
+    endpoint.is_down = True
+    tokens = CachedTokens(endpoint, endpoint.clock, random.Random(1), RULES)
+    for number in (1, 2):
+        with pytest.raises(AuthenticationError, match=f"down {number}"):
+            await tokens()
+    assert caplog.records == []
+
+
+async def test_a_request_that_is_ended_is_no_failure() -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+    endpoint = Endpoint(ManualClock())
+    tokens = CachedTokens(endpoint, endpoint.clock, random.Random(1), RULES, Backoff(100, 200))
+    endpoint.gate.clear()
+    caller = asyncio.create_task(tokens())
+    await asyncio.sleep(0)  # it asks
+    await asyncio.sleep(0)  # and is under way
+    assert endpoint.asked == 1
+    assert tokens._renewal is not None
+    tokens._renewal.cancel()
+    await asyncio.wait((caller,))
+    assert tokens._renewal is None
+    endpoint.gate.set()
+    assert (await tokens()).value == "t2"
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("challenge", "told"),
+    [
+        (b'{"status": "invalid_token"}', "invalid_token"),
+        (b'{"error": "x"}', '{"error": "x"}'),
+        (b"[1]", "[1]"),
+        (b"no JSON", "no JSON"),
+        (b"\xff", "\ufffd"),
+    ],
+)
+def test_what_a_broker_says_of_a_token_is_told(challenge: bytes, told: str) -> None:
+    exchange = OAuthBearerClient(OAuthBearerToken("abc"))
+    assert exchange.is_complete
+    assert exchange.answer(challenge) == b"\x01"
+    assert not exchange.is_complete
+    with pytest.raises(AuthenticationError) as refused:
+        exchange.answer(challenge)
+    assert str(refused.value) == f"OAUTHBEARER: {told}"
+
+
+async def test_a_success_ends_a_row_of_failures(caplog: pytest.LogCaptureFixture) -> None:
+    endpoint = Endpoint(clock := ManualClock())
+    tokens = CachedTokens(endpoint, clock, random.Random(1), RULES, Backoff(100, 1_000))
+    for number in range(1, 4):
+        endpoint.is_down = False
+        before = endpoint.asked
+        await tokens()
+        assert endpoint.asked == before + 1
+        clock.advance(80_000)
+        endpoint.is_down = True
+        for pause_ms in (100, 200):
+            before = endpoint.asked
+            await tokens()
+            clock.advance(pause_ms - 1)
+            await tokens()
+            assert endpoint.asked == before + 1
+            clock.advance(1)
+        assert len(caplog.records) == number, "said once for each row of failures"
+
+
+async def test_a_success_needs_no_pauses() -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+    endpoint = Endpoint(ManualClock())
+    tokens = CachedTokens(endpoint, endpoint.clock, random.Random(1), RULES)
+    assert (await tokens()).value == "t1"
+    await asyncio.sleep(0)
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "waits_s"), [(20_000, RENEWAL_PATIENCE_S), (400, 0.1), (4, 0.001)]
+)
+async def test_a_login_waits_for_a_newer_token_a_quarter_of_what_the_last_one_has_left(
+    monkeypatch: pytest.MonkeyPatch, left_ms: int, waits_s: float
+) -> None:
+    waited: list[float] = []
+
+    async def wait(tasks: Any, **limit: float) -> None:
+        waited.append(limit["timeout"])
+
+    endpoint = Endpoint(clock := ManualClock())
+    tokens = CachedTokens(endpoint, clock, random.Random(1), RULES)
+    await tokens()
+    clock.advance(100_000 - left_ms)
+    monkeypatch.setattr(asyncio, "wait", wait)
+    assert (await tokens()).value == "t1"
+    monkeypatch.undo()
+    assert waited == [waits_s]
+    assert tokens._renewal is not None
+    await tokens._renewal
+
+
+@pytest.mark.parametrize("name", ["", "a", "ab", "abc"])
+@pytest.mark.parametrize("signature", ["", "x", "xy", "xyz", "wxyz"])
+def test_the_end_of_a_jwt_is_read_whatever_its_length(name: str, signature: str) -> None:
+    header, body, _ = jwt(exp=7, sub=name).split(".")
+    assert token_of(f"{header}.{body}.{signature}").expires_at_ms == 7_000

@@ -7,6 +7,7 @@ Kafka 4.3's `SslPrincipalMapper`, which were asked for the same certificates and
 from __future__ import annotations
 
 import datetime
+import ssl
 
 import pytest
 from cryptography import x509
@@ -19,6 +20,8 @@ from moldau.server.authentication.certificates import (
     MappingRuleError,
     NoMatchingRule,
     PrincipalMapping,
+    alternative_names,
+    first_certificate,
     subject_name,
 )
 
@@ -31,7 +34,7 @@ CN, ORG, DC, UID = (
 )
 
 
-def certificate(subject: x509.Name) -> bytes:
+def certificate(subject: x509.Name, *extensions: x509.ExtensionType) -> bytes:
     begin = datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC)
     builder = (
         x509.CertificateBuilder()
@@ -42,6 +45,8 @@ def certificate(subject: x509.Name) -> bytes:
         .not_valid_before(begin)
         .not_valid_after(begin + datetime.timedelta(days=9_000))
     )
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=True)
     return builder.sign(KEY, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
 
 
@@ -78,6 +83,12 @@ def named(*attributes: tuple[ObjectIdentifier, str]) -> bytes:
             "2.5.4.5=#13023132,2.5.4.4=#0c03737572,ST=st,L=l,STREET=s,UID=u1",
         ),
         ([(ObjectIdentifier("1.2.3.4.55555"), "x")], "1.2.3.4.55555=#0c0178"),
+        ([(ObjectIdentifier("0.39.1"), "x")], "0.39.1=#0c0178"),
+        ([(ObjectIdentifier("1.0.1"), "x")], "1.0.1=#0c0178"),
+        ([(ObjectIdentifier("1.39.1"), "x")], "1.39.1=#0c0178"),
+        ([(ObjectIdentifier("2.0.1"), "x")], "2.0.1=#0c0178"),
+        ([(ObjectIdentifier("2.40.1"), "x")], "2.40.1=#0c0178"),
+        ([(ObjectIdentifier("2.999.128"), "x")], "2.999.128=#0c0178"),
         ([(CN, "tab\tline\nend")], "CN=tab\tline\nend"),
         ([], ""),
     ],
@@ -126,6 +137,19 @@ def test_rules_map_as_in_apache_kafka(rules: str, subject: str, user: str) -> No
     assert PrincipalMapping(rules).user_name(subject) == user
 
 
+@pytest.mark.parametrize(
+    ("replacement", "user"),
+    [("$2", "$2"), ("$2$1", "$2duke"), ("$99!", "$99!"), ("a$2b", "a$2b")],
+)
+def test_a_group_that_the_pattern_lacks_stays_as_it_is_written(replacement: str, user: str) -> None:
+    assert PrincipalMapping(f"RULE:^CN=(.*)$/{replacement}/").user_name("CN=duke") == user
+
+
+def test_a_pattern_without_groups_has_only_the_whole() -> None:
+    assert PrincipalMapping("RULE:^CN=duke$/$1/").user_name("CN=duke") == "$1"
+    assert PrincipalMapping("RULE:^CN=duke$/$01/").user_name("CN=duke") == "CN=duke1"
+
+
 @pytest.mark.parametrize("rules", ["", "RULE:^CN=b$/b/", ","])
 def test_without_a_rule_that_matches_there_is_no_user(rules: str) -> None:
     with pytest.raises(NoMatchingRule, match="CN=a"):
@@ -133,17 +157,44 @@ def test_without_a_rule_that_matches_there_is_no_user(rules: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rules",
+    ("rules", "complaint"),
     [
-        "RULE:x",
-        "NONE",
-        "RULE:a/b/X",
-        "RULE:(/b/",
-        "DEFAULT DEFAULT",
-        "RULE:a/b/ DEFAULT",
-        "default",
+        ("RULE:x", "'RULE:x' is neither RULE:PATTERN/NAME/ nor DEFAULT"),
+        ("NONE", "'NONE' is neither"),
+        ("N" * 61, f"'{'N' * 60}' is neither"),
+        ("RULE:a/b/X", "a comma is missing before 'X'"),
+        ("RULE:a/b/" + "X" * 61, f"a comma is missing before '{'X' * 60}'"),
+        ("RULE:(/b/", r"'(' is no pattern: missing ), unterminated subpattern"),
+        ("DEFAULT DEFAULT", "a comma is missing before ' DEFAULT'"),
+        ("RULE:a/b/ DEFAULT", "a comma is missing before ' DEFAULT'"),
+        ("default", "'default' is neither"),
+        ("DEFAULT,none", "'none' is neither"),
     ],
 )
-def test_rules_that_cannot_be_read(rules: str) -> None:
-    with pytest.raises(MappingRuleError):
+def test_rules_that_cannot_be_read(rules: str, complaint: str) -> None:
+    with pytest.raises(MappingRuleError) as refused:
         PrincipalMapping(rules)
+    assert str(refused.value).startswith(complaint)
+
+
+def test_alternative_names_are_those_of_their_extension_alone() -> None:
+    subject = x509.Name([x509.NameAttribute(CN, "a")])
+    names = x509.SubjectAlternativeName([x509.DNSName("a.b"), x509.DNSName("c")])
+    other = x509.BasicConstraints(ca=False, path_length=None)
+    wanted = {b"\x82\x03a.b", b"\x82\x01c"}
+    assert alternative_names(certificate(subject, other, names)) == wanted
+    assert alternative_names(certificate(subject, names, other)) == wanted
+    assert alternative_names(certificate(subject, other)) == frozenset()
+    assert alternative_names(certificate(subject)) == frozenset()
+
+
+@pytest.mark.parametrize("label", ["CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"])
+@pytest.mark.parametrize("between", ["", "\n", "x", "-"])
+def test_the_first_certificate_of_a_chain_ends_where_its_last_line_does(
+    label: str, between: str
+) -> None:
+    first, second = named((CN, "a")), named((CN, "b"))
+    texts = [ssl.DER_cert_to_PEM_cert(each).strip() for each in (first, second)]
+    chain = between.join(text.replace("CERTIFICATE", label) for text in texts)
+    assert first_certificate(chain) == first
+    assert first_certificate("# -- a comment --\n" + chain) == first

@@ -268,6 +268,15 @@ def test_a_refusal_comes_after_a_pause_in_which_nothing_is_read() -> None:
     assert client.connection.closed == []
 
 
+def test_the_shortest_pause_is_one_too() -> None:
+    client = Client(delay_ms=1.0)
+    client.choose()
+    assert client.token(b"wrong") is True
+    assert (len(client.connection.answers), client.group.clock.timer_count) == (1, 1)
+    client.group.clock.advance(1)
+    assert (len(client.connection.answers), client.group.clock.timer_count) == (2, 0)
+
+
 def test_a_refusal_without_a_pause_comes_at_once() -> None:
     client = Client()
     assert client.choose("B") is True

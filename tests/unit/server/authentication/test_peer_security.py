@@ -33,21 +33,21 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 KRB5 = "com.sun.security.auth.module.Krb5LoginModule"
 
 
-def config(protocol: str, **keys: str) -> NodeConfig:
-    return NodeConfig(
-        {
-            "process.roles": "broker",
-            "node.id": "1",
-            "controller.quorum.bootstrap.servers": "c:1",
-            "controller.listener.names": "CONTROLLER",
-            "listeners": "NODES://:1",
-            "inter.broker.listener.name": "NODES",
-            "listener.security.protocol.map": f"NODES:{protocol},CONTROLLER:PLAINTEXT",
-            "ssl.keystore.type": "PEM",
-            "ssl.truststore.type": "PEM",
-            **keys,
-        }
-    )
+def config(protocol: str, **keys: str | None) -> NodeConfig:
+    """A key of None is left out."""
+    values: dict[str, str | None] = {
+        "process.roles": "broker",
+        "node.id": "1",
+        "controller.quorum.bootstrap.servers": "c:1",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": "NODES://:1",
+        "inter.broker.listener.name": "NODES",
+        "listener.security.protocol.map": f"NODES:{protocol},CONTROLLER:PLAINTEXT",
+        "ssl.keystore.type": "PEM",
+        "ssl.truststore.type": "PEM",
+        **keys,
+    }
+    return NodeConfig({key: text for key, text in values.items() if text is not None})
 
 
 def peers(protocol: str, **keys: str) -> PeerSecurity | None:
@@ -101,6 +101,36 @@ def test_the_type_of_a_store_is_what_the_configuration_says_or_the_file_shows(
     assert (given.own.type, given.trust.type) == ("PEM", "PEM")
     keys = {**stores, "listener.name.nodes.ssl.keystore.type": "pkcs12"}
     assert peer_tls_settings(config("SSL", **keys), "NODES", {}).own.type == "PKCS12"
+
+
+def test_a_type_that_is_set_while_the_node_runs_goes_before_the_configuration_s() -> None:
+    plain = {"ssl.keystore.type": None, "ssl.truststore.type": None}
+    bare = config("SSL", **plain)
+    settings = peer_tls_settings(bare, "NODES", {})
+    assert (settings.own.type, settings.trust.type) == (None, None)
+    for store in ("keystore", "truststore"):
+        now = {f"listener.name.nodes.ssl.{store}.type": "pkcs12"}
+        for node in (bare, config("SSL")):
+            settings = peer_tls_settings(node, "NODES", now)
+            types = {"keystore": settings.own.type, "truststore": settings.trust.type}
+            assert types.pop(store) == "PKCS12"
+            assert set(types.values()) == {None if node is bare else "PEM"}
+        settings = peer_tls_settings(bare, "NODES", {f"listener.name.other.ssl.{store}.type": "x"})
+        assert (settings.own.type, settings.trust.type) == (None, None)
+
+
+def test_only_a_location_that_is_set_while_the_node_runs_is_bound_to_directories(
+    stores: dict[str, str],
+) -> None:
+    node = config("SSL", **stores)
+    settings = peer_tls_settings(node, "NODES", {})
+    assert (settings.own.directories, settings.trust.directories) == (None, None)
+    now = {"listener.name.nodes.ssl.keystore.location": "/elsewhere"}
+    settings = peer_tls_settings(node, "NODES", now)
+    assert settings.own.location == "/elsewhere"
+    assert settings.own.directories is not None
+    assert settings.trust.location == stores["ssl.truststore.location"]
+    assert settings.trust.directories is None
 
 
 def test_passwords_are_those_of_the_listener_s_login_module() -> None:
