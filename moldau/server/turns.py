@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Generator
-from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from moldau.runtime.clock import Clock
@@ -109,7 +108,16 @@ class Turns:
 class InTurns(Coroutine[object, None, T]):
     """Work whose steps wait for turns."""
 
-    __slots__ = ("_begun", "_clock", "_share", "_turn", "_turns", "_work")
+    __slots__ = (
+        "_clock",
+        "_end",
+        "_has_begun",
+        "_share",
+        "_turn",
+        "_turns",
+        "_waits_for",
+        "_work",
+    )
 
     def __init__(
         self, turns: Turns, clock: Clock, share: Share, work: Coroutine[object, None, T]
@@ -119,7 +127,9 @@ class InTurns(Coroutine[object, None, T]):
         self._share = share
         self._work = work
         self._turn: asyncio.Future[None] | None = None
-        self._begun: Callable[[], object] | None = None
+        self._has_begun = False
+        self._waits_for: object = None
+        self._end: BaseException | None = None
 
     def begin(self, task: asyncio.Task[T]) -> None:
         """Take the first step now, not when the loop gets to the task that was just made of this:
@@ -127,18 +137,20 @@ class InTurns(Coroutine[object, None, T]):
         """
         loop = task.get_loop()
         asyncio.tasks._enter_task(loop, task)
+        self._has_begun = True
         try:
-            waits_for = self._work.send(None)
-            self._begun = lambda: waits_for
+            self._waits_for = self._work.send(None)
         except BaseException as error:  # noqa: BLE001 - the task ends with it
-            self._begun = partial(_raise, error)
+            self._end = error
         finally:
             asyncio.tasks._leave_task(loop, task)
 
     def send(self, value: None) -> object:
-        if self._begun is not None:
-            begun, self._begun = self._begun, None
-            return begun()
+        if self._has_begun:
+            self._has_begun = False
+            if self._end is not None:
+                raise self._end
+            return self._waits_for
         turns, party, begun_ms = self._turns, self._share.party, self._clock.monotonic_ms()
         if self._turn is None and not turns.at_once_ms(party, begun_ms):
             self._turn = asyncio.get_running_loop().create_future()
@@ -151,7 +163,9 @@ class InTurns(Coroutine[object, None, T]):
             turns.took(party, self._clock.monotonic_ms() - begun_ms)
 
     def throw(self, *error: Any) -> object:
-        self._turn = self._begun = None  # what ends the work does not wait
+        if self._has_begun and self._end is not None:
+            raise self._end  # it comes too late: the work has ended
+        self._turn, self._has_begun = None, False  # what ends the work does not wait
         return self._work.throw(*error)
 
     def take_turn(self) -> None:
@@ -163,7 +177,3 @@ class InTurns(Coroutine[object, None, T]):
 
     def __await__(self) -> Generator[object, None, T]:
         return self._work.__await__()
-
-
-def _raise(error: BaseException) -> None:
-    raise error

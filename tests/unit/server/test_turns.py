@@ -263,6 +263,23 @@ async def test_what_a_first_step_ends_with_is_what_its_task_ends_with() -> None:
         await (await begun_in_a_callback(rig.connection(), fails()))
 
 
+async def cancelled_when_it_has_begun(
+    connection: ServerConnection, work: Coroutine[object, None, T]
+) -> asyncio.Task[T]:
+    loop = asyncio.get_running_loop()
+    tasks: list[asyncio.Task[T]] = []
+
+    def begin() -> None:
+        steps = connection.in_turns(work)
+        tasks.append(loop.create_task(steps))
+        steps.begin(tasks[0])
+        tasks[0].cancel()
+
+    loop.call_soon(begin)
+    await asyncio.sleep(0)
+    return tasks[0]
+
+
 async def test_work_that_has_begun_can_be_cancelled_before_its_second_step() -> None:
     rig = Rig()
     rig.group.loop = asyncio.get_running_loop()
@@ -274,17 +291,21 @@ async def test_work_that_has_begun_can_be_cancelled_before_its_second_step() -> 
         finally:
             ended.append("ended")
 
-    connection, loop = rig.connection(), asyncio.get_running_loop()
-    tasks: list[asyncio.Task[None]] = []
-
-    def begin() -> None:
-        steps = connection.in_turns(work())
-        tasks.append(loop.create_task(steps))
-        steps.begin(tasks[0])
-        tasks[0].cancel()
-
-    loop.call_soon(begin)
-    await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
-        await tasks[0]
+        await (await cancelled_when_it_has_begun(rig.connection(), work()))
     assert ended == ["ended"]
+
+
+async def test_work_that_has_ended_with_its_first_step_cannot_be_cancelled() -> None:
+    rig = Rig()
+    rig.group.loop = asyncio.get_running_loop()
+
+    async def answers() -> str:
+        return "done"
+
+    async def fails() -> None:
+        raise ValueError("wrong")
+
+    assert await (await cancelled_when_it_has_begun(rig.connection(), answers())) == "done"
+    with pytest.raises(ValueError, match="wrong"):
+        await (await cancelled_when_it_has_begun(rig.connection(), fails()))
