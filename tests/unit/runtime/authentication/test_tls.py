@@ -506,7 +506,7 @@ def test_without_a_truststore_the_system_s_authorities_are_trusted(
     assert loaded == [ssl.Purpose.SERVER_AUTH]
 
 
-def test_a_machine_that_gives_no_place_for_a_store_is_told_of(
+def test_a_machine_that_gives_no_place_for_a_store_is_reported(
     authority: trustme.CA, own: trustme.LeafCert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_place(_: bytes) -> object:

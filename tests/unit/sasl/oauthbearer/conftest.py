@@ -15,5 +15,5 @@ __all__ = ["the_machine_is_virtual"]
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """On which loops a test runs."""
+    """The loops that a test runs on."""
     return {"real": asyncio.new_event_loop, **virtual_too(item)}

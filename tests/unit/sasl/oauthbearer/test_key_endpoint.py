@@ -65,7 +65,7 @@ async def scripted(script: Scripted, **settings: Any) -> AsyncIterator[KeyEndpoi
         await source.close()
 
 
-async def test_failures_are_tried_again_after_pauses_that_grow_and_begin_anew() -> None:
+async def test_failures_are_tried_again_after_pauses_that_grow_and_begin_again() -> None:
     down = KeySetError("down")
     script = Scripted(down, down, down, down, key_set("a"), down, down, key_set("a"), key_set("b"))
     async with scripted(
@@ -85,7 +85,7 @@ async def test_a_pause_is_one_millisecond_at_least(answer: bytes | Exception) ->
     assert set(script.pauses_ms) == {1}
 
 
-async def test_a_missing_key_ends_the_pause_and_is_forgotten_once_it_is_there() -> None:
+async def test_a_missing_key_ends_the_pause_and_is_forgotten_once_it_has_come() -> None:
     script = Scripted(key_set("a"), key_set("a", "b"))
     async with scripted(script, refresh_ms=60_000) as source:
         await pass_time(1_000)
@@ -104,7 +104,7 @@ async def test_a_key_without_an_id_is_none_that_was_missing() -> None:
         assert names(source) == [None]
 
 
-async def test_a_fault_of_the_renewal_itself_is_told_and_ends_the_start() -> None:
+async def test_a_fault_of_the_renewal_itself_is_reported_and_ends_the_start() -> None:
     loop = asyncio.get_running_loop()
     told: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _loop, context: told.append(context))
@@ -120,7 +120,7 @@ async def test_a_fault_of_the_renewal_itself_is_told_and_ends_the_start() -> Non
     assert asyncio.all_tasks() == before, "nothing waits any more"
 
 
-async def test_a_close_ends_the_renewal_and_tells_nothing() -> None:
+async def test_a_close_ends_the_renewal_and_reports_nothing() -> None:
     loop = asyncio.get_running_loop()
     told: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _loop, context: told.append(context))

@@ -328,7 +328,7 @@ async def test_a_request_that_is_ended_is_no_failure() -> None:
         (b"\xff", "\ufffd"),
     ],
 )
-def test_what_a_broker_says_of_a_token_is_told(challenge: bytes, told: str) -> None:
+def test_what_a_broker_says_of_a_token_is_in_the_error(challenge: bytes, told: str) -> None:
     exchange = OAuthBearerClient(OAuthBearerToken("abc"))
     assert exchange.is_complete
     assert exchange.answer(challenge) == b"\x01"
