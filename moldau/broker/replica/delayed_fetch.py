@@ -293,8 +293,11 @@ class DelayedFetch(DelayedOperation):
     def _let_go(self) -> None:
         self.changed_in_steps = None
         if self.session is None:
+            # They do not refer to each other any more: no cycle waits for the collector, which
+            # hardly ever looks at what has waited.
             for fetched in self._partitions:
                 fetched.unwatch()
+            self._partitions = []
         elif self in self.session.waiting:
             self.session.waiting.remove(self)
         self._changed.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from moldau.broker import api
 from moldau.broker.api import p01_fetch
 from moldau.broker.replica import delayed_fetch
+from moldau.broker.replica.partition import FetchPartition
 from moldau.metadata.features import GROUP_VERSION
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.api_keys import ApiKey
@@ -455,3 +457,23 @@ async def test_a_fetch_of_many_partitions_does_not_keep_the_request_while_it_wai
     assert message.topics == []
     free.send(produce({("t", 2): batch(1, value=b"new")}), 12, FakeConnection())
     await until_async(lambda: request.is_answered)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_the_partitions_of_a_fetch_that_has_ended_need_no_collector(
+    free: DataPath, small_steps: None, waits: bool
+) -> None:
+    free.create_topic("t", 3)
+    listed: Any = {("t", index): 0 for index in range(3)}
+    gc.collect()
+    gc.disable()
+    try:
+        asked = free.send(fetch(listed, max_wait_ms=60_000 if waits else 0), 12)
+        if waits:
+            free.send(produce({("t", 1): batch(1, value=b"new")}), 12, FakeConnection())
+        await until_async(lambda: asked.is_answered)
+        await asyncio.sleep(0)
+        left = [each for each in gc.get_objects() if isinstance(each, FetchPartition)]
+    finally:
+        gc.enable()
+    assert left == []
