@@ -114,6 +114,7 @@ class GreedyClients:
         }
         self._process: subprocess.Popen[str] | None = None
         self.counts: dict[str, int] = {"open": 0, "ended": 0, "failed": 0}
+        self._rest = ""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -143,8 +144,10 @@ class GreedyClients:
         assert process is not None
         assert process.stdout is not None
         assert process.poll() is None, "the greedy clients have ended by themselves"
-        for line in process.stdout.readlines():
-            self.counts = json.loads(line)
+        # The last line may be one whose end is yet to come.
+        *lines, self._rest = (self._rest + "".join(process.stdout.readlines())).split("\n")
+        if lines:
+            self.counts = json.loads(lines[-1])
         return self.counts
 
     def opened(self, count: int, deadline_s: float = 60.0) -> None:
