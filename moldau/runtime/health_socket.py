@@ -75,7 +75,11 @@ class HealthSocket:
             os.unlink(self._path)
 
     def _remove_remains(self) -> None:
-        """Remove the socket of a process that ended without `close`. Raises: OSError: it runs."""
+        """Remove the socket of a process that ended without `close`.
+
+        Raises:
+            OSError: it is no socket, or a process answers there.
+        """
         try:
             if not stat.S_ISSOCK(os.lstat(self._path).st_mode):
                 raise OSError(errno.EEXIST, "it exists, and is no socket")
