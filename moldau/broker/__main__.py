@@ -8,10 +8,10 @@ in hand: that takes longer than an impatient user.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Sequence
 
+from moldau.runtime.garbage_collector import collect_young_only
 from moldau.runtime.stop_signals import StopSignals
 
 
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a node until it is asked to stop; returns the exit status."""
     signals = StopSignals()
     signals.install()
-    gc.disable()  # until everything is loaded; the node then freezes what it has
+    collect_young_only()
     try:
         from moldau.node.foreground import run_node
 

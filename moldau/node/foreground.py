@@ -23,6 +23,7 @@ from moldau.config import ConfigError, NodeConfig
 from moldau.node import Node, NodeStartError
 from moldau.node.readable_secrets import readable_secrets
 from moldau.runtime.event_loop import new_event_loop
+from moldau.runtime.garbage_collector import pause_garbage_collector
 from moldau.runtime.stop_signals import StopSignals
 from moldau.runtime.telemetry.logs import configure_logging
 from moldau.storage.meta_properties import META_PROPERTIES
@@ -50,6 +51,7 @@ def run_node(arguments: Sequence[str] | None, signals: StopSignals) -> int:
     for warning in readable_secrets(config, options.config):
         logger.warning("%s", warning)
     raise_descriptor_limit()
+    pause_garbage_collector()
     try:
         status = 0 if signals.is_requested else _run(_serve(config, options, signals))
         if not status:

@@ -5,6 +5,7 @@ Owns: what each replaces, and which faults bring it to light. Must not: be activ
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from moldau.broker.coordinator.core.result import CoordinatorResult
@@ -32,7 +33,9 @@ def prepared_is_not_kept(patch: Patch) -> None:
     original = rules._with_open_transaction
 
     def with_open_transaction(request: Any, *arguments: Any) -> Any:
-        return original(request._replace(keep_prepared=False), *arguments)
+        request = copy(request)  # the client's own is sent again after a disconnection
+        request.keep_prepared_txn = False
+        return original(request, *arguments)
 
     patch.setattr(rules, "_with_open_transaction", with_open_transaction)
 
