@@ -54,7 +54,7 @@ from moldau.server.apis import (
 from moldau.server.change_log import ChangeLog
 from moldau.server.decoding import Steps as DecodingSteps
 from moldau.server.outgoing import Offload
-from moldau.server.request import RequestContext, Sender, array_names
+from moldau.server.request import RequestContext, Sender, arrays_of
 from moldau.server.request_router import Handler, Route, party_of
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
@@ -369,7 +369,7 @@ def has_many_elements(message: Struct) -> bool:
     waiting: list[Struct] = [message]
     while waiting:
         struct = waiting.pop()
-        for name in array_names(type(struct)):
+        for name in arrays_of(type(struct)):
             elements = getattr(struct, name) or ()
             count += len(elements)
             if count > MANY_ELEMENTS:

@@ -31,30 +31,28 @@ _ONE_TOPIC: Final = 2
 def has_more_parts(body: Buffer, api_version: int, limit: int) -> bool:
     """Whether a Produce request has more than `limit` topics and partitions."""
     try:
-        if api_version >= FIRST_FLEXIBLE:
-            count = _few(body, by_id=api_version >= FIRST_BY_TOPIC_ID)
-            if count:
-                return count > limit
-        return _Walk(body, api_version >= FIRST_FLEXIBLE).counts_more(
-            limit, by_id=api_version >= FIRST_BY_TOPIC_ID
-        )
+        by_id = api_version >= FIRST_BY_TOPIC_ID
+        is_flexible = api_version >= FIRST_FLEXIBLE
+        if is_flexible and (count := _few(body, by_id)):
+            return count > limit
+        return _Walk(body, is_flexible).counts_more(limit, by_id=by_id)
     except (RemoteProtocolError, PackingError, IndexError):
         return False
 
 
-def _few(body: Buffer, *, by_id: bool) -> int:
+def _few(body: Buffer, by_id: bool) -> int:
     """The topic and the partitions of a flexible request for one topic, whose lengths all take one
     byte, as most do; 0 of others.
     """
     id_bytes = body[0]
-    position = max(id_bytes, 1) + _ACKS_AND_TIMEOUT_BYTES
+    position = (id_bytes or 1) + _ACKS_AND_TIMEOUT_BYTES
     if id_bytes >= _MORE_BYTES or body[position] != _ONE_TOPIC:
         return 0
     name_bytes = _TOPIC_ID_BYTES if by_id else body[position + 1]
     if not 0 < name_bytes < _MORE_BYTES:
         return 0
     partitions = body[position + 1 + name_bytes]
-    return max(partitions, 1) if partitions < _MORE_BYTES else 0
+    return (partitions or 1) if partitions < _MORE_BYTES else 0
 
 
 class _Walk:

@@ -27,7 +27,7 @@ from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.headers import RequestHeader, encode_response
 from moldau.protocol.produce_parts import has_more_parts
 from moldau.protocol.schema import Message
-from moldau.protocol.structs import ArrayType, Struct
+from moldau.protocol.structs import ArrayType, Struct, StructType
 from moldau.protocol.types import Part
 from moldau.runtime.files import FileRegion
 from moldau.runtime.slices import Work
@@ -572,13 +572,12 @@ class RequestContext(Sender):
 
 def is_large_message(struct: Struct) -> bool:
     """Whether an array has LARGE_ELEMENT_COUNT elements, in the first of all elements as well."""
-    for name in array_names(type(struct)):
+    kind = type(struct)
+    for name, has_inner in (_ARRAYS.get(kind) or arrays_of(kind)).items():
         elements = getattr(struct, name)
-        if not elements:
-            continue
-        if len(elements) > LARGE_ELEMENT_COUNT:
-            return True
-        if isinstance(elements[0], Struct) and is_large_message(elements[0]):
+        if elements and (
+            len(elements) > LARGE_ELEMENT_COUNT or (has_inner and is_large_message(elements[0]))
+        ):
             return True
     return False
 
@@ -588,13 +587,13 @@ def taken_apart(struct: Struct) -> Iterator[None]:
     interpreter for 50 ms. What others hold too, an array or a struct, stays as it is, and so does
     what is not set yet.
     """
-    for name in array_names(type(struct)):
+    for name in arrays_of(type(struct)):
         elements = getattr(struct, name, None)
         setattr(struct, name, None)
         if type(elements) is not list or getrefcount(elements) != _NAMED_ONCE:
             continue
         while elements:
-            if not isinstance(elements[-1], Struct) or not array_names(type(elements[-1])):
+            if not isinstance(elements[-1], Struct) or not arrays_of(type(elements[-1])):
                 del elements[-FREED_AT_ONCE:]
             else:
                 for _ in range(min(FREED_AT_ONCE, len(elements))):
@@ -605,16 +604,20 @@ def taken_apart(struct: Struct) -> Iterator[None]:
             yield
 
 
-_ARRAYS: Final[dict[type[Struct], tuple[str, ...]]] = {}
+_ARRAYS: Final[dict[type[Struct], dict[str, bool]]] = {}
 
 
-def array_names(struct: type[Struct]) -> tuple[str, ...]:
-    names = _ARRAYS.get(struct)
-    if names is None:
-        fields = struct.spec().fields
-        names = tuple(field.name for field in fields if isinstance(field.type, ArrayType))
-        _ARRAYS[struct] = names
-    return names
+def arrays_of(struct: type[Struct]) -> dict[str, bool]:
+    """Its arrays; whether their elements have any."""
+    arrays = _ARRAYS.get(struct)
+    if arrays is None:
+        kinds = {each.name: each.type for each in struct.spec().fields}
+        arrays = _ARRAYS[struct] = {
+            name: isinstance(kind.element, StructType) and bool(arrays_of(kind.element.struct))
+            for name, kind in kinds.items()
+            if isinstance(kind, ArrayType)
+        }
+    return arrays
 
 
 REQUEST_METRICS: Final = "kafka.network:type=RequestMetrics,name="

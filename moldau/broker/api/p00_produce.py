@@ -46,6 +46,9 @@ records only when they load the log again."""
 VALID_ACKS: Final = (-1, 0, 1)
 NO_OFFSET: Final = -1
 
+Producer = tuple[int, int]
+"""Id and epoch."""
+
 Problem = tuple[ErrorCode, str | None]
 Sent = RecordBatches | None
 """What a partition gets; None: too short for a batch."""
@@ -63,8 +66,7 @@ def handle(
     if request.acks not in VALID_ACKS:
         problem = ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, not -1, 0 or 1"
     transaction = None
-    sent = yield from _read_headers(request)
-    producers = _transactional_producers(sent)
+    sent, producers = yield from _read_headers(request)
     if producers and problem is NO_PROBLEM:
         problem = _transaction_problem(context, request, producers)
         if problem is NO_PROBLEM:
@@ -91,9 +93,16 @@ def handle(
     manager.complete_soon()
 
 
-def _read_headers(request: p00.ProduceRequest) -> Generator[None, None, list[Sent]]:
-    """Read each batch's header, once for its whole way through this broker; check nothing yet."""
+def _read_headers(
+    request: p00.ProduceRequest,
+) -> Generator[None, None, tuple[list[Sent], set[Producer]]]:
+    """Read each batch's header, once for its whole way through this broker; check nothing yet.
+
+    Returns:
+        What each partition gets, and whose the transactional batches are.
+    """
     sent: list[Sent] = []
+    producers: set[Producer] = set()
     for topic in request.topic_data:
         for data in topic.partition_data:
             if sent:
@@ -101,23 +110,16 @@ def _read_headers(request: p00.ProduceRequest) -> Generator[None, None, list[Sen
             records = data.records
             batches = None
             if isinstance(records, bytearray | memoryview) and len(records) >= BATCH_HEADER_SIZE:
-                batches = RecordBatches(records, [(0, unpack_header(records))])
+                header = unpack_header(records)
+                batches = RecordBatches(records, [(0, header)])
+                if header.is_transactional and header.magic == CURRENT_MAGIC:
+                    producers.add((header.producer_id, header.producer_epoch))
             sent.append(batches)
-    return sent
-
-
-def _transactional_producers(sent: list[Sent]) -> set[tuple[int, int]]:
-    producers: set[tuple[int, int]] = set()
-    for batches in sent:
-        if batches is not None:
-            header = batches.headers[0][1]
-            if header.is_transactional and header.magic == CURRENT_MAGIC:
-                producers.add((header.producer_id, header.producer_epoch))
-    return producers
+    return sent, producers
 
 
 def _transaction_problem(
-    context: RequestContext, request: p00.ProduceRequest, producers: set[tuple[int, int]]
+    context: RequestContext, request: p00.ProduceRequest, producers: set[Producer]
 ) -> Problem:
     transactional_id = request.transactional_id
     if transactional_id is None or not context.authorized(

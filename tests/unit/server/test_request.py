@@ -38,7 +38,7 @@ from moldau.server.request import (
     Request,
     RequestContext,
     RequestMetrics,
-    array_names,
+    arrays_of,
     is_large_message,
 )
 from tests.kit.manual_clock import ManualClock
@@ -243,9 +243,9 @@ def test_an_answer_is_large_by_an_array_at_any_depth(more: int) -> None:
 
 
 def test_the_arrays_of_a_message_are_known_once() -> None:
-    names = array_names(MetadataResponse)
+    names = arrays_of(MetadataResponse)
     assert set(names) == {"brokers", "topics"}
-    assert array_names(MetadataResponse) is names
+    assert arrays_of(MetadataResponse) is names
 
 
 @pytest.mark.parametrize(
