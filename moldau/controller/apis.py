@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -85,31 +86,22 @@ class KraftUpgrade(Protocol):
         """The error, and what to say of it: NOT_LEADER_OR_FOLLOWER when this node does not lead."""
 
 
+@dataclass(eq=False, repr=False)
 class ControllerApis:
     """Answers requests on the quorum's loop."""
 
-    def __init__(
-        self,
-        controller: Controller,
-        quorum: QuorumRequests,
-        descriptions: ClusterDescriptions,
-        *,
-        kraft_upgrade: KraftUpgrade,
-        work: LongWork,
-        mutations: ControllerMutationQuotas,
-        changes: ChangeLog,
-    ) -> None:
-        self._controller = controller
-        self._quorum = quorum
-        self._descriptions = descriptions
-        self._kraft_upgrade = kraft_upgrade
-        self._work = work
-        self._mutations = mutations
-        self._changes = changes
-        self._in_order: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """A lock for each client, held from its request until the decision is asked for, so that
-        none overtakes another of the client whose resources are being looked at.
-        """
+    _controller: Controller
+    _quorum: QuorumRequests
+    _descriptions: ClusterDescriptions
+    _: KW_ONLY
+    kraft_upgrade: KraftUpgrade
+    work: LongWork
+    mutations: ControllerMutationQuotas
+    changes: ChangeLog
+    _in_order: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """A lock for each client, held from its request until the decision is asked for, so that none
+    overtakes another of the client whose resources are being looked at.
+    """
 
     def routes(self) -> dict[int, Route]:
         told = self._descriptions
@@ -149,7 +141,7 @@ class ControllerApis:
                 request, request.MAX_VERSION if version is None else version, context.client_host
             )
         if api.controller == DESCRIBED:
-            return await self._work.in_slices(self._descriptions.answer(request, context))
+            return await self.work.in_slices(self._descriptions.answer(request, context))
         if isinstance(request, p57.UpdateFeaturesRequest) and any(
             update.feature == KRAFT_VERSION for update in request.feature_updates
         ):
@@ -162,7 +154,7 @@ class ControllerApis:
             response = await self._decide(request, context)
         if api.changed is not None:
             changes = api.changed(request, response)
-            await self._work.in_slices(self._changes.answered(context, request, changes))
+            await self.work.in_slices(self.changes.answered(context, request, changes))
         if context.api_version is not None:
             fit_version(response, context.api_version)
         return response
@@ -194,7 +186,7 @@ class ControllerApis:
             api_key=header.api_key,
         )
         response = await self.answer(client, forwarded.message)
-        return await self._work.on(response, _closed, response, header, self.committed_end_offset())
+        return await self.work.on(response, _closed, response, header, self.committed_end_offset())
 
     async def _update_with_kraft_version(
         self, request: p57.UpdateFeaturesRequest, context: Sender
@@ -220,7 +212,7 @@ class ControllerApis:
             return response
         # Also when the level is that already: it may not be committed yet, and would not last then.
         if not request.validate_only:
-            error, words = await self._kraft_upgrade(
+            error, words = await self.kraft_upgrade(
                 own[0].max_version_level, timeout_ms=max(request.timeout_ms, 0)
             )
             if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -234,10 +226,10 @@ class ControllerApis:
 
     async def _decide_allowed(self, api: Api, request: AnyRequest, context: Sender) -> Message:
         """The response to a request for resources, of which the sender may ask for some."""
-        work = self._work
+        work = self.work
         decision = None
         restrict: permitted_parts.Filter = getattr(permitted_parts, api.restricted_by)
-        quota, now_ms = self._mutations.of(api.strict_since, context), self._mutations.now_ms
+        quota, now_ms = self.mutations.of(api.strict_since, context), self.mutations.now_ms
         async with self._order_of(context):
             allowed, merge = await work.in_slices(
                 restrict(request, context, self._controller.committed_image)
@@ -293,7 +285,7 @@ class ControllerApis:
     ) -> Message:
         """The response that says of everything in the request that it failed."""
         respond = partial(error_response, api_version=context.api_version)
-        return await self._work.on(request, respond, request, error, words)
+        return await self.work.on(request, respond, request, error, words)
 
 
 def _client_of(context: Sender, forwarded: ForwardedRequest | EnvelopeRefused) -> str | None:

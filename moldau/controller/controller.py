@@ -23,7 +23,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
 from math import inf
 from typing import Final, Protocol
@@ -285,51 +285,43 @@ class _Waiting:
         return not was_done and not self.answer.done()
 
 
+@dataclass(eq=False, repr=False)
 class Controller:
     """One controller node: standby until the log says that this node leads."""
 
-    def __init__(
-        self,
-        core: ControllerCore,
-        log: MetadataLog,
-        clock: Clock,
-        *,
-        node_id: int,
-        bootstrap_records: Sequence[VersionedRecord],
-        snapshot_policy: SnapshotPolicy,
-        slice_ms: float = SLICE_MS,
-        token_check_interval_ms: float | None = None,
-    ) -> None:
-        """`token_check_interval_ms` is how often expired delegation tokens are looked for; None
-        where there are none.
-        """
-        self._token_check_interval_ms = token_check_interval_ms
-        self._token_timer: TimerHandle | None = None
-        self._core = core
-        self._log = log
-        self._clock = clock
-        self._node_id = node_id
-        self._bootstrap_records = bootstrap_records
-        self._snapshots = snapshot_policy
-        self._turns = Turns(clock, slice_ms)
-        self._own_work = OwnWork(clock)
-        self._waiting: deque[_Waiting] = deque()
-        self._undecided: dict[_Waiting, None] = {}  # in the order they came
-        self._committed_offset = -1
-        self._last_appended_offset = -1
-        self._session_timer: TimerHandle | None = None
-        self._sessions_latest_ms = 0.0
-        self._task_timer: TimerHandle | None = None
-        self._task_due_ms = 0.0
-        self._snapshot_task: asyncio.Task[None] | None = None
-        self._snapshot_timer: TimerHandle | None = None
-        self._is_closed = False
-        self.leader_id = -1
-        self.active_since: asyncio.Event = asyncio.Event()
+    _core: ControllerCore
+    _log: MetadataLog
+    _clock: Clock
+    _: KW_ONLY
+    node_id: int
+    bootstrap_records: Sequence[VersionedRecord]
+    snapshot_policy: SnapshotPolicy
+    slice_ms: InitVar[float] = SLICE_MS
+    token_check_interval_ms: float | None = None
+    """How often expired delegation tokens are looked for; None where there are none."""
+    leader_id: int = -1
+    active_since: asyncio.Event = field(default_factory=asyncio.Event)
+    _waiting: deque[_Waiting] = field(default_factory=deque)
+    _undecided: dict[_Waiting, None] = field(default_factory=dict)
+    """In the order they came."""
+    _committed_offset: int = -1
+    _last_appended_offset: int = -1
+    _session_timer: TimerHandle | None = None
+    _sessions_latest_ms: float = 0.0
+    _task_timer: TimerHandle | None = None
+    _task_due_ms: float = 0.0
+    _token_timer: TimerHandle | None = None
+    _snapshot_task: asyncio.Task[None] | None = None
+    _snapshot_timer: TimerHandle | None = None
+    _is_closed: bool = False
+
+    def __post_init__(self, slice_ms: float) -> None:
+        self._turns = Turns(self._clock, slice_ms)
+        self._own_work = OwnWork(self._clock)
 
     def start(self) -> None:
         """Listen to the log: replay everything, and become active if this node leads."""
-        self._snapshots.start(self._clock.monotonic_ms())
+        self.snapshot_policy.start(self._clock.monotonic_ms())
         self._log.add_listener(self)
         self._arm_snapshot_timer()
 
@@ -467,7 +459,7 @@ class Controller:
         waiting = self._waiting
         while waiting and waiting[0].last_offset <= batch.last_offset:
             self._answer(waiting.popleft())
-        self._snapshots.on_committed(batch.size_bytes, has_records=bool(batch.records))
+        self.snapshot_policy.on_committed(batch.size_bytes, has_records=bool(batch.records))
         self._maybe_snapshot()
 
     @staticmethod
@@ -484,11 +476,11 @@ class Controller:
             self.active_since.clear()
             self._fail_waiting(_not_controller(leader_id))
         self.leader_id = leader_id
-        if leader_id != self._node_id:
+        if leader_id != self.node_id:
             return
         self._last_appended_offset = self._log.log_end_offset - 1
         records = self._core.activate(
-            leader_epoch, self._bootstrap_records, monotonic_ms=self._clock.monotonic_ms()
+            leader_epoch, self.bootstrap_records, monotonic_ms=self._clock.monotonic_ms()
         )
         self._own_work.reset()
         logger.info("active controller in epoch %d", leader_epoch)
@@ -502,7 +494,7 @@ class Controller:
         self.active_since.set()
         self._arm_session_timer()
         self._arm_task_timer()
-        self._arm_token_timer(self._token_check_interval_ms)
+        self._arm_token_timer(self.token_check_interval_ms)
 
     def _fail_waiting(self, failure: RequestFailed) -> None:
         waiting, self._waiting = [*self._undecided, *self._waiting], deque()
@@ -547,7 +539,7 @@ class Controller:
 
     def _arm_task_timer(self) -> None:
         """Wake up for the next periodic task; one that became due earlier moves the timer."""
-        due_ms = self._core.next_task_ms()
+        due_ms = self._core.tasks.next_due_ms()
         if self._task_timer is not None:
             if due_ms == self._task_due_ms:
                 return
@@ -569,7 +561,7 @@ class Controller:
             if (yield from self._append_own(records, "its own elections")):
                 logger.info("elections of the controller's own: %d partitions", len(records))
             else:
-                self._core.task_refused()
+                self._core.tasks.sweep_all()
         self._arm_task_timer()
 
     def _arm_token_timer(self, delay_ms: float | None) -> None:
@@ -588,7 +580,7 @@ class Controller:
         if records and (yield from self._append_own(records, "the end of delegation tokens")):
             logger.info("%d delegation tokens have expired", len(records))
         # There may be more than one batch of them.
-        self._arm_token_timer(MORE_TOKENS_AFTER_MS if records else self._token_check_interval_ms)
+        self._arm_token_timer(MORE_TOKENS_AFTER_MS if records else self.token_check_interval_ms)
 
     def _append_own(self, records: Sequence[VersionedRecord], what: str) -> Steps[bool]:
         """Append what no request asked for. Returns whether the log took it."""
@@ -598,7 +590,7 @@ class Controller:
         return error is ErrorCode.NONE
 
     def _arm_snapshot_timer(self) -> None:
-        delay_ms = self._snapshots.next_check_ms(self._clock.monotonic_ms())
+        delay_ms = self.snapshot_policy.next_check_ms(self._clock.monotonic_ms())
         if delay_ms is not None and not self._is_closed:
             self._snapshot_timer = self._clock.call_later(delay_ms, self._on_snapshot_timer)
 
@@ -609,10 +601,10 @@ class Controller:
     def _maybe_snapshot(self) -> None:
         if self._snapshot_task is not None or self._is_closed or not self._core.may_snapshot:
             return
-        reason = self._snapshots.reason(self._clock.monotonic_ms())
+        reason = self.snapshot_policy.reason(self._clock.monotonic_ms())
         if reason is None:
             return
-        self._snapshots.begin(self._clock.monotonic_ms())
+        self.snapshot_policy.begin(self._clock.monotonic_ms())
         logger.info("writing a metadata snapshot: %s", reason)
         self._snapshot_task = asyncio.get_running_loop().create_task(
             self._write_snapshot(self._core.committed_image), name="metadata-snapshot"
@@ -629,7 +621,7 @@ class Controller:
             )
         except OSError as error:
             logger.error("no metadata snapshot could be written: %s", error)
-            self._snapshots.failed()
+            self.snapshot_policy.failed()
         finally:
             self._snapshot_task = None
 

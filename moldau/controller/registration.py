@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from random import Random
 from typing import Final
 
 from moldau.config.backoff import Backoff
@@ -41,6 +42,7 @@ FIRST_BACKOFF_MS: Final = 100.0
 MAX_BACKOFF_MS: Final = 120_000.0
 
 
+@dataclass(eq=False, repr=False)
 class ControllerRegistrationManager:
     """Runs on the quorum's loop, as a listener of the log behind the controller itself.
 
@@ -52,39 +54,33 @@ class ControllerRegistrationManager:
         apis: this node's own, for the time it is active itself; `link` reaches the others.
     """
 
-    def __init__(
-        self,
-        request: p70.ControllerRegistrationRequest,
-        *,
-        image: Callable[[], MetadataImage],
-        leader: Callable[[], LeaderAddress | None],
-        apis: ControllerApis,
-        link: LeaderLink,
-        random: random.Random,
-    ) -> None:
-        self._request = request
-        self._image = image
-        self._leader = leader
-        self._apis = apis
-        self._link = link
+    _request: p70.ControllerRegistrationRequest
+    _: KW_ONLY
+    image: Callable[[], MetadataImage]
+    leader: Callable[[], LeaderAddress | None]
+    apis: ControllerApis
+    link: LeaderLink
+    random: InitVar[Random]
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _has_registered: bool = False
+    """Whether the last attempt did, though another incarnation may have replaced it."""
+    _problem: str = ""
+
+    def __post_init__(self, random: Random) -> None:
         self._backoff = Backoff(FIRST_BACKOFF_MS, MAX_BACKOFF_MS, random)
-        self._woken = asyncio.Event()
-        self._has_registered = False
-        """Whether the last attempt did, though another incarnation may have replaced it."""
         self._task = RestartedTask("controller-registration", self._run)
-        self._problem = ""
 
     def start(self) -> None:
         self._task.start()
 
     @property
     def is_registered(self) -> bool:
-        known = self._image().cluster.controllers.get(self._request.controller_id)
+        known = self.image().cluster.controllers.get(self._request.controller_id)
         return known is not None and known.incarnation_id == self._request.incarnation_id
 
     async def close(self) -> None:
         await self._task.stop()
-        await self._link.close()
+        await self.link.close()
 
     def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
         self._woken.set()
@@ -99,12 +95,12 @@ class ControllerRegistrationManager:
 
     def leader_changed(self) -> None:
         """Another controller takes the registration now."""
-        self._link.leader_changed(self._leader())
+        self.link.leader_changed(self.leader())
         self._backoff.reset()
         self._woken.set()
 
     def _may_register(self) -> bool:
-        features = self._image().features
+        features = self.image().features
         return (
             METADATA_VERSION in features.finalized_levels
             and features.metadata_level >= CONTROLLER_REGISTRATION_LEVEL
@@ -116,7 +112,7 @@ class ControllerRegistrationManager:
             if self.is_registered or not self._may_register():
                 await self._woken.wait()
                 continue
-            leader = self._leader()
+            leader = self.leader()
             self._has_registered = False
             if leader is not None and await self._register(leader):
                 self._backoff.reset()
@@ -130,10 +126,10 @@ class ControllerRegistrationManager:
         try:
             async with asyncio.timeout(pause_ms / 1000):
                 while not (self._has_registered or self.is_registered):
-                    leader = self._leader()
+                    leader = self.leader()
                     await self._woken.wait()
                     self._woken.clear()
-                    if self._leader() != leader:
+                    if self.leader() != leader:
                         return
         except TimeoutError:
             return
@@ -156,15 +152,15 @@ class ControllerRegistrationManager:
 
     async def _send(self, leader: LeaderAddress) -> p70.ControllerRegistrationResponse:
         response: Message
-        finalized = self._image().features.finalized_levels
+        finalized = self.image().features.finalized_levels
         self._request.features = range_entries(Feature, advertised_features(finalized).items())
         if leader.node_id == self._request.controller_id:
-            response = await self._apis.answer(
+            response = await self.apis.answer(
                 Sender(OWN_PRINCIPAL, Authorizer(), timeout_ms=REQUEST_TIMEOUT_MS),
                 self._request,
             )
         else:
-            response = await self._link.send(leader, self._request, timeout_ms=REQUEST_TIMEOUT_MS)
+            response = await self.link.send(leader, self._request, timeout_ms=REQUEST_TIMEOUT_MS)
         assert isinstance(response, p70.ControllerRegistrationResponse)
         return response
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -158,22 +159,16 @@ TOO_MANY_ENTRIES: Final = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class DescribedEntries:
     """Makes the entries of one answer, resource by resource."""
 
-    def __init__(
-        self,
-        request: p32.DescribeConfigsRequest,
-        config: NodeConfig,
-        configs: ConfigsImage,
-        loggers: Callable[[Collection[str] | None], Iterable[DescribedConfig]] | None = None,
-    ) -> None:
-        self._request = request
-        self._config = config
-        self._configs = configs
-        self._loggers = loggers
-        self._entries: dict[Hashable, list[p32.DescribeConfigsResourceResult]] = {}
-        self._entry_count = 0
+    _request: p32.DescribeConfigsRequest
+    _config: NodeConfig
+    _configs: ConfigsImage
+    _loggers: Callable[[Collection[str] | None], Iterable[DescribedConfig]] | None = None
+    _entries: dict[Hashable, list[p32.DescribeConfigsResourceResult]] = field(default_factory=dict)
+    _entry_count: int = 0
 
     def result(
         self, resource: p32.DescribeConfigsResource, problem: tuple[ErrorCode, str] | None

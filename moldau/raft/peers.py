@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Protocol
 
 from moldau.protocol.api_keys import ApiKey
@@ -82,6 +83,7 @@ class _Channel:
             return connection
 
 
+@dataclass(eq=False, repr=False)
 class ConnectionPeers:
     """The PeerNetwork of a node.
 
@@ -92,16 +94,15 @@ class ConnectionPeers:
         listener_name: what the controllers' listener is called.
     """
 
-    def __init__(
-        self, connector: Connector, *, cluster_id: str, client_id: str, listener_name: str
-    ) -> None:
-        self._connector = connector
-        self._cluster_id = cluster_id
-        self._client_id = client_id
-        self._listener_name = listener_name
-        self._channels: dict[tuple[str, int, bool], _Channel] = {}
-        self._under_way: dict[asyncio.Task[PeerResponse | None], None] = {}  # in their order
-        self._is_closed = False
+    _connector: Connector
+    _: KW_ONLY
+    cluster_id: str
+    client_id: str
+    listener_name: str
+    _channels: dict[tuple[str, int, bool], _Channel] = field(default_factory=dict)
+    _under_way: dict[asyncio.Task[PeerResponse | None], None] = field(default_factory=dict)
+    """In their order."""
+    _is_closed: bool = False
 
     async def request(
         self, destination: Destination, request: PeerRequest, timeout_ms: float
@@ -162,16 +163,16 @@ class ConnectionPeers:
         self, channel: _Channel, destination: Destination, request: PeerRequest, timeout_ms: float
     ) -> PeerResponse:
         """Raises OSError, TimeoutError, RemoteProtocolError, LocalProtocolError."""
-        connection = await channel.connected(self._connector, destination, self._client_id)
+        connection = await channel.connected(self._connector, destination, self.client_id)
 
         def version_of(request_class: type[Message]) -> int:
             if request_class is ApiVersionsRequest and not connection.versions:
                 return ApiVersionsRequest.MAX_VERSION
             return connection.best_version(ApiKey(request_class.API_KEY), request_class)
 
-        message, version = encode_request(request, version_of, self._cluster_id)
+        message, version = encode_request(request, version_of, self.cluster_id)
         answer = await connection.send(message, api_version=version, timeout_ms=timeout_ms)
-        return decode_response(request, answer, self._listener_name)
+        return decode_response(request, answer, self.listener_name)
 
     def problems(self) -> dict[str, str]:
         """What is wrong with the last request to each `host:port`, where anything is."""

@@ -328,7 +328,7 @@ class QuorumDriver:
         logger.critical("the metadata log failed: %s", reason)
         self._halt()
         try:
-            self.delivery.change_leadership(Leadership(NO_NODE, self.core.leader_epoch), -1)
+            self.delivery.change_leadership(Leadership(NO_NODE, self.core.state.leader_epoch), -1)
         finally:  # a listener may be what has failed
             if self._is_started:
                 self._on_fatal(f"metadata log: {reason}")
@@ -400,9 +400,9 @@ class QuorumDriver:
                 if not lacks_room(error) or not self._is_started:
                     raise
                 self.room.lost(str(error))
-            if self.delivery.leadership.leader_id == self.core.local.node_id:
+            if self.delivery.leadership.leader_id == self.core.state.local.node_id:
                 # Another epoch has begun, or this one has ended: its news come after this write.
-                self._change_leadership(Leadership(NO_NODE, self.core.leader_epoch), -1)
+                self._change_leadership(Leadership(NO_NODE, self.core.state.leader_epoch), -1)
             if not self._is_closing:
                 await self.room.next_try()
             if self._is_closing or self.events.is_stopped:
@@ -445,11 +445,11 @@ class QuorumDriver:
         """Warn, once per epoch, that the leader has this node's own id and another directory: a
         node cannot follow itself, and gets no records (KIP-853).
         """
-        election = self.core.election
+        election = self.core.state.election
         is_known = leader_epoch < election.leader_epoch or (
             leader_epoch == election.leader_epoch and leader_id == election.leader_id
         )
-        local = self.core.local
+        local = self.core.state.local
         if leader_id != local.node_id or is_known or leader_epoch <= self._double_epoch:
             return
         self._double_epoch = leader_epoch

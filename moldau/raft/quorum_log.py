@@ -57,17 +57,19 @@ class QuorumStatus:
 
 
 class QuorumLog:
-    """States: opened by `open` -> a replica of the quorum -> failed or closed."""
+    """States: opened by `open` -> a replica of the quorum -> failed or closed. Others read `files`
+    and `state`, and change nothing in them.
+    """
 
     def __init__(
         self, files: LogFiles, settings: MetadataLogSettings, driver: QuorumDriver
     ) -> None:
         """Use `open`."""
-        self._files = files
+        self.files = files
+        self.state = driver.core.state
         self._log = files.log
         self._settings = settings
         self._driver = driver
-        self._core = driver.core
         self._delivery = driver.delivery
         self._closing: asyncio.Task[None] | None = None
         self._stepping_down: asyncio.Task[None] | None = None
@@ -130,15 +132,6 @@ class QuorumLog:
         return self._delivery.high_watermark
 
     @property
-    def leader_epoch(self) -> int:
-        return self._core.leader_epoch
-
-    @property
-    def epoch_start_offset(self) -> int:
-        """Where the epoch of this replica as a leader begins."""
-        return self._core.epoch_start_offset
-
-    @property
     def node_id(self) -> int:
         return self._settings.local.node_id
 
@@ -149,11 +142,11 @@ class QuorumLog:
     @property
     def voters(self) -> VoterSet:
         """The quorum's latest voters, committed or not."""
-        return self._core.voters
+        return self.state.voters.latest
 
     @property
     def voter_ids(self) -> Sequence[int]:
-        return tuple(voter.voter_id for voter in self._core.voters.voters)
+        return tuple(voter.voter_id for voter in self.state.voters.latest.voters)
 
     @property
     def leadership(self) -> Leadership:
@@ -163,22 +156,17 @@ class QuorumLog:
     @property
     def is_leader(self) -> bool:
         """Whether this replica leads and takes appends."""
-        return self._may_append(self._core.leader_epoch)
-
-    @property
-    def snapshots(self) -> Sequence[SnapshotId]:
-        """The snapshots on disk, oldest first."""
-        return tuple(self._files.snapshots)
+        return self._may_append(self.state.leader_epoch)
 
     def status(self) -> QuorumStatus:
-        core = self._core
-        voters, observers = core.progress()
+        state = self.state
+        voters, observers = self._driver.core.progress()
         return QuorumStatus(
-            role=core.role,
-            leadership=core.leadership,
-            high_watermark=core.high_watermark,
+            role=state.role,
+            leadership=state.leadership,
+            high_watermark=state.high_watermark,
             log_end_offset=self._log.log_end_offset,
-            voter_set=core.voters,
+            voter_set=state.voters.latest,
             voters=tuple(voters),
             observers=tuple(observers),
         )
@@ -213,10 +201,9 @@ class QuorumLog:
         return ErrorCode.NONE, result.last_offset
 
     def _may_append(self, leader_epoch: int) -> bool:
-        core = self._core
         return (
-            self._driver.led_epoch == leader_epoch == core.leader_epoch
-            and core.role is Role.LEADER
+            self._driver.led_epoch == leader_epoch == self.state.leader_epoch
+            and self.state.role is Role.LEADER
             and self._closing is None
             and self._driver.failure is None
         )
@@ -238,7 +225,7 @@ class QuorumLog:
         """
         assert end_offset <= self.high_watermark, "only what is committed"
         snapshot_id = SnapshotId(end_offset, leader_epoch)
-        newest = self._files.snapshots[-1].end_offset if self._files.snapshots else -1
+        newest = self.files.snapshots[-1].end_offset if self.files.snapshots else -1
         if self._closing is not None or self._driver.failure is not None or end_offset <= newest:
             return
         # A majority may have committed what this leader has not flushed: the log must reach the
@@ -247,7 +234,7 @@ class QuorumLog:
             return
         await self._driver.snapshots.write(
             snapshot_id,
-            self._files.voters.at(end_offset),
+            self.files.voters.at(end_offset),
             last_contained_log_time_ms=last_contained_log_time_ms,
             records=records,
         )
@@ -261,7 +248,7 @@ class QuorumLog:
             self._driver.fail(str(problem))
             return ()
         self._driver.store.flush_soon()  # the segment that has just ended, with its indexes
-        return self._core.on_snapshot_written(self._driver.now_ms()) if counts else ()
+        return self._driver.core.on_snapshot_written(self._driver.now_ms()) if counts else ()
 
     async def handle(self, request: PeerRequest) -> PeerResponse:
         """The answer to a peer; a fetch may wait for it as long as it asked for.
@@ -269,7 +256,7 @@ class QuorumLog:
         Raises QuorumStopped: the replica is closed or has failed.
         """
         await self._driver.events.has_room()
-        core = self._core
+        core = self._driver.core
         answer = await self._driver.ask(
             lambda token: core.on_request(request, token, self._driver.now_ms())
         )
@@ -316,7 +303,7 @@ class QuorumLog:
         return await self._change(lambda core, token, now_ms: core.resign(token, preferred, now_ms))
 
     def step_down(self) -> None:
-        if self._stepping_down is None and self._may_append(self._core.leader_epoch):
+        if self._stepping_down is None and self._may_append(self.state.leader_epoch):
             self._stepping_down = asyncio.get_running_loop().create_task(
                 self._step_down(), name="metadata-step-down"
             )

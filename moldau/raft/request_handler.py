@@ -9,6 +9,7 @@ response.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from moldau.protocol.errors import ErrorCode
@@ -29,7 +30,7 @@ from moldau.raft.core.messages import (
     UpdateVoterRequest,
 )
 from moldau.raft.core.values import Endpoints, ReplicaKey, ReplicaProgress
-from moldau.raft.core.voters import VoterDescription
+from moldau.raft.core.voters import VoterDescription, endpoints_of, listeners_of
 from moldau.raft.quorum_log import QuorumLog, QuorumStatus
 from moldau.raft.values import QuorumStopped
 from moldau.raft.wire import (
@@ -37,8 +38,6 @@ from moldau.raft.wire import (
     Refused,
     decode_request,
     encode_response,
-    endpoints_of,
-    listeners_of,
 )
 from moldau.runtime.clock import Clock
 from moldau.text import short_message
@@ -65,6 +64,7 @@ one each second stays below it, and a request that claimed the last epoch there 
 quorum without another election for ever."""
 
 
+@dataclass(eq=False, repr=False)
 class RaftRequestHandler:
     """Answers the requests of the quorum's APIs for one replica, on the log's event loop.
 
@@ -73,13 +73,11 @@ class RaftRequestHandler:
             there.
     """
 
-    def __init__(
-        self, log: QuorumLog, cluster_id: str, *, clock: Clock, listener_name: str
-    ) -> None:
-        self._log = log
-        self._cluster_id = cluster_id
-        self._clock = clock
-        self._listener_name = listener_name
+    _log: QuorumLog
+    _cluster_id: str
+    _: KW_ONLY
+    clock: Clock
+    listener_name: str
 
     async def handle(self, request: Message, api_version: int, client_host: str) -> Message:
         """The response to a request of the quorum's APIs; a fetch may wait as long as it asks."""
@@ -103,10 +101,10 @@ class RaftRequestHandler:
         except Refused as refusal:
             return refusal.response
         assert not isinstance(decoded, KraftVersionRequest), "ApiVersions is the listener's"
-        last_epoch = self._log.leader_epoch + MAX_EPOCH_JUMP
+        last_epoch = self._log.state.leader_epoch + MAX_EPOCH_JUMP
         if decoded.leader_epoch > last_epoch or not _is_keepable(decoded):
             return _refusal_of(request, ErrorCode.INVALID_REQUEST)
-        return encode_response(await self._log.handle(decoded), api_version, self._listener_name)
+        return encode_response(await self._log.handle(decoded), api_version, self.listener_name)
 
     async def _add_voter(self, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
         """AddRaftVoter v0–v1 (KIP-853, KIP-1186)."""
@@ -119,9 +117,9 @@ class RaftRequestHandler:
         if error is ErrorCode.NONE and not _fit(endpoints):
             error = ErrorCode.INVALID_REQUEST
             message = f"a voter's endpoints have at most {MAX_ENDPOINT_CHARACTERS} characters"
-        if error is ErrorCode.NONE and self._listener_name not in names:
+        if error is ErrorCode.NONE and self.listener_name not in names:
             error = ErrorCode.INVALID_REQUEST
-            message = f"the voter to add needs an endpoint of listener {self._listener_name}"
+            message = f"the voter to add needs an endpoint of listener {self.listener_name}"
         if error is ErrorCode.NONE:
             error, message = await self._log.add_voter(
                 VoterDescription(request.voter_id, request.voter_directory_id, endpoints),
@@ -227,12 +225,12 @@ class RaftRequestHandler:
 
     def _wall_ms(self, replica: ReplicaKey, monotonic_ms: float | None) -> int:
         """The wall clock's time; a leader has always just heard of itself, -1 stands for never."""
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         if replica.node_id == self._log.node_id:
             return now_ms
         if monotonic_ms is None:
             return -1
-        return now_ms - round(self._clock.monotonic_ms() - monotonic_ms)
+        return now_ms - round(self.clock.monotonic_ms() - monotonic_ms)
 
 
 def _is_keepable(request: PeerRequest) -> bool:

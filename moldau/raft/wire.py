@@ -11,7 +11,7 @@ cluster, or about anything but the metadata log, never reaches the core. Sources
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, Final, TypeVar
@@ -25,12 +25,12 @@ from moldau.protocol.messages import p53_begin_quorum_epoch as begin
 from moldau.protocol.messages import p54_end_quorum_epoch as end
 from moldau.protocol.messages import p59_fetch_snapshot as fetch_snapshot
 from moldau.protocol.messages import p82_update_raft_voter as update
-from moldau.protocol.messages.quorum_records import Endpoint, KRaftVersionFeature, NodeEndpoint
+from moldau.protocol.messages.quorum_records import KRaftVersionFeature, NodeEndpoint
 from moldau.protocol.schema import AnyRequest, Message
 from moldau.protocol.types import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO_UUID, Buffer, Records
 from moldau.raft.core import messages as core
 from moldau.raft.core.values import NO_NODE, Endpoints, EpochEnd, ReplicaKey, SnapshotId
-from moldau.raft.core.voters import VoterDescription, VoterEndpoint
+from moldau.raft.core.voters import VoterDescription, VoterEndpoint, endpoints_of, listeners_of
 
 METADATA_PARTITION: Final = 0
 KRAFT_VERSION_FEATURE: Final = "kraft.version"
@@ -57,14 +57,6 @@ class Refused(Exception):
     def __init__(self, response: Message) -> None:
         super().__init__(type(response).__name__)
         self.response = response
-
-
-def endpoints_of(listeners: Iterable[Endpoint]) -> Endpoints:
-    return tuple(VoterEndpoint(each.name, each.host, each.port) for each in listeners)
-
-
-def listeners_of(endpoints: Endpoints) -> list[Endpoint]:
-    return [Endpoint(name=name, host=host, port=port) for name, host, port in endpoints]
 
 
 def _snapshot(snapshot_id: SnapshotId, kind: Callable[..., T]) -> T:

@@ -18,10 +18,12 @@ from __future__ import annotations
 import json
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from dataclasses import InitVar, dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 from uuid import UUID
 
 from moldau.protocol.types import (
@@ -111,10 +113,7 @@ def write_offset_checkpoint(
     filesystem: Filesystem, path: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
     """Replace a checkpoint file's contents atomically and durably. Raises OSError."""
-    lines = [
-        f"{each.topic} {each.partition} {offset}\n" for each, offset in sorted(offsets.items())
-    ]
-    filesystem.write_atomically(path, _text(lines))
+    write_rows(filesystem, path, ((*each, offset) for each, offset in sorted(offsets.items())))
 
 
 def read_leader_epoch_checkpoint(filesystem: Filesystem, path: str) -> list[EpochStartOffset]:
@@ -134,14 +133,6 @@ def read_leader_epoch_checkpoint(filesystem: Filesystem, path: str) -> list[Epoc
     return entries
 
 
-def write_leader_epoch_checkpoint(
-    filesystem: Filesystem, path: str, entries: Iterable[tuple[int, int]]
-) -> None:
-    """Replace `leader-epoch-checkpoint` atomically and durably. Raises OSError."""
-    lines = [f"{leader_epoch} {start_offset}\n" for leader_epoch, start_offset in entries]
-    filesystem.write_atomically(path, _text(lines))
-
-
 def read_segment_seals(filesystem: Filesystem, path: str) -> dict[int, SegmentSeal]:
     """The seals of a partition's segments by base offset; empty when there is no such file.
 
@@ -157,10 +148,51 @@ def read_segment_seals(filesystem: Filesystem, path: str) -> dict[int, SegmentSe
     return seals
 
 
-def write_segment_seals(filesystem: Filesystem, path: str, seals: Iterable[SegmentSeal]) -> None:
-    """Replace `segment-seals` atomically and durably. Raises OSError."""
-    lines = [" ".join(map(str, seal)) + "\n" for seal in seals]
-    filesystem.write_atomically(path, _text(lines))
+@dataclass(slots=True, eq=False, repr=False)
+class RowsFile(ABC):
+    """A file of rows beside a log, which may lag behind the entries in memory."""
+
+    NAME: ClassVar[str]
+
+    _filesystem: Filesystem
+    directory: InitVar[str]
+    _path: str = field(init=False)
+    is_dirty: bool = False
+    """Whether the file lags behind."""
+    is_closed: bool = False
+    """Nothing is written any more: the directory may belong to another log."""
+    _write_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, self.NAME)
+
+    @abstractmethod
+    def _rows(self) -> Iterable[Iterable[object]]:
+        """What the file is to hold."""
+
+    def write(self) -> None:
+        """Bring the file up to date, durably. Raises: OSError.
+
+        May run in a disk thread while the loop changes entries: what holds them is replaced, never
+        changed in place, and a change after the flag was cleared sets it again.
+        """
+        with self._write_lock:
+            if self.is_dirty and not self.is_closed:
+                self.is_dirty = False
+                try:
+                    write_rows(self._filesystem, self._path, self._rows())
+                except OSError:
+                    self.is_dirty = True
+                    raise
+
+    def close(self) -> None:
+        """Write nothing from now on; a running write in a disk thread is over on return.
+
+        Else a flush of a deleted partition could write its entries to a new directory of the same
+        name.
+        """
+        with self._write_lock:
+            self.is_closed = True
 
 
 class CleanShutdown(NamedTuple):
@@ -222,8 +254,10 @@ def remove_clean_shutdown_marker(filesystem: Filesystem, directory: str) -> None
     filesystem.fsync_directory(directory)
 
 
-def _text(lines: list[str]) -> bytes:
-    return f"{_VERSION}\n{len(lines)}\n{''.join(lines)}".encode()
+def write_rows(filesystem: Filesystem, path: str, rows: Iterable[Iterable[object]]) -> None:
+    """Replace a file of rows atomically and durably. Raises OSError."""
+    lines = [" ".join(map(str, row)) + "\n" for row in rows]
+    filesystem.write_atomically(path, f"{_VERSION}\n{len(lines)}\n{''.join(lines)}".encode())
 
 
 def _read_lines(

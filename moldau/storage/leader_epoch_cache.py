@@ -10,44 +10,35 @@ Source: KIP-101, KIP-279.
 
 from __future__ import annotations
 
-import os
-import threading
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 
 from moldau.protocol.records import BatchHeader
-from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
     EpochStartOffset,
+    RowsFile,
     SegmentSeal,
     read_leader_epoch_checkpoint,
-    write_leader_epoch_checkpoint,
 )
 
 UNDEFINED_EPOCH = -1
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class LeaderEpochCache:
+class LeaderEpochCache(RowsFile):
     """Leader epochs by start offset, for fencing and for finding where replicas diverge."""
 
-    _filesystem: Filesystem
-    directory: InitVar[str]
-    _path: str = field(init=False)
+    NAME = LEADER_EPOCH_CHECKPOINT
+
     entries: list[EpochStartOffset] = field(default_factory=list)
     latest_epoch: int = UNDEFINED_EPOCH
     """The newest epoch, -1 when there is none."""
-    is_dirty: bool = False
-    """Whether the file lags behind `entries`."""
-    is_closed: bool = False
-    """Nothing is written any more: the directory may belong to another log."""
-    _write_lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __post_init__(self, directory: str) -> None:
-        self._path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+    def _rows(self) -> list[EpochStartOffset]:
+        return self.entries
 
     def load(self) -> None:
         """Read the checkpoint file. Raises: OSError, CorruptFile."""
@@ -58,30 +49,6 @@ class LeaderEpochCache:
         """Forget all epochs (a damaged file is rebuilt from the log)."""
         self._replace([])
         self.is_dirty = True
-
-    def write(self) -> None:
-        """Bring the file up to date, durably. Raises: OSError.
-
-        May run in a disk thread while the loop assigns: `entries` is replaced, never changed in
-        place, and a change after the flag was cleared sets it again.
-        """
-        with self._write_lock:
-            if self.is_dirty and not self.is_closed:
-                self.is_dirty = False
-                try:
-                    write_leader_epoch_checkpoint(self._filesystem, self._path, self.entries)
-                except OSError:
-                    self.is_dirty = True
-                    raise
-
-    def close(self) -> None:
-        """Write nothing from now on; a running write in a disk thread is over on return.
-
-        Else a flush of a deleted partition could write its epochs to a new directory of the same
-        name.
-        """
-        with self._write_lock:
-            self.is_closed = True
 
     def assign(self, leader_epoch: int, start_offset: int) -> None:
         """Records from `start_offset` on carry `leader_epoch`.

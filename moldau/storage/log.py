@@ -40,7 +40,7 @@ from moldau.storage.leader_epoch_cache import LeaderEpochCache
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_recovery import LogRecovery
 from moldau.storage.log_segments import FlushJob, LogSegments, ReadResult
-from moldau.storage.producer_entry import ProducerBatch, ProducerUpdate, Verification
+from moldau.storage.producer_entry import NO_OFFSET, ProducerBatch, ProducerUpdate, Verification
 from moldau.storage.producer_state import ProducerState
 from moldau.storage.segment import MAX_RELATIVE_OFFSET, LogSegment, OpenSegments
 
@@ -682,7 +682,7 @@ class Log:
             self._lower_recovery_point(min(self.log_start_offset, offset))
         with self._using_disk(f"restart at {offset}"):
             # The snapshot of a clean stop is at no segment's start; at `offset` it would be loaded.
-            self.producer_state.drop_all_snapshots()
+            self.producer_state.drop_snapshots_above(NO_OFFSET)
             self.segments.delete(self.segments[::-1], self.config)
             self.filesystem.fsync_directory(self.directory)
             self.segments.replace([self.segments.create(offset, self.config)])

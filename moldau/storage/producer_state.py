@@ -458,23 +458,15 @@ class ProducerState:
             self.unsynced_snapshot_paths.remove(path)
 
     def drop_snapshots_above(self, offset: int) -> None:
-        """Remove snapshots of offsets that are being checked: they may include lost batches.
-
-        Raises: OSError.
+        """Remove snapshots of offsets that are being checked, since they may include lost batches,
+        or all (NO_OFFSET), when the log holds nothing of them any more. Raises: OSError.
         """
         for each in [each for each in self.snapshot_offsets if each > offset]:
             self.remove_snapshot(each)
 
-    def drop_all_snapshots(self) -> None:
-        """Remove every snapshot: the log holds nothing of it any more. Raises: OSError."""
-        for each in list(self.snapshot_offsets):
-            self.remove_snapshot(each)
-
     def remove_stray_snapshots(self, segment_base_offsets: Iterable[int]) -> None:
         """Keep the snapshots at segment starts and the newest one. Raises: OSError."""
-        keep = set(segment_base_offsets)
-        if self.snapshot_offsets:
-            keep.add(max(self.snapshot_offsets))
+        keep = {*segment_base_offsets, max(self.snapshot_offsets, default=NO_OFFSET)}
         for offset in [each for each in self.snapshot_offsets if each not in keep]:
             self.remove_snapshot(offset)
 

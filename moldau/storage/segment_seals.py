@@ -8,33 +8,22 @@ the seal was written. A segment without a seal, or that differs from its seal, p
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from moldau.runtime.filesystem import Filesystem
-from moldau.storage.checkpoints import (
-    SEGMENT_SEALS,
-    SegmentSeal,
-    read_segment_seals,
-    write_segment_seals,
-)
+from moldau.storage.checkpoints import SEGMENT_SEALS, RowsFile, SegmentSeal, read_segment_seals
 
 
-class SegmentSeals:
+@dataclass(slots=True, eq=False, repr=False)
+class SegmentSeals(RowsFile):
     """Seals by base offset."""
 
-    __slots__ = ("_filesystem", "_path", "_write_lock", "entries", "is_closed", "is_dirty")
+    NAME = SEGMENT_SEALS
 
-    def __init__(self, filesystem: Filesystem, directory: str) -> None:
-        self._filesystem = filesystem
-        self._path = os.path.join(directory, SEGMENT_SEALS)
-        self._write_lock = threading.Lock()
-        self.entries: Mapping[int, SegmentSeal] = {}
-        self.is_dirty = False
-        """Whether the file lags behind `entries`."""
-        self.is_closed = False
-        """Nothing is written any more: the directory may belong to another log."""
+    entries: Mapping[int, SegmentSeal] = field(default_factory=dict)
+
+    def _rows(self) -> Iterable[SegmentSeal]:
+        return self.entries.values()
 
     def load(self) -> None:
         """Read the file. Raises: OSError, CorruptFile."""
@@ -55,23 +44,3 @@ class SegmentSeals:
         kept = {base: seal for base, seal in self.entries.items() if base < base_offset}
         self.is_dirty |= len(kept) < len(self.entries)
         self.entries = kept
-
-    def write(self) -> None:
-        """Bring the file up to date, durably. Raises: OSError.
-
-        May run in a disk thread while the loop adds seals: `entries` is replaced, never changed in
-        place, and a change after the flag was cleared sets it again.
-        """
-        with self._write_lock:
-            if self.is_dirty and not self.is_closed:
-                self.is_dirty = False
-                try:
-                    write_segment_seals(self._filesystem, self._path, self.entries.values())
-                except OSError:
-                    self.is_dirty = True
-                    raise
-
-    def close(self) -> None:
-        """Write nothing from now on; a running write in a disk thread is over on return."""
-        with self._write_lock:
-            self.is_closed = True

@@ -19,12 +19,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from struct import Struct
+from typing import ClassVar
 
 from moldau.protocol.records import BatchHeader, InvalidBatch, decode_records, validate_records
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.batch_scan import NO_END, BatchOrder, require_crc
+from moldau.storage.batch_scan import NO_END, BatchOrder, scan_verified
 from moldau.storage.checkpoints import (
     CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
@@ -39,7 +40,7 @@ from moldau.storage.checkpoints import (
     read_partition_metadata,
     read_segment_seals,
 )
-from moldau.storage.dump import MAX_DECODED_BYTES, batch_crc, read_framed_header
+from moldau.storage.dump import MAX_DECODED_BYTES
 from moldau.storage.faults import CorruptFile, describe
 from moldau.storage.indexes import (
     TXN_ENTRY,
@@ -165,8 +166,8 @@ class SegmentCheck:
     def findings(self) -> Iterator[Finding]:
         """Raises: OSError of the log file itself."""
         stem = self.log_path.removesuffix(".log")
-        index = _IndexWalk(self.filesystem, stem + ".index", self.base_offset)
-        times = _TimeIndexWalk(self.filesystem, stem + ".timeindex", self)
+        index = _OffsetIndexWalk(stem + ".index", self)
+        times = _TimeIndexWalk(stem + ".timeindex", self)
         yield from index.problems
         yield from times.problems
         file = self.filesystem.open(self.log_path, write=False)
@@ -218,19 +219,13 @@ class SegmentCheck:
 
     def _batches(self, file: File) -> Iterator[tuple[int, BatchHeader]]:
         """Each batch whose frame, CRC and order are good. Raises: InvalidBatch, OSError."""
-        position = 0
-        end = file.size_bytes
-        while position < end:
-            header = read_framed_header(file, position, end)
-            require_crc(batch_crc(file, position, header) == header.crc, position)
-            self.order.check(position, header)
+        for position, header, _ in scan_verified(file, 0, file.size_bytes, self.order):
             self.batch_count += 1
             self.record_count += header.record_count
             yield position, header
-            position += header.size_bytes
             if self.on_progress is not None:
                 self.on_progress(header.size_bytes)
-            self.end_position = position
+            self.end_position = position + header.size_bytes
             self.next_offset = header.next_offset
             self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
             self.last_crc = header.crc
@@ -275,53 +270,80 @@ class SegmentCheck:
 
 
 class _IndexWalk:
-    """Offset index entries, compared in one pass with the batches of the log file."""
+    """Entries of an index, compared in one pass with the batches of the log file."""
 
-    def __init__(self, filesystem: Filesystem, path: str, base_offset: int) -> None:
+    ENTRY: ClassVar[Struct]
+
+    def __init__(self, path: str, segment: SegmentCheck) -> None:
         self._path = path
+        self._segment = segment
         self.problems: list[Finding] = []
-        self._entries = list(_entries(filesystem, path, OffsetIndex.ENTRY, self.problems))
+        self._entries = list(self._read(segment.filesystem))
         self._is_wrong = bool(self.problems)
-        self._base_offset = base_offset
         self._next = 0
+
+    def _read(self, filesystem: Filesystem) -> Iterator[tuple[int, int]]:
+        """Entries without the preallocated zeros; the file's own problems go to `problems`."""
+        entry, path = self.ENTRY, self._path
+        try:
+            data = filesystem.read_bytes(path)
+        except FileNotFoundError:
+            self.problems.append(Finding(Severity.WARNING, path, None, "the index is missing"))
+            return
+        used = len(data.rstrip(b"\0"))
+        count = min(-(-used // entry.size), len(data) // entry.size)
+        if used > count * entry.size:
+            self.problems.append(self._wrong(f"{len(data)} bytes are no whole entries", count))
+        previous = -1
+        for number in range(count):
+            first, second = entry.unpack_from(data, number * entry.size)
+            if entry is OffsetIndex.ENTRY and (first < 0 or second <= previous):
+                self.problems.append(self._wrong(f"entry {number} does not ascend", number))
+                return
+            previous = second
+            yield first, second
+
+    def compare(self, sealed_crc: int) -> Iterator[Finding]:
+        entries = self._entries
+        ends = [entries[0], entries[-1]] if entries else []
+        if not self._is_wrong and ends_checksum(self.ENTRY, len(entries), ends) != sealed_crc:
+            reason = "it is not the file that was written with the segment"
+            yield Finding(Severity.WARNING, self._path, None, reason)
+
+    def _wrong(self, reason: str, number: int) -> Finding:
+        self._is_wrong = True
+        return Finding(Severity.WARNING, self._path, number * self.ENTRY.size, reason)
+
+
+class _OffsetIndexWalk(_IndexWalk):
+    ENTRY = OffsetIndex.ENTRY
 
     def batch(self, position: int, header: BatchHeader) -> Iterator[Finding]:
         end = position + header.size_bytes
         while self._next < len(self._entries) and self._entries[self._next][1] < end:
             relative_offset, indexed = self._entries[self._next]
-            offset = self._base_offset + relative_offset
+            offset = self._segment.base_offset + relative_offset
+            reason = ""
             if indexed != position:
-                yield self._wrong(f"offset {offset} at {indexed}, where no batch begins")
+                reason = f"offset {offset} at {indexed}, where no batch begins"
             elif offset != header.last_offset:
-                yield self._wrong(
-                    f"offset {offset} at {indexed}, the batch ends in {header.last_offset}"
-                )
+                reason = f"offset {offset} at {indexed}, the batch ends in {header.last_offset}"
+            if reason:
+                yield self._wrong(reason, self._next)
             self._next += 1
 
     def end(self, end_position: int) -> Iterator[Finding]:
-        if self._next < len(self._entries):
-            left = len(self._entries) - self._next
-            yield self._wrong(f"{left} entries point behind the good bytes ({end_position})")
-
-    def compare(self, sealed_crc: int) -> Iterator[Finding]:
-        if not self._is_wrong and _checksum(OffsetIndex.ENTRY, self._entries) != sealed_crc:
-            yield Finding(Severity.WARNING, self._path, None, NOT_AS_SEALED)
-
-    def _wrong(self, reason: str) -> Finding:
-        self._is_wrong = True
-        return Finding(Severity.WARNING, self._path, self._next * OffsetIndex.ENTRY.size, reason)
+        left = len(self._entries) - self._next
+        if left:
+            reason = f"{left} entries point behind the good bytes ({end_position})"
+            yield self._wrong(reason, self._next)
 
 
-class _TimeIndexWalk:
-    """Time index entries, compared in one pass with the batches of the log file."""
+class _TimeIndexWalk(_IndexWalk):
+    ENTRY = TimeIndex.ENTRY
 
-    def __init__(self, filesystem: Filesystem, path: str, segment: SegmentCheck) -> None:
-        self._path = path
-        self.problems: list[Finding] = []
-        self._entries = list(_entries(filesystem, path, TimeIndex.ENTRY, self.problems))
-        self._is_wrong = bool(self.problems)
-        self._segment = segment
-        self._next = 0
+    def __init__(self, path: str, segment: SegmentCheck) -> None:
+        super().__init__(path, segment)
         previous = (-1, -1)
         for number, entry in enumerate(self._entries):
             if entry[0] < previous[0] or entry[1] < previous[1]:
@@ -353,46 +375,6 @@ class _TimeIndexWalk:
             self._is_wrong = True
             reason = f"it ends with {last_ms}, the log has {self._segment.max_timestamp_ms}"
             yield Finding(Severity.WARNING, self._path, None, reason)
-
-    def compare(self, sealed_crc: int) -> Iterator[Finding]:
-        if not self._is_wrong and _checksum(TimeIndex.ENTRY, self._entries) != sealed_crc:
-            yield Finding(Severity.WARNING, self._path, None, NOT_AS_SEALED)
-
-    def _wrong(self, reason: str, number: int) -> Finding:
-        self._is_wrong = True
-        return Finding(Severity.WARNING, self._path, number * TimeIndex.ENTRY.size, reason)
-
-
-NOT_AS_SEALED = "it is not the file that was written with the segment"
-
-
-def _checksum(entry: Struct, entries: list[tuple[int, int]]) -> int:
-    return ends_checksum(entry, len(entries), [entries[0], entries[-1]] if entries else [])
-
-
-def _entries(
-    filesystem: Filesystem, path: str, entry: Struct, problems: list[Finding]
-) -> Iterator[tuple[int, int]]:
-    """Entries without the preallocated zeros; the file's own problems go to `problems`."""
-    try:
-        data = filesystem.read_bytes(path)
-    except FileNotFoundError:
-        problems.append(Finding(Severity.WARNING, path, None, "the index is missing"))
-        return
-    used = len(data.rstrip(b"\0"))
-    count = min(-(-used // entry.size), len(data) // entry.size)
-    if used > count * entry.size:
-        reason = f"{len(data)} bytes are no whole entries"
-        problems.append(Finding(Severity.WARNING, path, count * entry.size, reason))
-    previous = -1
-    for number in range(count):
-        first, second = entry.unpack_from(data, number * entry.size)
-        if entry is OffsetIndex.ENTRY and (first < 0 or second <= previous):
-            reason = f"entry {number} does not ascend"
-            problems.append(Finding(Severity.WARNING, path, number * entry.size, reason))
-            return
-        previous = second
-        yield first, second
 
 
 def _txn_index_findings(

@@ -73,27 +73,27 @@ class Checks:
     def after_event(self, replica: Replica) -> None:
         """Epoch, leadership and high watermark of the replica that has just moved."""
         core = replica.core
-        if core.leader_epoch < replica.seen_epoch:
-            raise Violation("epoch-back", f"{replica.who}: {core.leader_epoch}")
-        replica.seen_epoch = core.leader_epoch
-        leads = core.role is raft_core.Role.LEADER
-        if leads and replica.disk.durable_election.leader_epoch == core.leader_epoch:
+        if core.state.leader_epoch < replica.seen_epoch:
+            raise Violation("epoch-back", f"{replica.who}: {core.state.leader_epoch}")
+        replica.seen_epoch = core.state.leader_epoch
+        leads = core.state.role is raft_core.Role.LEADER
+        if leads and replica.disk.durable_election.leader_epoch == core.state.leader_epoch:
             # Until then it has answered no request, and a crash undoes it.
-            self._ledger.leads(replica.who, core.leader_epoch, replica.log)
+            self._ledger.leads(replica.who, core.state.leader_epoch, replica.log)
             since = self._leader_since
-            if (replica.who, core.leader_epoch) not in since:
-                since[replica.who, core.leader_epoch] = replica.now_ms()
+            if (replica.who, core.state.leader_epoch) not in since:
+                since[replica.who, core.state.leader_epoch] = replica.now_ms()
                 self._world.scheduler.counts["elections"] += 1
         # An event may commit a record and end the leadership; a voter that has become the only one
         # leads again in the same event.
-        did_lead, replica.led_epoch = replica.led_epoch, core.leader_epoch if leads else -1
-        high_watermark = core.high_watermark
+        did_lead, replica.led_epoch = replica.led_epoch, core.state.leader_epoch if leads else -1
+        high_watermark = core.state.high_watermark
         if high_watermark == replica.seen_high_watermark:
             return
         if high_watermark < replica.seen_high_watermark:
             raise Violation("high-watermark-back", f"{replica.who}: {high_watermark}")
-        leads = leads or did_lead == core.leader_epoch
-        led_epochs = {did_lead, core.leader_epoch} if leads else set()
+        leads = leads or did_lead == core.state.leader_epoch
+        led_epochs = {did_lead, core.state.leader_epoch} if leads else set()
         self._high_watermark_advanced(replica, high_watermark, led_epochs)
         replica.seen_high_watermark = high_watermark
 
@@ -127,13 +127,13 @@ class Checks:
         if entry is not None and entry[0] not in led_epochs:
             raise Violation(
                 "commits-earlier-epoch",
-                f"{replica.who} in epoch {replica.core.leader_epoch} commits up to {entry}",
+                f"{replica.who} in epoch {replica.core.state.leader_epoch} commits up to {entry}",
             )
 
     def _check_majority(self, replica: Replica, end: int) -> None:
         """A majority of the voters in force holds the last committed record durably."""
         entry = self._ledger.at(end - 1)
-        voters = replica.core.voters.voters
+        voters = replica.core.state.voters.latest.voters
         holders = [
             str(key)
             for key in map(key_of, voters)
@@ -161,12 +161,12 @@ class Checks:
     def after_tick(self, replica: Replica) -> None:
         """A leader whose timer has run has heard from a majority not too long ago."""
         core = replica.core
-        if core.role is not raft_core.Role.LEADER:
+        if core.state.role is not raft_core.Role.LEADER:
             return
-        voters = [voter.voter_id for voter in core.voters.voters]
+        voters = [voter.voter_id for voter in core.state.voters.latest.voters]
         others = [node for node in voters if node != replica.node_id]
         needed = len(voters) // 2 + 1 - (len(voters) - len(others))
-        since_ms = self._leader_since.get((replica.who, core.leader_epoch), replica.now_ms())
+        since_ms = self._leader_since.get((replica.who, core.state.leader_epoch), replica.now_ms())
         if needed <= 0:
             return
         fetched = sorted(
@@ -177,7 +177,7 @@ class Checks:
         if replica.now_ms() - fetched[needed - 1] > allowed_ms:
             raise Violation(
                 "stale-leader",
-                f"{replica.who} leads epoch {core.leader_epoch}; a majority last fetched"
+                f"{replica.who} leads epoch {core.state.leader_epoch}; a majority last fetched"
                 f" {replica.now_ms() - fetched[needed - 1]:.0f} ms ago",
             )
 
@@ -191,7 +191,7 @@ class Checks:
 
     def _check_candidacy(self, replica: Replica, state: ElectionState) -> None:
         """No voter raises the epoch without having heard from a majority (PreVote, KIP-996)."""
-        voters = [voter.voter_id for voter in replica.core.voters.voters]
+        voters = [voter.voter_id for voter in replica.core.state.voters.latest.voters]
         window_ms = HEARD_FACTOR * replica.settings.election_timeout_ms
         heard = [
             node
@@ -244,17 +244,17 @@ class Checks:
         """A write was refused for want of room, and the core knows it."""
         self._world.scheduler.counts["no-room"] += 1
         if not self._is_only_voter(replica):
-            arguments = (replica, replica.core.leader_epoch)
+            arguments = (replica, replica.core.state.leader_epoch)
             self._world.scheduler.after(STAYS_MS, self._has_handed_over, *arguments)
 
     @staticmethod
     def _is_only_voter(replica: Replica) -> bool:
-        voters = [key_of(voter) for voter in replica.core.voters.voters]
+        voters = [key_of(voter) for voter in replica.core.state.voters.latest.voters]
         return len(voters) == 1 and may_be(voters[0], replica.local)
 
     def _has_handed_over(self, replica: Replica, leader_epoch: int) -> None:
         core = replica.core
-        leads = core.role is raft_core.Role.LEADER and core.leader_epoch == leader_epoch
+        leads = core.state.role is raft_core.Role.LEADER and core.state.leader_epoch == leader_epoch
         if replica.alive and leads and not self._is_only_voter(replica) and replica.disk.is_full:
             raise Violation("full-leader-stays", f"{replica.who} leads {leader_epoch}")
 
@@ -350,9 +350,9 @@ class Checks:
         the leader's epoch is committed (the bug of Raft's single-server changes).
         """
         core, before = replica.core, replica.history.latest
-        if replica.history.latest_offset >= core.high_watermark:
+        if replica.history.latest_offset >= core.state.high_watermark:
             raise Violation("two-voter-changes", f"{replica.who}: {effect}")
-        if core.high_watermark <= core.epoch_start_offset:
+        if core.state.high_watermark <= core.state.epoch_start_offset:
             raise Violation("early-voter-change", f"{replica.who}: {effect}")
         if effect.kraft_version_changed:
             return

@@ -375,10 +375,13 @@ def _appended_all(self: VoterChanges) -> bool:
 def two_voter_changes(patch: Patch) -> None:
     """A voter change begins before the last one is committed."""
 
-    def refuse_no_change(refusal: Any, self: VoterChanges, *_: Any) -> Any:
+    check = VoterChanges._check
+
+    def refuse_no_change(self: VoterChanges, **options: Any) -> None:
         leads = self._state.role is Role.LEADER and self._replication.has_committed_in_epoch
         is_dynamic = self._state.voters.latest.kraft_version >= 1
-        return None if leads and is_dynamic and _appended_all(self) else refusal
+        if not (leads and is_dynamic and _appended_all(self)):
+            check(self, **options)
 
     def append_anyway(
         self: VoterChanges, change: Any, voters: VoterSet, *, kraft_version_changed: bool = False
@@ -388,7 +391,7 @@ def two_voter_changes(patch: Patch) -> None:
             ef.AppendVoters(self._state.leader_epoch, voters, kraft_version_changed)
         )
 
-    _after(patch, VoterChanges, "_refusal", refuse_no_change)
+    patch.setattr(VoterChanges, "_check", refuse_no_change)
     patch.setattr(VoterChanges, "_append", append_anyway)
 
 

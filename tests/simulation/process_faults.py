@@ -189,7 +189,7 @@ class Operator:
         leader = self._any_leader()
         if leader is None:
             return False
-        voters = [key_of(voter) for voter in leader.core.voters.voters]
+        voters = [key_of(voter) for voter in leader.core.state.voters.latest.voters]
         others: list[ReplicaKey | None] = [key for key in voters if key.node_id != leader.node_id]
         preferred = self._random.choice([*others, None])
         token = self._token("transfer")
@@ -204,7 +204,7 @@ class Operator:
     def _request_to_resign(leader: Replica, preferred: ReplicaKey) -> Pending:
         """EndQuorumEpoch about the leader itself, as `moldau quorum transfer-leader` sends it."""
         request = EndQuorumEpochRequest(
-            leader.node_id, leader.core.leader_epoch, (preferred,), leader.settings.endpoints
+            leader.node_id, leader.core.state.leader_epoch, (preferred,), leader.settings.endpoints
         )
         return Pending(OPERATOR, request, lambda _: None)
 
@@ -240,9 +240,9 @@ class Operator:
 
     def _add_voter(self) -> bool:
         leader = self._any_leader()
-        if leader is None or leader.core.voters.kraft_version < 1:
+        if leader is None or leader.core.state.voters.latest.kraft_version < 1:
             return False
-        known = [voter.voter_id for voter in leader.core.voters.voters]
+        known = [voter.voter_id for voter in leader.core.state.voters.latest.voters]
         candidates = [node for node in self._world.controllers() if node.node_id not in known]
         if not candidates:
             return False
@@ -265,13 +265,13 @@ class Operator:
 
     def _remove_voter(self) -> bool:
         leader = self._any_leader()
-        voters = leader.core.voters if leader is not None else VoterSet()
+        voters = leader.core.state.voters.latest if leader is not None else VoterSet()
         if leader is None or len(voters.voters) < 2 or voters.kraft_version < 1:
             return False
-        gone = self._unreplaced(leader.core.voters)
-        if not gone and self._unreachable(leader.core.voters):
+        gone = self._unreplaced(leader.core.state.voters.latest)
+        if not gone and self._unreachable(leader.core.state.voters.latest):
             return False
-        keys = gone or [key_of(voter) for voter in leader.core.voters.voters]
+        keys = gone or [key_of(voter) for voter in leader.core.state.voters.latest.voters]
         key = self._random.choice(keys)
         self._fault("remove-voter", f"{key} at {leader.node_id}")
         token = self._token("remove-voter")
@@ -284,7 +284,7 @@ class Operator:
 
     def _upgrade(self) -> bool:
         leader = self._any_leader()
-        if leader is None or leader.core.voters.kraft_version > 0:
+        if leader is None or leader.core.state.voters.latest.kraft_version > 0:
             return False
         self._fault("upgrade", f"at {leader.node_id}")
         token = self._token("upgrade")

@@ -217,11 +217,11 @@ class QuorumSimulation:
 
     def leaders(self) -> list[Replica]:
         """The nodes that believe to lead."""
-        return [each for each in self.replicas() if each.core.role is raft_core.Role.LEADER]
+        return [each for each in self.replicas() if each.core.state.role is raft_core.Role.LEADER]
 
     def leader(self) -> Replica | None:
         """The one with the highest epoch."""
-        return max(self.leaders(), key=lambda each: each.core.leader_epoch, default=None)
+        return max(self.leaders(), key=lambda each: each.core.state.leader_epoch, default=None)
 
     def leader_id(self) -> int | None:
         """Its node."""
@@ -455,13 +455,13 @@ class QuorumSimulation:
         leader = self.leader()
         if leader is None:
             return False
-        voters = leader.core.voters.voters
+        voters = leader.core.state.voters.latest.voters
         following = [
             voter
             for voter in voters
             if (replica := self.nodes[voter.voter_id].replica) is not None
-            and replica.core.leadership.leader_id == leader.node_id
-            and replica.core.leader_epoch == leader.core.leader_epoch
+            and replica.core.state.leadership.leader_id == leader.node_id
+            and replica.core.state.leader_epoch == leader.core.state.leader_epoch
         ]
         return 2 * len(following) > len(voters)
 
@@ -469,10 +469,10 @@ class QuorumSimulation:
         leader = self.leader()
         if leader is None or len(list(self.replicas())) < len(self.nodes):
             return False
-        epoch, end = leader.core.leader_epoch, leader.log.end()
-        return leader.core.high_watermark == end and all(
-            each.core.leader_epoch == epoch
-            and each.core.leadership.leader_id == leader.node_id
+        epoch, end = leader.core.state.leader_epoch, leader.log.end()
+        return leader.core.state.high_watermark == end and all(
+            each.core.state.leader_epoch == epoch
+            and each.core.state.leadership.leader_id == leader.node_id
             and each.applied_offset == end
             and not each.waiters
             for each in self.replicas()
@@ -480,10 +480,11 @@ class QuorumSimulation:
 
     def _describe(self) -> str:
         return "; ".join(
-            f"{each.who} {each.core.role.name} epoch={each.core.leader_epoch}"
-            f" leader={each.core.leadership.leader_id} log={each.log.start()}..{each.log.end()}"
-            f" hw={each.core.high_watermark} applied={each.applied_offset}"
-            f" voters={[str(key_of(voter)) for voter in each.core.voters.voters]}"
+            f"{each.who} {each.core.state.role.name} epoch={each.core.state.leader_epoch}"
+            f" leader={each.core.state.leadership.leader_id}"
+            f" log={each.log.start()}..{each.log.end()}"
+            f" hw={each.core.state.high_watermark} applied={each.applied_offset}"
+            f" voters={[str(key_of(voter)) for voter in each.core.state.voters.latest.voters]}"
             for each in self.replicas()
         )
 

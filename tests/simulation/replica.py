@@ -173,8 +173,8 @@ class Replica:
         core = self.core
         effects = event(self.now_ms())
         self.world.scheduler.event(
-            f"{self.node_id} {kind} | {core.role.name} epoch={core.leader_epoch}"
-            f" log={self.log.start()}..{self.log.end()} hw={core.high_watermark}",
+            f"{self.node_id} {kind} | {core.state.role.name} epoch={core.state.leader_epoch}"
+            f" log={self.log.start()}..{self.log.end()} hw={core.state.high_watermark}",
             detail,
         )
         self._effects.extend(effects)
@@ -232,11 +232,11 @@ class Replica:
         self.offer(f"append {payloads}", lambda now_ms: self._append_data(payloads, now_ms))
 
     def _append_data(self, payloads: tuple[Any, ...], now_ms: float) -> list[ef.Effect]:
-        if self.core.role is not raft_core.Role.LEADER:
+        if self.core.state.role is not raft_core.Role.LEADER:
             return []
         if self.disk.is_full:
             return self._no_room(now_ms, may_lead_on=True)
-        batch = Batch(self.log.end(), self.core.leader_epoch, payloads)
+        batch = Batch(self.log.end(), self.core.state.leader_epoch, payloads)
         self._append(batch)
         self.waiters.append(Waiter(batch.base_offset, payloads))
         self.flush()

@@ -21,9 +21,9 @@ from moldau.storage.checkpoints import (
     read_offset_checkpoint,
     read_partition_metadata,
     write_clean_shutdown_marker,
-    write_leader_epoch_checkpoint,
     write_offset_checkpoint,
     write_partition_metadata,
+    write_rows,
 )
 from moldau.storage.faults import CorruptFile
 from moldau.storage.log_directory import (
@@ -80,7 +80,7 @@ def test_offset_checkpoint_has_kafkas_text() -> None:
 
 def test_leader_epoch_checkpoint_has_kafkas_text() -> None:
     filesystem = filesystem_with("/d/x", b"")
-    write_leader_epoch_checkpoint(filesystem, "/d/x", [(0, 0), (2, 100)])
+    write_rows(filesystem, "/d/x", [(0, 0), (2, 100)])
     assert filesystem.read_bytes("/d/x") == b"0\n2\n0 0\n2 100\n"
     assert read_leader_epoch_checkpoint(filesystem, "/d/x") == [(0, 0), (2, 100)]
 

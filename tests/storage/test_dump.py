@@ -12,8 +12,8 @@ from moldau.storage.checkpoints import (
     CLEAN_SHUTDOWN_MARKER,
     LEADER_EPOCH_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
-    write_leader_epoch_checkpoint,
     write_offset_checkpoint,
+    write_rows,
 )
 from moldau.storage.dump import DumpOptions, Row, bytes_to_json, dump_path, format_row
 from moldau.storage.indexes import OffsetIndex, TimeIndex
@@ -285,7 +285,7 @@ def test_a_directory_is_all_the_files_in_it_that_are_known() -> None:
     write_offset_checkpoint(
         disk, f"/data/{RECOVERY_POINT_CHECKPOINT}", {tp("t-1"): 5, tp("t-0"): 4}
     )
-    write_leader_epoch_checkpoint(disk, f"/data/t-0/{LEADER_EPOCH_CHECKPOINT}", [(3, 0), (4, 9)])
+    write_rows(disk, f"/data/t-0/{LEADER_EPOCH_CHECKPOINT}", [(3, 0), (4, 9)])
     shown = list(dump_path(disk, "/data/"))
     files = [row["file"].removeprefix("/data/") for row in shown if row["row"] == "file"]
     assert sorted(files) == sorted(

@@ -13,7 +13,7 @@ from moldau.protocol.types import TopicPartition
 from moldau.storage.append import RecordBatches
 from moldau.storage.checkpoints import (
     read_leader_epoch_checkpoint,
-    write_leader_epoch_checkpoint,
+    write_rows,
 )
 from moldau.storage.faults import DiskFull
 from moldau.storage.log import Log
@@ -291,7 +291,7 @@ def test_an_epoch_file_that_no_seal_speaks_for_is_the_wrong_one(
 ) -> None:
     bench = epochs_written(segment_bytes)
     path = f"{bench.directory}/leader-epoch-checkpoint"
-    write_leader_epoch_checkpoint(bench.filesystem, path, entries)
+    write_rows(bench.filesystem, path, entries)
     log = bench.open(clean=clean, recovery_point=30)
     assert not log.offline, log.offline_reason
     assert log.leader_epoch_cache.entries == [(3, 0), (4, 15)]
@@ -330,7 +330,7 @@ def test_an_epoch_begins_where_it_began_though_its_first_records_are_compacted(
     log.flush()
     log.abandon()
     path = f"{bench.directory}/leader-epoch-checkpoint"
-    write_leader_epoch_checkpoint(bench.filesystem, path, entries)
+    write_rows(bench.filesystem, path, entries)
     log = bench.open(recovery_point=recovery_point)
     assert not log.offline, log.offline_reason
     assert log.leader_epoch_cache.entries == found
@@ -346,7 +346,7 @@ def test_an_epoch_file_with_an_epoch_that_begins_within_a_batch_is_wrong(clean: 
     log.flush()
     log.close()
     path = f"{bench.directory}/leader-epoch-checkpoint"
-    write_leader_epoch_checkpoint(bench.filesystem, path, [(0, 0), (1, 1), (2, 36)])
+    write_rows(bench.filesystem, path, [(0, 0), (1, 1), (2, 36)])
     log = bench.open(clean=clean, recovery_point=48)
     assert log.leader_epoch_cache.entries == [(0, 0), (1, 18), (2, 36)]
     assert len(read_all(log)) == 48

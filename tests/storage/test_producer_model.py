@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from moldau.storage.producer_entry import NO_OFFSET
 from moldau.storage.producer_state import ProducerState, SnapshotEntry
 from tests.kit.dice import drawn_seed
 from tests.storage.producer_model import History
@@ -68,7 +69,13 @@ def nothing_is_loaded_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def snapshots_stay_when_a_log_begins_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that a clean stop took may lie just where the log begins then."""
-    monkeypatch.setattr(ProducerState, "drop_all_snapshots", lambda _self: None)
+    drop = ProducerState.drop_snapshots_above
+
+    def drop_some(self: ProducerState, offset: int) -> None:
+        if offset != NO_OFFSET:
+            drop(self, offset)
+
+    monkeypatch.setattr(ProducerState, "drop_snapshots_above", drop_some)
 
 
 def snapshots_forget(field: str) -> Inject:

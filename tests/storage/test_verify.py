@@ -23,9 +23,9 @@ from moldau.storage.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     CleanShutdown,
     write_clean_shutdown_marker,
-    write_leader_epoch_checkpoint,
     write_offset_checkpoint,
     write_partition_metadata,
+    write_rows,
 )
 from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
 from moldau.storage.log_directory import marked_directory_name
@@ -96,7 +96,7 @@ def test_nothing_is_found_in_sound_files_and_everything_is_counted() -> None:
     disk = one_segment()
     second_segment(disk)
     recovery_point(disk, 107)
-    write_leader_epoch_checkpoint(disk, f"/data/t-0/{LEADER_EPOCH_CHECKPOINT}", [(3, 100)])
+    write_rows(disk, f"/data/t-0/{LEADER_EPOCH_CHECKPOINT}", [(3, 100)])
     seen: list[int] = []
     verification = Verification(disk, deep=True, on_progress=seen.append)
     assert list(verification.findings("/data")) == []
@@ -377,7 +377,7 @@ def test_a_recovery_point_without_a_log() -> None:
 def test_a_leader_epoch_begins_in_the_log_or_at_its_end(start_offset: int, found: bool) -> None:
     disk = one_segment()
     path = f"/data/t-0/{LEADER_EPOCH_CHECKPOINT}"
-    write_leader_epoch_checkpoint(disk, path, [(3, 100), (4, start_offset)])
+    write_rows(disk, path, [(3, 100), (4, start_offset)])
     reason = "leader epoch 4 begins at 107, the log ends at 106"
     assert findings(disk) == ([(WARNING, LEADER_EPOCH_CHECKPOINT, None, reason)] if found else [])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.protocol.errors import ErrorCode
@@ -34,6 +35,7 @@ class _QueuedAppend(NamedTuple):
     guard: VerificationGuard | None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class DeferredAppends:
     """The two queues of one partition.
 
@@ -41,20 +43,12 @@ class DeferredAppends:
     holds now, and returns False if that cannot be.
     """
 
-    __slots__ = ("_append", "_flush", "_flush_waits", "_is_flushing", "_queue", "_start_work")
-
-    def __init__(
-        self,
-        start_work: StartWork,
-        append: Callable[[RecordBatches, int, VerificationGuard | None], Awaitable[AppendResult]],
-        flush: Callable[[], Awaitable[bool]],
-    ) -> None:
-        self._append = append
-        self._flush = flush
-        self._start_work = start_work
-        self._queue: deque[_QueuedAppend] = deque()
-        self._flush_waits: list[Callable[[ErrorCode], None]] = []
-        self._is_flushing = False
+    _start_work: StartWork
+    _append: Callable[[RecordBatches, int, VerificationGuard | None], Awaitable[AppendResult]]
+    _flush: Callable[[], Awaitable[bool]]
+    _queue: deque[_QueuedAppend] = field(default_factory=deque)
+    _flush_waits: list[Callable[[ErrorCode], None]] = field(default_factory=list)
+    _is_flushing: bool = False
 
     @property
     def is_line_empty(self) -> bool:

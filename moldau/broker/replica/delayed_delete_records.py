@@ -6,6 +6,7 @@ Invariant: the response leaves exactly once, when no partition is waited for or 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.replica.purgatory import DelayedOperation
@@ -27,21 +28,16 @@ class _Wait(NamedTuple):
     slot: p21.DeleteRecordsPartitionResult
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class DelayedDeleteRecords(DelayedOperation):
     """States: filled by `wait_for` → `start` → answered. The response has a slot for every
     partition, waited for or not.
     """
 
-    __slots__ = ("_context", "_manager", "_response", "_waits")
-
-    def __init__(
-        self, manager: ReplicaManager, context: RequestContext, response: p21.DeleteRecordsResponse
-    ) -> None:
-        super().__init__()
-        self._manager = manager
-        self._context = context
-        self._response = response
-        self._waits: dict[Partition, list[_Wait]] = {}
+    _manager: ReplicaManager
+    _context: RequestContext
+    _response: p21.DeleteRecordsResponse
+    _waits: dict[Partition, list[_Wait]] = field(default_factory=dict, init=False)
 
     def wait_for(
         self, partition: Partition, required_offset: int, slot: p21.DeleteRecordsPartitionResult

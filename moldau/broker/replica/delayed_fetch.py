@@ -8,6 +8,7 @@ looks only at partitions that changed since it last looked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from moldau.broker.replica.core.partition_core import UNKNOWN_BROKER_EPOCH, FollowerFetch
@@ -77,6 +78,7 @@ class FetchParameters(NamedTuple):
         return self.replica_id != NO_REPLICA
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class DelayedFetch(DelayedOperation):
     """A fetch from its first look until it is answered.
 
@@ -87,48 +89,25 @@ class DelayedFetch(DelayedOperation):
         new_answer: begins a response.
     """
 
-    __slots__ = (
-        "_arrived_ms",
-        "_authorized",
-        "_changed",
-        "_new_answer",
-        "_partitions",
-        "_sizes",
-        "_total_bytes",
-        "changed_in_steps",
-        "context",
-        "is_incremental",
-        "manager",
-        "parameters",
-        "session",
-    )
+    manager: ReplicaManager
+    context: RequestContext
+    parameters: FetchParameters
+    _: KW_ONLY
+    partitions: list[FetchPartition]
+    session: FetchSession | None
+    is_incremental: bool
+    new_answer: Callable[[DelayedFetch], FetchAnswer]
+    changed_in_steps: dict[FetchPartition, None] | None = field(default=None, init=False)
+    """What has changed since it was read, while this is read or answered in steps."""
+    _arrived_ms: float = field(default=0.0, init=False)
+    _authorized: dict[str, bool] = field(default_factory=dict, init=False)
+    _changed: dict[FetchPartition, None] = field(default_factory=dict, init=False)
+    _sizes: dict[FetchPartition, int] = field(default_factory=dict, init=False)
+    _total_bytes: int = field(default=0, init=False)
 
-    def __init__(
-        self,
-        manager: ReplicaManager,
-        context: RequestContext,
-        parameters: FetchParameters,
-        *,
-        partitions: list[FetchPartition],
-        session: FetchSession | None,
-        is_incremental: bool,
-        new_answer: Callable[[DelayedFetch], FetchAnswer],
-    ) -> None:
-        super().__init__()
-        self.context = context
-        self.parameters = parameters
-        self.session = session
-        self.is_incremental = is_incremental
-        self._new_answer = new_answer
-        self.manager = manager
-        self._partitions = partitions
-        self._arrived_ms = self._follower_asks() if parameters.is_from_follower else 0.0
-        self._authorized: dict[str, bool] = {}
-        self._changed: dict[FetchPartition, None] = {}
-        self._sizes: dict[FetchPartition, int] = {}
-        self._total_bytes = 0
-        self.changed_in_steps: dict[FetchPartition, None] | None = None
-        """What has changed since it was read, while this is read or answered in steps."""
+    def __post_init__(self) -> None:
+        if self.parameters.is_from_follower:
+            self._arrived_ms = self._follower_asks()
 
     def _follower_asks(self) -> float:
         """Note when the follower fetched, for all that it follows; returns that time."""
@@ -172,7 +151,7 @@ class DelayedFetch(DelayedOperation):
     @property
     def _is_large(self) -> bool:
         """Whether there is so much to read that other requests must have their turn in between."""
-        to_read = self.session.dirty if self.is_incremental and self.session else self._partitions
+        to_read = self.session.dirty if self.is_incremental and self.session else self.partitions
         return len(to_read) > MAX_READ_AT_ONCE
 
     def _begin_waiting(self, outcomes: list[Outcome]) -> bool:
@@ -182,7 +161,7 @@ class DelayedFetch(DelayedOperation):
         timeout_ms = parameters.max_wait_ms
         if not enough and timeout_ms <= 0 and pending:
             timeout_ms = PENDING_WAIT_MS
-        nothing_to_wait_for = not self.is_incremental and not self._partitions
+        nothing_to_wait_for = not self.is_incremental and not self.partitions
         if enough or timeout_ms <= 0 or nothing_to_wait_for:
             return False
         if self.session is not None and self not in self.session.waiting:
@@ -222,7 +201,7 @@ class DelayedFetch(DelayedOperation):
             self._finish(None)
             return
         if parameters.min_bytes <= 1 and (
-            self.is_incremental or len(self._partitions) <= READ_ALL_UP_TO
+            self.is_incremental or len(self.partitions) <= READ_ALL_UP_TO
         ):
             outcomes = self.read_all()
             if self._judge(outcomes)[0]:
@@ -258,7 +237,7 @@ class DelayedFetch(DelayedOperation):
         self.manager.fetch_purgatory.remove_request(self, self.context)
         try:
             found = self.read_all() if outcomes is None else outcomes
-            answer = self._new_answer(self)
+            answer = self.new_answer(self)
             if not answer.is_throttled(found):
                 answer.add(found)
                 answer.send(found)
@@ -274,7 +253,7 @@ class DelayedFetch(DelayedOperation):
             if outcomes is None:
                 outcomes = []
                 yield from self._read_in_steps(outcomes)
-            answer = self._new_answer(self)
+            answer = self.new_answer(self)
             if answer.is_throttled(outcomes):
                 return
             for begin in range(0, len(outcomes), STEP_COUNT):
@@ -295,9 +274,9 @@ class DelayedFetch(DelayedOperation):
         if self.session is None:
             # They do not refer to each other any more: no cycle waits for the collector, which
             # hardly ever looks at what has waited.
-            for fetched in self._partitions:
+            for fetched in self.partitions:
                 fetched.unwatch()
-            self._partitions = []
+            self.partitions = []
         elif self in self.session.waiting:
             self.session.waiting.remove(self)
         self._changed.clear()
@@ -343,14 +322,14 @@ class DelayedFetch(DelayedOperation):
             dirty = list(self.session.dirty)
             self._read_dirty(self.session, dirty, outcomes, self.parameters.max_bytes)
         else:
-            self._read_listed(self._partitions, outcomes, self.parameters.max_bytes)
+            self._read_listed(self.partitions, outcomes, self.parameters.max_bytes)
         return outcomes
 
     def _read_in_steps(self, outcomes: list[Outcome]) -> Iterator[None]:
         """As `read_all`. A session's partitions may be forgotten in between."""
         remaining_bytes = self.parameters.max_bytes
         session = self.session
-        partitions = self._partitions
+        partitions = self.partitions
         if self.is_incremental:
             assert session is not None
             partitions = list(session.dirty)

@@ -8,6 +8,7 @@ up; while only the high watermark is awaited, the request's bytes have been give
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -40,40 +41,25 @@ while another one led in its place lacks all that was written there (docs/adr/00
 MAY_BE_DEPOSED: Final = "another broker may lead by now; this one waits for the controllers' word"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ProduceOperation(DelayedOperation):
     """States: appending (until `start_waiting`) -> waiting -> answered."""
 
-    __slots__ = (
-        "_commit_waits",
-        "_has_failed",
-        "_is_linked",
-        "_is_started",
-        "_outstanding_count",
-        "_queued_count",
-        "_timeout_ms",
-        "context",
-        "hints",
-        "manager",
-        "required_acks",
-        "topics",
-    )
+    manager: ReplicaManager
+    context: RequestContext
+    required_acks: int
+    hints: LeaderHints = field(init=False)
+    topics: list[p00.TopicProduceResponse] = field(default_factory=list, init=False)
+    _commit_waits: dict[ProduceWait, None] | None = field(default=None, init=False)
+    _outstanding_count: int = field(default=0, init=False)
+    _queued_count: int = field(default=0, init=False)
+    _timeout_ms: int = field(default=0, init=False)
+    _has_failed: bool = field(default=False, init=False)
+    _is_linked: bool = field(default=False, init=False)
+    _is_started: bool = field(default=False, init=False)
 
-    def __init__(
-        self, manager: ReplicaManager, context: RequestContext, required_acks: int
-    ) -> None:
-        super().__init__()
-        self.manager = manager
-        self.context = context
-        self.required_acks = required_acks
-        self.hints = LeaderHints(manager, context.listener_name)
-        self.topics: list[p00.TopicProduceResponse] = []
-        self._commit_waits: dict[ProduceWait, None] | None = None
-        self._outstanding_count = 0
-        self._queued_count = 0
-        self._timeout_ms = 0
-        self._has_failed = False
-        self._is_linked = False
-        self._is_started = False
+    def __post_init__(self) -> None:
+        self.hints = LeaderHints(self.manager, self.context.listener_name)
 
     def fail(
         self, slot: p00.PartitionProduceResponse, error: ErrorCode, message: str | None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -319,6 +320,7 @@ class FollowedPartition:
             logger.warning("%s: %s; trying again", self.partition.topic_partition, problem)
 
 
+@dataclass(eq=False, repr=False)
 class FollowedPartitions:
     """The partitions that one fetcher follows, in its session and its waits.
 
@@ -326,28 +328,25 @@ class FollowedPartitions:
     called when there may be something to fetch or to ask again.
     """
 
-    def __init__(
-        self,
-        *,
-        partition_max_bytes: int,
-        backoff_ms: float,
-        clock: Clock,
-        throttle: ReplicationQuota | None,
-        on_work: Callable[[], None],
-    ) -> None:
+    _: KW_ONLY
+    partition_max_bytes: InitVar[int]
+    backoff_ms: float
+    clock: Clock
+    throttle: ReplicationQuota | None
+    on_work: Callable[[], None]
+    session: FollowerSession = field(init=False)
+    asking: dict[FollowedPartition, FollowerPosition] = field(default_factory=dict)
+    """The partitions out of range: their leader is asked where its logs begin and end."""
+    _followed: dict[PartitionKey, FollowedPartition] = field(default_factory=dict)
+    _delayed: dict[FollowedPartition, float] = field(default_factory=dict)
+    """Until when; the earliest first."""
+    _throttled: dict[FollowedPartition, None] = field(default_factory=dict)
+    _lagging: dict[FollowedPartition, None] = field(default_factory=dict)
+    _delay_timer: TimerHandle | None = None
+    _throttle_timer: TimerHandle | None = None
+
+    def __post_init__(self, partition_max_bytes: int) -> None:
         self.session = FollowerSession(partition_max_bytes)
-        self.asking: dict[FollowedPartition, FollowerPosition] = {}
-        """The partitions out of range: their leader is asked where its logs begin and end."""
-        self._backoff_ms = backoff_ms
-        self._clock = clock
-        self._throttle = throttle
-        self._on_work = on_work
-        self._followed: dict[PartitionKey, FollowedPartition] = {}
-        self._delayed: dict[FollowedPartition, float] = {}  # until when; earliest first
-        self._throttled: dict[FollowedPartition, None] = {}
-        self._lagging: dict[FollowedPartition, None] = {}
-        self._delay_timer: TimerHandle | None = None
-        self._throttle_timer: TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -384,14 +383,14 @@ class FollowedPartitions:
             followed = self._followed[key] = FollowedPartition(partition)
         self._leave_waits(followed)
         self._fetch(followed)
-        self._on_work()
+        self.on_work()
 
     def unfollow(self, partition: Partition) -> None:
         key = (partition.topic_id, partition.topic_partition.partition)
         followed = self._followed.get(key)
         if followed is not None and followed.partition is partition:
             self._forget(followed)
-            self._on_work()
+            self.on_work()
 
     def close(self) -> None:
         for followed in list(self._followed.values()):
@@ -414,8 +413,8 @@ class FollowedPartitions:
         data = answer.data
         if step is FollowerStep.FETCH_ON and not data.error_code:
             self._note_lag(followed, data.high_watermark)
-        if size_bytes and self._throttle is not None:
-            self._throttle.record(followed.partition.topic_partition, size_bytes)
+        if size_bytes and self.throttle is not None:
+            self.throttle.record(followed.partition.topic_partition, size_bytes)
         if step is FollowerStep.FETCH_ON:
             self._fetch(followed)
         else:
@@ -448,7 +447,7 @@ class FollowedPartitions:
             self._hold(followed, FollowerStep.STOP, None)
             return
         followed.has_failed = False
-        throttle = self._throttle
+        throttle = self.throttle
         if throttle is not None and not throttle.allows(
             followed.partition.topic_partition, followed.lag == 0
         ):
@@ -468,14 +467,14 @@ class FollowedPartitions:
                 self._throttle_off(other)
 
     def _throttle_off(self, followed: FollowedPartition) -> None:
-        assert self._throttle is not None
+        assert self.throttle is not None
         if followed in self._delayed or followed in self.asking or followed.has_failed:
             return
         self.session.drop(followed.key)
         self._throttled[followed] = None
         if self._throttle_timer is None:
-            self._throttle_timer = self._clock.call_later(
-                self._throttle.retry_ms(), self._retry_throttled
+            self._throttle_timer = self.clock.call_later(
+                self.throttle.retry_ms(), self._retry_throttled
             )
 
     def _retry_throttled(self) -> None:
@@ -483,7 +482,7 @@ class FollowedPartitions:
         throttled, self._throttled = self._throttled, {}
         for followed in throttled:
             self._fetch(followed)
-        self._on_work()
+        self.on_work()
 
     def _hold(
         self, followed: FollowedPartition, step: FollowerStep, requested: FollowerPosition | None
@@ -497,20 +496,20 @@ class FollowedPartitions:
             self._no_lag(followed)
             followed.has_failed = followed.has_leader and not followed.partition.is_opening
         else:
-            self._delayed[followed] = self._clock.monotonic_ms() + self._backoff_ms
+            self._delayed[followed] = self.clock.monotonic_ms() + self.backoff_ms
             self._arm_delay()
 
     def _arm_delay(self) -> None:
         if self._delay_timer is None and self._delayed:
             due_ms = next(iter(self._delayed.values()))
-            self._delay_timer = self._clock.call_later(
-                max(due_ms - self._clock.monotonic_ms(), 0.0), self._end_delays
+            self._delay_timer = self.clock.call_later(
+                max(due_ms - self.clock.monotonic_ms(), 0.0), self._end_delays
             )
 
     def _end_delays(self) -> None:
         self._delay_timer = None
         # All delays are of one length: they end in the order they began.
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         due = []
         for followed, due_ms in self._delayed.items():
             if due_ms > now_ms:
@@ -520,7 +519,7 @@ class FollowedPartitions:
             del self._delayed[followed]
             self._fetch(followed)
         self._arm_delay()
-        self._on_work()
+        self.on_work()
 
     def _leave_waits(self, followed: FollowedPartition) -> None:
         self._delayed.pop(followed, None)

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.config.backoff import Backoff
@@ -49,6 +50,7 @@ MAX_REPLACEMENTS: Final = 3
 needs an operator."""
 
 
+@dataclass(eq=False, repr=False)
 class LogOpener:
     """Opens logs for partitions.
 
@@ -56,28 +58,20 @@ class LogOpener:
     whose log was not opened by `open` itself but later.
     """
 
-    def __init__(
-        self,
-        log_manager: LogManager,
-        *,
-        log_config: Callable[[str], LogConfig],
-        timers: TimerWheel,
-        start: StartWork,
-        on_opened: Callable[[Partition], None],
-    ) -> None:
-        self._log_manager = log_manager
-        self._log_config = log_config
-        self._timers = timers
-        self._start = start
-        self._on_opened = on_opened
-        self._to_open: deque[tuple[Partition, UUID, bool]] = deque()
-        self._new: set[tuple[TopicPartition, UUID]] = set()
-        """Replicas, by topic id, that came to this broker while it ran, and have no log yet."""
-        self._inline_budget = MAX_INLINE_OPENS
-        self._replacements: dict[TopicPartition, int] = {}
-        self._room_pauses: dict[Partition, Backoff] = {}
-        """The pauses of partitions whose logs have found no room at their last attempt."""
-        self._waits_for_room: set[Partition] = set()
+    _log_manager: LogManager
+    _: KW_ONLY
+    log_config: Callable[[str], LogConfig]
+    timers: TimerWheel
+    start: StartWork
+    on_opened: Callable[[Partition], None]
+    _to_open: deque[tuple[Partition, UUID, bool]] = field(default_factory=deque)
+    _new: set[tuple[TopicPartition, UUID]] = field(default_factory=set)
+    """Replicas, by topic id, that came to this broker while it ran, and have no log yet."""
+    _inline_budget: int = MAX_INLINE_OPENS
+    _replacements: dict[TopicPartition, int] = field(default_factory=dict)
+    _room_pauses: dict[Partition, Backoff] = field(default_factory=dict)
+    """The pauses of partitions whose logs have found no room at their last attempt."""
+    _waits_for_room: set[Partition] = field(default_factory=set)
 
     def begin_change(self) -> None:
         """A metadata change begins: some logs may be made at once again."""
@@ -105,7 +99,7 @@ class LogOpener:
         partition.is_opening = True
         self._to_open.append((partition, assigned, is_believed))
         if len(self._to_open) == 1:
-            self._start(self._open_in_turn())
+            self.start(self._open_in_turn())
 
     async def _open_in_turn(self) -> None:
         while self._to_open:
@@ -127,7 +121,7 @@ class LogOpener:
             log = self._log_manager.get_or_create(
                 topic_partition,
                 partition.topic_id,
-                self._log_config(topic_partition.topic),
+                self.log_config(topic_partition.topic),
                 directory,
             )
         except DiskFull as problem:
@@ -138,7 +132,7 @@ class LogOpener:
                 pause_ms = pauses.next_ms()
                 logger.warning("%s; trying again in %d ms", problem, pause_ms)
                 self._waits_for_room.add(partition)
-                self._timers.call_later(pause_ms, self._end_wait, partition, assigned, is_believed)
+                self.timers.call_later(pause_ms, self._end_wait, partition, assigned, is_believed)
         except (LogOffline, InconsistentTopicId) as problem:
             self._room_pauses.pop(partition, None)
             logger.error("%s is offline: %s", topic_partition, problem)
@@ -150,7 +144,7 @@ class LogOpener:
 
     def _end_wait(self, partition: Partition, assigned: UUID, is_believed: bool) -> None:
         if not partition.is_deleted and self._log_manager.lacks_room(partition.topic_partition):
-            self._start(self._open_again(partition, assigned, is_believed))
+            self.start(self._open_again(partition, assigned, is_believed))
             return
         self._waits_for_room.discard(partition)
         self._retry_open(partition, assigned, is_believed)
@@ -167,7 +161,7 @@ class LogOpener:
         partition.log = self._open_log(partition, assigned, is_believed)
         if partition.log is not None:
             partition.log_opened()
-            self._on_opened(partition)
+            self.on_opened(partition)
 
     def _release_name(self, partition: Partition, assigned: UUID, is_believed: bool) -> None:
         """Let an offline log of that name make way, if it is not the wanted one.

@@ -11,6 +11,7 @@ that fills the places takes none from others (`FairLine`).
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.server.fair_line import FairLine
@@ -31,18 +32,16 @@ MAX_WAIT_MS: Final = 3_600_000
 STATE_KEY: Final = "waiting_operations"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class DelayedOperation:
     """A request that waits; subclasses say what happens when the time is up or its client goes.
 
     States: new, waiting (after `Purgatory.add`), ended (after `Purgatory.remove`).
     """
 
-    __slots__ = ("is_ended", "principal", "timer")
-
-    def __init__(self) -> None:
-        self.is_ended = False
-        self.principal = ""
-        self.timer: WheelTimer | None = None
+    is_ended: bool = field(default=False, init=False)
+    principal: str = field(default="", init=False)
+    timer: WheelTimer | None = field(default=None, init=False)
 
     def on_timeout(self) -> None:
         """The time is up: answer with what there is. The purgatory has let go of it already."""

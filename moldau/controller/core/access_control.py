@@ -11,7 +11,13 @@ from typing import Final
 from uuid import UUID
 
 from moldau.config.node_config import NO_AUTHORIZER
-from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST, Asked, ControllerResult, Refusal
+from moldau.controller.core.result import (
+    MAX_RECORDS_PER_REQUEST,
+    Asked,
+    ControllerResult,
+    Refusal,
+    refusals_to,
+)
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.access_filter import FIELDS, EntryFilter
 from moldau.metadata.image.security import AccessControlEntry
@@ -52,20 +58,16 @@ def create_acls(
             creation.operation,
             creation.permission_type,
         )
-        try:
+        answer = p30.AclCreationResult()
+        results.append(answer)
+        with refusals_to(answer):
             if is_too_much:
                 raise _too_many("create")
             _check(state, entry)
-        except Refusal as refusal:
-            results.append(
-                p30.AclCreationResult(error_code=refusal.error, error_message=refusal.message)
-            )
-            continue
-        results.append(p30.AclCreationResult())
-        if entry not in made and entry not in state.access_control_entries:
-            made.add(entry)
-            entry_id = random_topic_id(state.random)  # type: ignore[arg-type]
-            result.records.append((AccessControlEntryRecord(id=entry_id, **entry._asdict()), 0))
+            if entry not in made and entry not in state.access_control_entries:
+                made.add(entry)
+                entry_id = random_topic_id(state.random)  # type: ignore[arg-type]
+                result.records.append((AccessControlEntryRecord(id=entry_id, **entry._asdict()), 0))
     return result
 
 
@@ -107,11 +109,10 @@ def delete_acls(
         answer = p31.DeleteAclsFilterResult(error_message=None)
         results.append(answer)
         if not state.settings.node_config.has_authorizer:
-            answer.error_code, answer.error_message = ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER
+            Refusal(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER).tell(answer)
             continue
         if chosen.unknown is not None:
-            answer.error_code = ErrorCode.INVALID_REQUEST
-            answer.error_message = f"{chosen.unknown} is unknown"
+            Refusal.invalid(f"{chosen.unknown} is unknown").tell(answer)
             continue
         for entry, entry_id in state.access_control_entries.items():
             yield
@@ -122,9 +123,8 @@ def delete_acls(
                 p31.DeleteAclsMatchingAcl(error_message=None, **entry._asdict())
             )
     if len(removed) > MAX_RECORDS_PER_REQUEST:
-        refusal = _too_many("delete")
+        _too_many("delete").tell(*results)
         for answer in results:
-            answer.error_code, answer.error_message = refusal.error, refusal.message
             answer.matching_acls = []
         return result
     result.records += [(RemoveAccessControlEntryRecord(id=each), 0) for each in removed]

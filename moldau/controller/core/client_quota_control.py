@@ -18,6 +18,7 @@ from moldau.controller.core.result import (
     ControllerResult,
     Refusal,
     VersionedRecord,
+    refusals_to,
 )
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.image.configs import client_quota_record
@@ -59,12 +60,10 @@ def alter_client_quotas(
             entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
         )
         answers.append(answer)
-        try:
+        with refusals_to(answer):
             if entity in named_twice:
                 raise Refusal.invalid("the entity is named more than once")
             result.records += _records(state, entity, entry)
-        except Refusal as refusal:
-            refusal.tell(answer)
     if len(result.records) > MAX_RECORDS_PER_REQUEST:
         most = f"one request may change at most {MAX_RECORDS_PER_REQUEST} quotas"
         Refusal.too_many(most).tell(*answers)

@@ -31,6 +31,7 @@ from moldau.controller.core.result import (
     ControllerResult,
     Refusal,
     VersionedRecord,
+    refusals_to,
 )
 from moldau.controller.core.state import MIN_INSYNC_REPLICAS, ControllerState
 from moldau.metadata.features import partition_record_version
@@ -101,15 +102,12 @@ def _alter(
             resource_name=resource.resource_name,
         )
         outcomes.append(outcome)
-        try:
+        with refusals_to(outcome):
             _check_resource(state, resource, named_twice)
-            own: Sequence[VersionedRecord] = _records(
+            own: list[VersionedRecord] = _records(
                 state, defaults, resource, wanted_config(resource)
             )
-            own = [*own, *clear_eligible_leaders(state, own)]
-        except Refusal as refusal:
-            refusal.tell(outcome)
-        else:
+            own += clear_eligible_leaders(state, own)
             if not request.validate_only:
                 records += own
     if len(records) > MAX_RECORDS_PER_REQUEST:
@@ -220,7 +218,7 @@ def _elements(text: str) -> list[str]:
 
 def _records(
     state: ControllerState, defaults: Defaults, resource: Resource, wanted: Mapping[str, str]
-) -> Sequence[VersionedRecord]:
+) -> list[VersionedRecord]:
     resource_type, name = resource.resource_type, resource.resource_name
     current = state.image.configs.get(resource_type, name)
     changed = [key for key in wanted if wanted[key] != current.get(key)]

@@ -100,7 +100,7 @@ class ControllerCore:
         self.state = ControllerState(settings, random)
         self.committed_image = MetadataImage.EMPTY
         self.cluster_control = ClusterControl(self.state)
-        self._tasks = PeriodicTasks(self.state)
+        self.tasks = PeriodicTasks(self.state)
         self._transactions = TransactionFilter()
         self._on_entries_changed = on_entries_changed
         self._appended: deque[tuple[int, MetadataImage, EntryChanges]] = deque()
@@ -175,7 +175,7 @@ class ControllerCore:
         self.role = Role.ACTIVE
         self.leader_epoch = leader_epoch
         self.cluster_control.heartbeats.reset(self.state.image, monotonic_ms)
-        self._tasks.start(monotonic_ms)
+        self.tasks.start(monotonic_ms)
         records: list[VersionedRecord] = []
         if self._transactions.is_open:
             records.append((kinds.AbortTransactionRecord(reason="the leader was replaced"), 0))
@@ -208,7 +208,7 @@ class ControllerCore:
         self.role = Role.STANDBY
         self.leader_epoch = -1
         self._appended.clear()
-        self._tasks.stop()
+        self.tasks.stop()
         self.state.reset(self.committed_image)
 
     def handle(
@@ -252,7 +252,7 @@ class ControllerCore:
     def _sweep_if_needed(self) -> None:
         if self.cluster_control.must_sweep:
             self.cluster_control.must_sweep = False
-            self._tasks.sweep()
+            self.tasks.sweep()
 
     def fence_expired(self, now_ms: float) -> list[VersionedRecord]:
         records = self.cluster_control.fence_expired(now_ms)
@@ -263,18 +263,10 @@ class ControllerCore:
         """When `fence_expired` may have something to do, in monotonic milliseconds."""
         return self.cluster_control.heartbeats.next_expiry_ms(self.state.image)
 
-    def next_task_ms(self) -> float | None:
-        """When `run_due_task` may have something to do, in monotonic milliseconds."""
-        return self._tasks.next_due_ms()
-
     def run_due_task(self, now_ms: float) -> list[VersionedRecord]:
         """Records of the elections the controller holds by itself; empty when none is due."""
         assert self.role is Role.ACTIVE
-        return self._tasks.run_due(now_ms)
-
-    def task_refused(self) -> None:
-        """The log did not take the records of `run_due_task`: look for all that is to be done."""
-        self._tasks.sweep_all()
+        return self.tasks.run_due(now_ms)
 
     def expired_tokens(self, now_ms: int) -> list[VersionedRecord]:
         """Records that remove delegation tokens past their end. Milliseconds since 1970."""

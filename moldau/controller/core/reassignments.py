@@ -17,6 +17,7 @@ from moldau.controller.core.result import (
     ControllerResult,
     Refusal,
     VersionedRecord,
+    refusals_to,
 )
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.image import PartitionRegistration, TopicImage
@@ -53,16 +54,13 @@ def alter_partition_reassignments(
                 partition_index=wanted.partition_index, error_message=None
             )
             answers.partitions.append(answer)
-            try:
+            with refusals_to(answer):
                 if key in seen:
                     raise Refusal.invalid("the partition is named twice")
                 seen.add(key)
                 record = _reassign(
                     state, changer, topic, wanted, request.allow_replication_factor_change
                 )
-            except Refusal as refusal:
-                refusal.tell(answer)
-            else:
                 if record is not None:
                     result.records.append(record)
     return result

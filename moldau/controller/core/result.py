@@ -5,7 +5,8 @@ A manager changes nothing; its records do, when they are replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -98,6 +99,15 @@ class Refusal(Exception):
         """Write it into these parts of a response."""
         for answer in answers:
             answer.error_code, answer.error_message = self.error, self.message
+
+
+@contextmanager
+def refusals_to(answer: Any) -> Iterator[None]:
+    """An item that is refused in the block says so in `answer`, and the others go on."""
+    try:
+        yield
+    except Refusal as refusal:
+        refusal.tell(answer)
 
 
 def permits_refusal() -> Refusal:

@@ -31,6 +31,7 @@ from moldau.controller.core.result import (
     TakesPermits,
     VersionedRecord,
     permits_refusal,
+    refusals_to,
 )
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import partition_record_version
@@ -279,32 +280,25 @@ def delete_topics(
     response = p20.DeleteTopicsResponse()
     result = ControllerResult(response)
     wanted = [*request.topics, *(p20.DeleteTopicState(name=name) for name in request.topic_names)]
-    if len(wanted) > MAX_RECORDS_PER_REQUEST:
-        refusal = Refusal.too_many(f"a request may delete at most {MAX_RECORDS_PER_REQUEST} topics")
-        for each in wanted:
-            response.responses.append(_not_deleted(each, refusal))
-            yield
-        return result
-    named_twice = yield from repeated(_topic_id_of(state, each) for each in wanted)
+    is_too_much = len(wanted) > MAX_RECORDS_PER_REQUEST
+    named_twice: set[UUID | None] = set()
+    if not is_too_much:
+        named_twice = yield from repeated(_topic_id_of(state, each) for each in wanted)
     for each in wanted:
         yield
-        try:
+        answer = p20.DeletableTopicResult(name=each.name, topic_id=each.topic_id)
+        response.responses.append(answer)
+        with refusals_to(answer):
+            if is_too_much:
+                most = f"a request may delete at most {MAX_RECORDS_PER_REQUEST} topics"
+                raise Refusal.too_many(most)
             topic = _find_topic(state, each)
             if topic.topic_id in named_twice:
                 raise Refusal.invalid("the topic is named more than once")
-        except Refusal as refusal:
-            response.responses.append(_not_deleted(each, refusal))
-            continue
-        if not asked.takes_permits(len(topic.partitions)):
-            found = p20.DeleteTopicState(name=topic.name, topic_id=topic.topic_id)
-            response.responses.append(_not_deleted(found, permits_refusal()))
-            continue
-        result.records.append((RemoveTopicRecord(topic_id=topic.topic_id), 0))
-        response.responses.append(
-            p20.DeletableTopicResult(
-                name=topic.name, topic_id=topic.topic_id, error_code=ErrorCode.NONE
-            )
-        )
+            answer.name, answer.topic_id = topic.name, topic.topic_id
+            if not asked.takes_permits(len(topic.partitions)):
+                raise permits_refusal()
+            result.records.append((RemoveTopicRecord(topic_id=topic.topic_id), 0))
     return result
 
 
@@ -331,15 +325,6 @@ def _find_topic(state: ControllerState, wanted: p20.DeleteTopicState) -> TopicIm
     return topic
 
 
-def _not_deleted(wanted: p20.DeleteTopicState, refusal: Refusal) -> p20.DeletableTopicResult:
-    return p20.DeletableTopicResult(
-        name=wanted.name,
-        topic_id=wanted.topic_id,
-        error_code=refusal.error,
-        error_message=refusal.message,
-    )
-
-
 def create_partitions(
     state: ControllerState, request: p37.CreatePartitionsRequest, asked: Asked
 ) -> Steps[ControllerResult[p37.CreatePartitionsResponse]]:
@@ -352,7 +337,7 @@ def create_partitions(
         yield
         answer = p37.CreatePartitionsTopicResult(name=wanted.name)
         response.results.append(answer)
-        try:
+        with refusals_to(answer):
             if wanted.name in named_twice:
                 raise Refusal.invalid("the topic is named more than once")
             topic = _growing_topic(state, wanted)
@@ -362,9 +347,6 @@ def create_partitions(
                     f"a request may create at most {MAX_RECORDS_PER_REQUEST} partitions"
                 )
             records = yield from _new_partitions(state, topic, wanted, asked.takes_permits)
-        except Refusal as refusal:
-            refusal.tell(answer)
-        else:
             if not request.validate_only:
                 result.records.extend(records)
     return result

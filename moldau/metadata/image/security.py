@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -114,16 +114,12 @@ class ScramImage:
 
     def write(self) -> Iterator[tuple[Message, int]]:
         for key in sorted(self.credentials):
-            credential = self.credentials[key]
-            record = kinds.UserScramCredentialRecord(
-                name=key.user,
-                mechanism=key.mechanism,
-                salt=credential.salt,
-                stored_key=credential.stored_key,
-                server_key=credential.server_key,
-                iterations=credential.iterations,
+            yield (
+                kinds.UserScramCredentialRecord(
+                    name=key.user, mechanism=key.mechanism, **asdict(self.credentials[key])
+                ),
+                0,
             )
-            yield record, 0
 
 
 class ScramDelta(MappingDelta[ScramKey, ScramCredential, ScramImage]):
@@ -171,15 +167,11 @@ class DelegationToken(NamedTuple):
 
     def record(self, token_id: str) -> kinds.DelegationTokenRecord:
         """The record that makes it."""
-        return kinds.DelegationTokenRecord(
-            owner=self.owner,
-            requester=self.requester,
-            renewers=list(self.renewers),
-            issue_timestamp=self.issue_timestamp,
-            max_timestamp=self.max_timestamp,
-            expiration_timestamp=self.expiration_timestamp,
-            token_id=token_id,
-        )
+        values = {**self._asdict(), "renewers": list(self.renewers)}
+        return kinds.DelegationTokenRecord(token_id=token_id, **values)
+
+
+_token_values: Final = attrgetter(*DelegationToken._fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +191,8 @@ class DelegationTokensDelta(MappingDelta[str, DelegationToken, DelegationTokensI
     __slots__ = ()
 
     def replay_delegation_token(self, record: kinds.DelegationTokenRecord) -> None:
-        self.changes[record.token_id] = DelegationToken(
-            record.owner,
-            record.requester,
-            tuple(record.renewers),
-            record.issue_timestamp,
-            record.max_timestamp,
-            record.expiration_timestamp,
-        )
+        token = DelegationToken._make(_token_values(record))
+        self.changes[record.token_id] = token._replace(renewers=tuple(record.renewers))
 
     def replay_remove_delegation_token(self, record: kinds.RemoveDelegationTokenRecord) -> None:
         self.changes[record.token_id] = None

@@ -46,7 +46,7 @@ from moldau.raft.core.values import (
     ReplicaProgress,
     SnapshotId,
 )
-from moldau.raft.core.voter_changes import VoterChanges
+from moldau.raft.core.voter_changes import Refused, VoterChanges, not_a_voter, not_the_leader
 from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterHistory, VoterSet
 
 MAX_STEPS: Final = 16
@@ -67,7 +67,8 @@ class QuorumCore:
     """One replica. States: created -> started -> stopped; its roles are in `roles`.
 
     `now_ms` is a monotonic clock's, in milliseconds; `high_watermark` the end of the latest
-    snapshot, 0 without one. What is in the log when it starts must be on stable storage.
+    snapshot, 0 without one. What is in the log when it starts must be on stable storage. Others
+    read `state`, and change nothing in it.
     """
 
     def __init__(
@@ -80,11 +81,11 @@ class QuorumCore:
         voters: VoterHistory,
         high_watermark: int = 0,
     ) -> None:
-        self._state = QuorumState(settings, random, log, election, voters, high_watermark)
-        self._elections = Elections(self._state)
-        self._fetching = Fetching(self._state)
-        self._replication = Replication(self._state)
-        self._changes = VoterChanges(self._state, self._replication, self._elections)
+        self.state = QuorumState(settings, random, log, election, voters, high_watermark)
+        self._elections = Elections(self.state)
+        self._fetching = Fetching(self.state)
+        self._replication = Replication(self.state)
+        self._changes = VoterChanges(self.state, self._replication, self._elections)
         self._response_handlers: dict[type[PeerRequest], Callable[[Send, Any], None]] = {
             VoteRequest: self._elections.on_vote_response,
             BeginQuorumEpochRequest: self._replication.on_begin_quorum_epoch_response,
@@ -100,84 +101,39 @@ class QuorumCore:
         self._shutdown_tokens: list[object] = []
         self._resign_tokens: list[object] = []
 
-    @property
-    def role(self) -> Role:
-        return self._state.role
-
-    @property
-    def leader_epoch(self) -> int:
-        return self._state.leader_epoch
-
-    @property
-    def leadership(self) -> Leadership:
-        return self._state.leadership
-
-    @property
-    def election(self) -> ElectionState:
-        """Epoch, vote and leader, as last persisted."""
-        return self._state.election
-
-    @property
-    def high_watermark(self) -> int:
-        return self._state.high_watermark
-
-    @property
-    def flushed_end_offset(self) -> int:
-        """Everything below is on this replica's stable storage."""
-        return self._state.flushed_end_offset
-
-    @property
-    def epoch_start_offset(self) -> int:
-        """Where a leader's epoch begins; -1 when it does not lead."""
-        leading = self._state.leading
-        return leading.epoch_start_offset if leading is not None else -1
-
-    @property
-    def voters(self) -> VoterSet:
-        """The latest voter set, committed or not."""
-        return self._state.voters.latest
-
-    @property
-    def local(self) -> ReplicaKey:
-        return self._state.local
-
-    @property
-    def is_voter(self) -> bool:
-        return self._state.is_voter
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._state.is_stopped
-
     def progress(self) -> tuple[list[ReplicaProgress], list[ReplicaProgress]]:
         """How far voters and observers are; both empty when this replica does not lead."""
         return self._replication.progress()
 
     def next_tick_ms(self) -> float | None:
         """When `tick` is due; None when only another event can change something."""
-        return None if self._state.is_stopped else self._next_tick_ms
+        return None if self.state.is_stopped else self._next_tick_ms
 
     def _begin(self, now_ms: float) -> QuorumState:
-        state = self._state
+        state = self.state
         assert self._is_started, "start it first"
         state.now_ms = max(state.now_ms, now_ms)
         state.effects = []
         state.wants_tick = False
         return state
 
-    def _run(
-        self, now_ms: float, step: Callable[[], object], stopped: Effect | None = None
-    ) -> list[Effect]:
-        """Take one event; a replica that has stopped takes none, and answers with `stopped`."""
-        if self._state.is_stopped:
-            return [] if stopped is None else [stopped]
+    def _run(self, now_ms: float, step: Callable[[], object], token: object = None) -> list[Effect]:
+        """Take one event; a replica that has stopped takes none. An event with a `token` is
+        answered, also when it is refused.
+        """
+        if self.state.is_stopped:
+            stopped = ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped"
+            return [] if token is None else [Complete(token, *stopped)]
         self._begin(now_ms)
-        step()
+        try:
+            step()
+        except Refused as refusal:
+            self.state.effects.append(Complete(token, refusal.error, refusal.message))
         return self._end()
 
     def _end(self) -> list[Effect]:
         """Do what time and the event have made due, until nothing more is."""
-        state = self._state
+        state = self.state
         if state.log.log_end_offset < state.high_watermark:
             state.stop(
                 f"the log ends at {state.log.log_end_offset}, below the high watermark "
@@ -203,7 +159,7 @@ class QuorumCore:
         return state.effects
 
     def _poll(self) -> float | None:
-        state = self._state
+        state = self.state
         times: list[float | None] = []
         match state.role:
             case Role.UNATTACHED:
@@ -224,7 +180,7 @@ class QuorumCore:
         return None if wake_ms == float("inf") else wake_ms
 
     def _poll_leader(self) -> float:
-        state = self._state
+        state = self.state
         deadline_ms = self._replication.check_quorum_deadline_ms()
         if state.now_ms >= deadline_ms:
             self._elections.resign()
@@ -241,22 +197,22 @@ class QuorumCore:
 
     def _announce(self) -> None:
         """Tell the listeners of a change of leader."""
-        leadership = self._state.leadership
+        leadership = self.state.leadership
         if leadership == self._announced:
             return
         self._announced = leadership
-        self._state.effects.append(ChangeLeadership(leadership, self.epoch_start_offset))
+        self.state.effects.append(ChangeLeadership(leadership, self.state.epoch_start_offset))
 
     def _finish_resignations(self) -> None:
         """Complete them when this replica leads no more, for whatever reason."""
-        if self._resign_tokens and self._state.role is not Role.LEADER:
+        if self._resign_tokens and self.state.role is not Role.LEADER:
             for token in self._resign_tokens:
-                self._state.effects.append(Complete(token, ErrorCode.NONE))
+                self.state.effects.append(Complete(token, ErrorCode.NONE))
             self._resign_tokens.clear()
 
     def _finish_shutdown(self) -> None:
         """Complete when this replica owes the others nothing more."""
-        state = self._state
+        state = self.state
         if not state.is_shutting_down:
             return
         owes = state.role is Role.RESIGNED and not state.is_sole_voter
@@ -280,7 +236,7 @@ class QuorumCore:
 
     def on_request(self, request: PeerRequest, token: object, now_ms: float) -> list[Effect]:
         """A peer asks; it is answered once, with `token`, now or, a fetch, later."""
-        state = self._state
+        state = self.state
         if state.is_stopped:
             return [Reply(token, self._refuse(request, ErrorCode.BROKER_NOT_AVAILABLE))]
         self._begin(now_ms)
@@ -305,7 +261,7 @@ class QuorumCore:
     def _refuse(self, request: PeerRequest, error: ErrorCode) -> PeerResponse:
         if isinstance(request, KraftVersionRequest):
             return KraftVersionResponse(error)
-        refusal: PeerResponse = _RESPONSES[type(request)](error, NO_NODE, self.leader_epoch)
+        refusal: PeerResponse = _RESPONSES[type(request)](error, NO_NODE, self.state.leader_epoch)
         return refusal
 
     def on_response(self, send: Send, response: PeerResponse | None, now_ms: float) -> list[Effect]:
@@ -318,7 +274,7 @@ class QuorumCore:
         self, now_ms: float, voters: Sequence[tuple[int, VoterSet]] = ()
     ) -> list[Effect]:
         """The log's end has moved; `voters` are the appended sets and their offsets."""
-        if self._state.is_stopped:
+        if self.state.is_stopped:
             return []
         state = self._begin(now_ms)
         for offset, voter_set in voters:
@@ -331,7 +287,7 @@ class QuorumCore:
 
     def on_flushed(self, flushed_end_offset: int, now_ms: float) -> list[Effect]:
         """Everything below is on stable storage now."""
-        if self._state.is_stopped:
+        if self.state.is_stopped:
             return []
         state = self._begin(now_ms)
         assert flushed_end_offset <= state.log.log_end_offset, (
@@ -371,34 +327,32 @@ class QuorumCore:
 
     def on_snapshot_written(self, now_ms: float) -> list[Effect]:
         """This replica has written a snapshot, or removed the log below one."""
-        state = self._state
+        state = self.state
         return self._run(now_ms, lambda: state.voters.trim_to(state.log.log_start_offset))
 
     def resign(self, token: object, preferred: ReplicaKey | None, now_ms: float) -> list[Effect]:
         """Stop leading, in favour of `preferred` if it is a voter other than this one: as soon as
         that has every record, or after an election timeout.
         """
-        if self._state.is_stopped:
-            return [_stopped(token)]
-        state = self._begin(now_ms)
+        return self._run(now_ms, lambda: self._hand_over(token, preferred), token)
+
+    def _hand_over(self, token: object, preferred: ReplicaKey | None) -> None:
+        state = self.state
         if state.role is not Role.LEADER:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            state.effects.append(Complete(token, error, "this controller is not the leader"))
-        elif preferred is not None and state.voters.latest.find(*preferred) is None:
-            error = ErrorCode.VOTER_NOT_FOUND
-            state.effects.append(Complete(token, error, f"{preferred} is not a voter"))
-        elif preferred is not None and preferred.matches(state.local):
+            raise not_the_leader()
+        if preferred is not None and state.voters.latest.find(*preferred) is None:
+            raise not_a_voter(preferred)
+        if preferred is not None and preferred.matches(state.local):
             state.effects.append(Complete(token, ErrorCode.NONE))
         else:
             self._resign_tokens.append(token)
             self._elections.hand_over((preferred,) if preferred is not None else ())
-        return self._end()
 
     def shut_down(self, token: object, now_ms: float) -> list[Effect]:
         """Leave gracefully: a leader resigns and stays until another leader is elected, or until an
         election timeout is over.
         """
-        if self._state.is_stopped:
+        if self.state.is_stopped:
             return [Complete(token, ErrorCode.NONE)]
         state = self._begin(now_ms)
         state.is_shutting_down = True
@@ -418,26 +372,18 @@ class QuorumCore:
     ) -> list[Effect]:
         """AddRaftVoter (KIP-853); `ack_when_committed` of KIP-1186."""
         add = partial(self._changes.add, ack_when_committed=ack_when_committed)
-        return self._run(now_ms, lambda: add(token, voter, timeout_ms=timeout_ms), _stopped(token))
+        return self._run(now_ms, lambda: add(token, voter, timeout_ms=timeout_ms), token)
 
     def remove_voter(
         self, token: object, voter: ReplicaKey, now_ms: float, *, timeout_ms: int
     ) -> list[Effect]:
         """RemoveRaftVoter (KIP-853)."""
         remove = self._changes.remove
-        return self._run(
-            now_ms, lambda: remove(token, voter, timeout_ms=timeout_ms), _stopped(token)
-        )
+        return self._run(now_ms, lambda: remove(token, voter, timeout_ms=timeout_ms), token)
 
     def upgrade_kraft_version(
         self, token: object, level: int, now_ms: float, *, timeout_ms: int
     ) -> list[Effect]:
         """UpdateFeatures of kraft.version (KIP-853)."""
         upgrade = self._changes.upgrade
-        return self._run(
-            now_ms, lambda: upgrade(token, level, timeout_ms=timeout_ms), _stopped(token)
-        )
-
-
-def _stopped(token: object) -> Complete:
-    return Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")
+        return self._run(now_ms, lambda: upgrade(token, level, timeout_ms=timeout_ms), token)

@@ -9,7 +9,7 @@ event.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from moldau.constants import MAX_INT32
@@ -136,43 +136,39 @@ FETCH_TIMEOUT_JITTER = 0.25
 moment, shall not all campaign at the same moment."""
 
 
+@dataclass(eq=False, repr=False)
 class QuorumState:
     """One replica's state in the quorum."""
 
-    def __init__(
-        self,
-        settings: QuorumSettings,
-        random: Random,
-        log: LogView,
-        election: ElectionState,
-        voters: VoterHistory,
-        high_watermark: int,
-    ) -> None:
-        self.settings = settings
-        self.random = random
-        self.log = log
-        self.voters = voters
-        self.election = election
-        self.high_watermark = high_watermark
-        self.flushed_end_offset = 0
-        self.role = Role.UNATTACHED
-        self.leader_endpoints: Endpoints = ()
-        self.deadline_ms: float | None = None
-        self.gone_leader_epoch = NO_EPOCH
-        self.lost_elections_count = 0
-        self.transitions_count = 0
-        self.now_ms = 0.0
-        self.is_stopped = False
-        self.is_shutting_down = False
-        self.lacks_room = False
-        """Whether the disk refuses to take more for the time being."""
-        self.wants_tick = False
-        self.effects: list[Effect] = []
-        self.requests = RequestLedger(settings.retry_backoff_ms)
-        self.campaign: Campaign | None = None
-        self.following: Following | None = None
-        self.leading: Leading | None = None
-        self.resignation: Resignation | None = None
+    settings: QuorumSettings
+    random: Random
+    log: LogView
+    election: ElectionState
+    """Epoch, vote and leader, as last persisted."""
+    voters: VoterHistory
+    high_watermark: int
+    flushed_end_offset: int = 0
+    """Everything below is on this replica's stable storage."""
+    role: Role = Role.UNATTACHED
+    leader_endpoints: Endpoints = ()
+    deadline_ms: float | None = None
+    gone_leader_epoch: int = NO_EPOCH
+    lost_elections_count: int = 0
+    transitions_count: int = 0
+    now_ms: float = 0.0
+    is_stopped: bool = False
+    is_shutting_down: bool = False
+    lacks_room: bool = False
+    """Whether the disk refuses to take more for the time being."""
+    wants_tick: bool = False
+    effects: list[Effect] = field(default_factory=list)
+    campaign: Campaign | None = None
+    following: Following | None = None
+    leading: Leading | None = None
+    resignation: Resignation | None = None
+
+    def __post_init__(self) -> None:
+        self.requests = RequestLedger(self.settings.retry_backoff_ms)
 
     @property
     def leader_epoch(self) -> int:
@@ -223,6 +219,11 @@ class QuorumState:
         if self.role is Role.RESIGNED or self.gone_leader_epoch == self.leader_epoch:
             return Leadership(NO_NODE, self.leader_epoch)
         return Leadership(self.election.leader_id, self.leader_epoch, self.leader_endpoints)
+
+    @property
+    def epoch_start_offset(self) -> int:
+        """Where a leader's epoch begins; -1 when it does not lead."""
+        return self.leading.epoch_start_offset if self.leading is not None else -1
 
     @property
     def has_live_leader(self) -> bool:

@@ -27,7 +27,14 @@ from moldau.raft.core.state import QuorumState
 from moldau.raft.core.values import ReplicaKey
 from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterSet
 
-_Refusal = tuple[ErrorCode, str]
+
+class Refused(Exception):
+    """A change that this replica does not begin; the answer to its sender."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
 
 
 @dataclass(slots=True)
@@ -48,7 +55,7 @@ class _Change:
 
 
 class VoterChanges:
-    """The state's part in changing the voters."""
+    """The state's part in changing the voters. `add`, `remove` and `upgrade` raise Refused."""
 
     def __init__(self, state: QuorumState, replication: Replication, elections: Elections) -> None:
         self._state = state
@@ -56,93 +63,72 @@ class VoterChanges:
         self._elections = elections
         self._change: _Change | None = None
 
-    def _refusal(self, *, needs_kraft_version: bool = True) -> _Refusal | None:
-        """Why no change can begin now."""
+    def _check(self, *, needs_kraft_version: bool = True) -> None:
+        """Raises Refused: no change can begin now."""
         state = self._state
         if state.role is not Role.LEADER:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER, "this controller is not the leader"
+            raise not_the_leader()
         if self._change is not None:
             reason = f"the leader has not finished another voter change ({self._change.what})"
-            return ErrorCode.REQUEST_TIMED_OUT, reason
+            raise Refused(ErrorCode.REQUEST_TIMED_OUT, reason)
         if not self._replication.has_committed_in_epoch:
             reason = "the leader has not committed a record of its epoch yet"
-            return ErrorCode.REQUEST_TIMED_OUT, reason
+            raise Refused(ErrorCode.REQUEST_TIMED_OUT, reason)
         if needs_kraft_version and state.voters.latest.kraft_version < 1:
-            return ErrorCode.UNSUPPORTED_VERSION, "voters cannot change while kraft.version is 0"
+            reason = "voters cannot change while kraft.version is 0"
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION, reason)
         if state.voters.latest_offset >= state.high_watermark:
             offset = state.voters.latest_offset
             reason = f"the last voter change, at offset {offset}, is not committed"
-            return ErrorCode.REQUEST_TIMED_OUT, reason
-        return None
-
-    def _complete(self, token: object, error: ErrorCode, message: str = "") -> None:
-        self._state.effects.append(Complete(token, error, message))
+            raise Refused(ErrorCode.REQUEST_TIMED_OUT, reason)
 
     def add(
         self, token: object, voter: VoterDescription, *, ack_when_committed: bool, timeout_ms: int
     ) -> None:
-        """AddRaftVoter: once the replica speaks this kraft.version and has caught up."""
+        """AddRaftVoter, once the replica speaks this kraft.version and has caught up."""
         state = self._state
-        refusal = self._refusal()
-        if refusal is not None:
-            self._complete(token, *refusal)
-        elif state.voters.latest.with_id(voter.voter_id) is not None:
-            self._complete(
-                token, ErrorCode.DUPLICATE_VOTER, f"node {voter.voter_id} is a voter already"
-            )
-        elif voter.voter_id < 0 or voter.directory_id == ZERO_UUID or not voter.endpoints:
-            self._complete(
-                token,
-                ErrorCode.INVALID_REQUEST,
-                f"a new voter needs node id, directory id and endpoints, not {voter}",
-            )
-        else:
-            self._change = _Change(
-                token,
-                f"adding {voter}",
-                state.now_ms + timeout_ms,
-                adding=voter,
-                ack_when_committed=ack_when_committed,
-            )
+        self._check()
+        if state.voters.latest.with_id(voter.voter_id) is not None:
+            raise Refused(ErrorCode.DUPLICATE_VOTER, f"node {voter.voter_id} is a voter already")
+        if voter.voter_id < 0 or voter.directory_id == ZERO_UUID or not voter.endpoints:
+            reason = f"a new voter needs node id, directory id and endpoints, not {voter}"
+            raise Refused(ErrorCode.INVALID_REQUEST, reason)
+        self._change = _Change(
+            token,
+            f"adding {voter}",
+            state.now_ms + timeout_ms,
+            adding=voter,
+            ack_when_committed=ack_when_committed,
+        )
 
     def remove(self, token: object, voter: ReplicaKey, *, timeout_ms: int) -> None:
         """RemoveRaftVoter. The leader may remove itself: it leads until that is committed."""
-        state = self._state
-        refusal = self._refusal()
-        latest = state.voters.latest
+        self._check()
+        latest = self._state.voters.latest
         left = tuple(each for each in latest.voters if key_of(each) != voter)
-        if refusal is not None:
-            self._complete(token, *refusal)
-        elif len(left) == len(latest.voters):
-            self._complete(token, ErrorCode.VOTER_NOT_FOUND, f"{voter} is not a voter")
-        elif not left:
-            self._complete(
-                token, ErrorCode.INVALID_REQUEST, f"{voter} is the last voter and has to stay"
-            )
-        else:
-            self._change = _Change(token, f"removing {voter}", state.now_ms + timeout_ms)
-            self._append(self._change, replace(latest, voters=left))
+        if len(left) == len(latest.voters):
+            raise not_a_voter(voter)
+        if not left:
+            reason = f"{voter} is the last voter and has to stay"
+            raise Refused(ErrorCode.INVALID_REQUEST, reason)
+        self._change = _Change(token, f"removing {voter}", self._state.now_ms + timeout_ms)
+        self._append(self._change, replace(latest, voters=left))
 
     def upgrade(self, token: object, level: int, *, timeout_ms: int) -> None:
         """UpdateFeatures of kraft.version: voters records need every voter's directory id."""
         state = self._state
         latest = state.voters.latest
-        refusal = self._refusal(needs_kraft_version=False)
         is_committed = state.voters.latest_offset < state.high_watermark
         if state.role is Role.LEADER and level == latest.kraft_version and is_committed:
-            self._complete(token, ErrorCode.NONE)
+            state.effects.append(Complete(token, ErrorCode.NONE))
             return
         if state.role is Role.LEADER and not latest.kraft_version <= level <= LATEST_KRAFT_VERSION:
-            self._complete(
-                token,
+            raise Refused(
                 ErrorCode.INVALID_UPDATE_VERSION,
                 f"kraft.version can go from {latest.kraft_version} up to {LATEST_KRAFT_VERSION}, "
                 f"not to {level}",
             )
-            return
-        if refusal is not None:
-            self._complete(token, *refusal)
-            return
+        self._check(needs_kraft_version=False)
         described = [self._described(voter, level) for voter in latest.voters]
         missing = [
             str(voter.voter_id)
@@ -150,13 +136,11 @@ class VoterChanges:
             if known is None
         ]
         if missing:
-            self._complete(
-                token,
+            raise Refused(
                 ErrorCode.INVALID_UPDATE_VERSION,
                 f"voters {', '.join(missing)} have not told this leader their directory ids and "
                 f"that they speak kraft.version {level}",
             )
-            return
         self._change = _Change(token, f"kraft.version {level}", state.now_ms + timeout_ms)
         voters = tuple(known for known in described if known is not None)
         self._append(self._change, VoterSet(voters, level), kraft_version_changed=True)
@@ -193,10 +177,12 @@ class VoterChanges:
         if latest.kraft_version < 1:
             self._note(leading, request, token)
             return
-        refusal = self._refusal()
-        if refusal is not None:
-            self._reply(token, refusal[0])
-        elif not request.min_kraft_version <= latest.kraft_version <= request.max_kraft_version:
+        try:
+            self._check()
+        except Refused as refusal:
+            self._reply(token, refusal.error)
+            return
+        if not request.min_kraft_version <= latest.kraft_version <= request.max_kraft_version:
             self._reply(token, ErrorCode.INVALID_REQUEST)
         elif key_of(voter) not in map(key_of, latest.voters):
             self._reply(token, ErrorCode.VOTER_NOT_FOUND)
@@ -246,7 +232,7 @@ class VoterChanges:
         if change.answers_update_voter:
             self._reply(change.token, error)
         elif change.token is not None:
-            self._complete(change.token, error, message)
+            self._state.effects.append(Complete(change.token, error, message))
 
     def poll(self) -> float | None:
         """Take the change a step further, or end it. Returns when to look again."""
@@ -273,7 +259,9 @@ class VoterChanges:
         """
         state, leading = self._state, self._state.leading
         assert leading is not None
-        if self._refusal() is not None:
+        try:
+            self._check()
+        except Refused:
             return
         latest = state.voters.latest
         if not state.is_voter:
@@ -326,6 +314,14 @@ class VoterChanges:
             f"{voter} speaks kraft.version {response.min_kraft_version} to "
             f"{response.max_kraft_version}, and the quorum is at {level}",
         )
+
+
+def not_the_leader() -> Refused:
+    return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this controller is not the leader")
+
+
+def not_a_voter(replica: ReplicaKey) -> Refused:
+    return Refused(ErrorCode.VOTER_NOT_FOUND, f"{replica} is not a voter")
 
 
 def _with(voters: VoterSet, changed: VoterDescription) -> VoterSet:

@@ -35,6 +35,14 @@ class VoterEndpoint(NamedTuple):
     port: int
 
 
+def endpoints_of(listeners: Iterable[Endpoint]) -> tuple[VoterEndpoint, ...]:
+    return tuple(VoterEndpoint(each.name, each.host, each.port) for each in listeners)
+
+
+def listeners_of(endpoints: Iterable[VoterEndpoint]) -> list[Endpoint]:
+    return [Endpoint(name=name, host=host, port=port) for name, host, port in endpoints]
+
+
 @dataclass(frozen=True, slots=True)
 class VoterDescription:
     """One voter."""
@@ -83,10 +91,7 @@ class VoterSet:
                 Voter(
                     voter_id=each.voter_id,
                     voter_directory_id=each.directory_id,
-                    endpoints=[
-                        Endpoint(name=name, host=host, port=port)
-                        for name, host, port in each.endpoints
-                    ],
+                    endpoints=listeners_of(each.endpoints),
                     kraft_version_feature=KRaftVersionFeature(
                         min_supported_version=0, max_supported_version=LATEST_KRAFT_VERSION
                     ),
@@ -113,12 +118,7 @@ class VoterSet:
             elif record_type == ControlRecordType.KRAFT_VOTERS:
                 voters = tuple(
                     VoterDescription(
-                        each.voter_id,
-                        each.voter_directory_id,
-                        tuple(
-                            VoterEndpoint(endpoint.name, endpoint.host, endpoint.port)
-                            for endpoint in each.endpoints
-                        ),
+                        each.voter_id, each.voter_directory_id, endpoints_of(each.endpoints)
                     )
                     for each in VotersRecord.decode(value, 0)[0].voters
                 )

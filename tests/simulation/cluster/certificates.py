@@ -137,4 +137,4 @@ def alert() -> ssl.SSLError:
 
 
 def _epoch(node: ControllerNode) -> int:
-    return node.log.leader_epoch if node.log is not None else -1
+    return node.log.state.leader_epoch if node.log is not None else -1

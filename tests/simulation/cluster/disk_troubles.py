@@ -87,8 +87,8 @@ class DiskTroubles(Troubles):
             self.world.loop.call_outside(LOOKS_EVERY_MS, self._look, node, 0)
             return
         assert node.log is not None
-        if stayed_epoch == node.log.leader_epoch and len(node.log.voter_ids) > 1:
+        if stayed_epoch == node.log.state.leader_epoch and len(node.log.voter_ids) > 1:
             self.world.violation = self.world.violation or Violation(
                 "full-leader-stays", f"{node.host} leads {stayed_epoch}"
             )
-        self.world.loop.call_outside(STAYS_MS, self._look, node, node.log.leader_epoch)
+        self.world.loop.call_outside(STAYS_MS, self._look, node, node.log.state.leader_epoch)

@@ -155,7 +155,7 @@ def delivered_before_commit(patch: Patch) -> None:
 
     def on_appended(self: Any, voters: Any) -> None:
         original(self, voters)
-        if self.led_epoch == self.core.leader_epoch:
+        if self.led_epoch == self.core.state.leader_epoch:
             self.delivery.advance(max(self._log.log_end_offset, self.delivery.high_watermark))
 
     patch.setattr(QuorumDriver, "on_appended", on_appended)

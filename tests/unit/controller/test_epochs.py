@@ -137,9 +137,9 @@ async def test_controller_epoch_fencing_in_an_old_epoch_is_refused_by_the_log() 
 async def test_controller_epoch_periodic_elections_end_with_the_leadership() -> None:
     bench = lead_with_a_broker()
     bench.controller.handle_leader_change(7, 2)
-    assert bench.core.next_task_ms() is None
+    assert bench.core.tasks.next_due_ms() is None
     bench.lead(3)
-    assert bench.core.next_task_ms() is not None
+    assert bench.core.tasks.next_due_ms() is not None
 
 
 def lead_with_a_broker() -> Bench:

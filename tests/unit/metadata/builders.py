@@ -192,11 +192,11 @@ class CoreDriver:
     def run_tasks(self) -> int:
         """Everything that is due by itself; how many batches that made."""
         batches = 0
-        while (due_ms := self.core.next_task_ms()) is not None and due_ms <= self.now_ms:
+        while (due_ms := self.core.tasks.next_due_ms()) is not None and due_ms <= self.now_ms:
             records = self.core.run_due_task(self.now_ms)
             self.append(records)
             batches += bool(records)
-            if (due_ms := self.core.next_task_ms()) is not None and due_ms <= self.now_ms + 10:
+            if (due_ms := self.core.tasks.next_due_ms()) is not None and due_ms <= self.now_ms + 10:
                 self.now_ms = max(self.now_ms, due_ms)
         return batches
 

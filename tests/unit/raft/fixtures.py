@@ -74,7 +74,7 @@ async def open_log(
 def append(log: QuorumLog, *names: str) -> int:
     """Append topics of these names as one batch; the last offset."""
     error, last_offset = log.append(
-        [(TopicRecord(name=name), 0) for name in names], leader_epoch=log.leader_epoch
+        [(TopicRecord(name=name), 0) for name in names], leader_epoch=log.state.leader_epoch
     )
     assert error is ErrorCode.NONE
     return last_offset

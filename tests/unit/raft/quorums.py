@@ -261,7 +261,7 @@ class Node:
     def append(self, *names: str) -> int:
         log = self.running
         error, last_offset = log.append(
-            [(TopicRecord(name=name), 0) for name in names], leader_epoch=log.leader_epoch
+            [(TopicRecord(name=name), 0) for name in names], leader_epoch=log.state.leader_epoch
         )
         assert error is ErrorCode.NONE, error
         return last_offset
@@ -329,7 +329,7 @@ class Quorum:
             found = [node for node in self.leaders() if node is not other_than]
             if not found:
                 return None
-            return max(found, key=lambda node: node.running.leader_epoch)
+            return max(found, key=lambda node: node.running.state.leader_epoch)
 
         await self.until(elected)
         node = elected()

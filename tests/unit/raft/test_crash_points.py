@@ -50,7 +50,7 @@ async def workload(filesystem: SimulatedFilesystem, history: History) -> None:
     """Two runs with snapshots that trim; the first may be a recovery."""
     for _run in range(2):
         log = await open_log(filesystem, retention_bytes=2_000)
-        history.epoch = log.leader_epoch
+        history.epoch = log.state.leader_epoch
         listener = Listener()
         log.add_listener(listener)
         await settled(log, listener)
@@ -96,7 +96,7 @@ async def check(root: DirectoryNode, point: CrashPoint, where: str) -> None:
     """Start on what is left."""
     filesystem = SimulatedFilesystem(root)
     log = await open_log(filesystem)
-    assert log.leader_epoch > point.epoch, where
+    assert log.state.leader_epoch > point.epoch, where
     listener = Listener()
     log.add_listener(listener)
     await settled(log, listener)

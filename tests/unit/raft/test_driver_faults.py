@@ -78,9 +78,9 @@ async def test_an_own_snapshot_that_an_installed_one_removed_is_no_fault() -> No
             leader.append(names[-1])
             await quorum.until(lambda: leader.listener.names == names)
             await snapshot_of(leader.running, leader.listener)
-        assert leader.running.snapshots[0].end_offset > late.running.log_end_offset
+        assert leader.running.files.snapshots[0].end_offset > late.running.log_end_offset
         quorum.network.heal()
-        await quorum.until(lambda: late.running.snapshots == leader.running.snapshots)
+        await quorum.until(lambda: late.running.files.snapshots == leader.running.files.snapshots)
         assert own_name not in "".join(late.filesystem.files())
         released.set()
         await quorum.until(own.done)
@@ -89,7 +89,7 @@ async def test_an_own_snapshot_that_an_installed_one_removed_is_no_fault() -> No
         leader.append("on")
         await quorum.converged(*names, "on")
         assert late.fatal == []
-        assert late.running.snapshots == leader.running.snapshots
+        assert late.running.files.snapshots == leader.running.files.snapshots
 
 
 async def test_a_snapshot_waits_until_the_leader_has_flushed_what_is_in_it() -> None:
@@ -109,7 +109,7 @@ async def test_a_snapshot_waits_until_the_leader_has_flushed_what_is_in_it() -> 
         released.set()
         await quorum.until(writing.done)
         log = await leader.start()
-        assert log.snapshots[-1].end_offset <= flushed_end_offset
+        assert log.files.snapshots[-1].end_offset <= flushed_end_offset
         await quorum.converged("a", "b")
 
 

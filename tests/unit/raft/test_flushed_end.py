@@ -124,7 +124,7 @@ async def test_without_quorum_state_the_epoch_comes_from_the_log(
     await written(filesystem)
     filesystem.unlink(f"{LOG_DIRECTORY}/quorum-state")
     log = await open_log(filesystem)
-    assert log.leader_epoch == 2
+    assert log.state.leader_epoch == 2
     await log.close()
     assert "has no quorum-state" in caplog.text
 

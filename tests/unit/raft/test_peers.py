@@ -133,8 +133,8 @@ FETCH = FetchRequest(ReplicaKey(1, UUID(int=1)), 3, 0, 0, max_wait_ms=100)
 
 def deposed(log: QuorumLog) -> Callable[[], bool]:
     """Whether it does not lead any more in the epoch in which it leads now."""
-    epoch = log.leader_epoch
-    return lambda: not log.is_leader or log.leader_epoch != epoch
+    epoch = log.state.leader_epoch
+    return lambda: not log.is_leader or log.state.leader_epoch != epoch
 
 
 async def test_three_over_sockets() -> None:
@@ -187,7 +187,9 @@ async def test_three_over_sockets() -> None:
         while not is_everywhere(name):
             log = logs[await leader()]
             is_over = deposed(log)
-            error, _ = log.append([(TopicRecord(name=name), 0)], leader_epoch=log.leader_epoch)
+            error, _ = log.append(
+                [(TopicRecord(name=name), 0)], leader_epoch=log.state.leader_epoch
+            )
             if error is ErrorCode.NONE:
                 await until_async(lambda over=is_over: is_everywhere(name) or over(), name)  # type: ignore[misc]
 

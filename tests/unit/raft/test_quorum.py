@@ -33,7 +33,7 @@ async def test_one_leads_and_all_hear_the_same() -> None:
         for index in range(20):
             leader.append(f"t{index}")
         await quorum.converged(*(f"t{index}" for index in range(20)))
-        epoch = leader.running.leader_epoch
+        epoch = leader.running.state.leader_epoch
         await quorum.until(
             lambda: all(
                 node.listener.leaders[-1:] == [(leader.node_id, epoch)]
@@ -59,11 +59,11 @@ async def test_failover_and_return(lose_power: bool) -> None:
         first = await quorum.leader()
         first.append("a")
         await quorum.converged("a")
-        old_epoch = first.running.leader_epoch
+        old_epoch = first.running.state.leader_epoch
         first.crash(lose_power=lose_power)
         second = await quorum.leader()
         assert second is not first
-        assert second.running.leader_epoch > old_epoch
+        assert second.running.state.leader_epoch > old_epoch
         second.append("b")
         await quorum.converged("a", "b")
         await first.start()
@@ -135,7 +135,7 @@ async def test_what_was_not_committed_is_cut_where_others_have_gone_on() -> None
         await quorum.converged("a", "b", "c")
         assert first.running.log_end_offset == second.running.log_end_offset
         await quorum.until(lambda: first.listener.leaders[-1][0] == second.node_id)
-        assert (-1, second.running.leader_epoch) in first.listener.leaders or any(
+        assert (-1, second.running.state.leader_epoch) in first.listener.leaders or any(
             leader_id == -1 for leader_id, _ in first.listener.leaders
         ), "deposed before somebody else led"
         await first.stop()
@@ -169,13 +169,13 @@ async def test_an_empty_follower_starts_from_the_snapshot() -> None:
                 await snapshot_of(node.running, node.listener)
         leader.append(names[-1])
         await quorum.converged(*names)
-        assert leader.running.snapshots[0].end_offset > 0
+        assert leader.running.files.snapshots[0].end_offset > 0
         late.filesystem.rmtree(f"{DIRECTORY}/__cluster_metadata-0")
         late.changes["fetch_snapshot_max_bytes"] = 1000
         await late.start()
         await quorum.converged(*names)
         assert late.listener.snapshots
-        assert late.running.snapshots == leader.running.snapshots
+        assert late.running.files.snapshots == leader.running.files.snapshots
         assert late.running.voters == voters_of(1, 2, 3)
         await late.stop()
         await late.start()
@@ -194,7 +194,7 @@ async def test_all_stop_and_start() -> None:
                 await node.start()
         leader = await quorum.leader()
         await quorum.converged("t0", "t1", "t2")
-        assert leader.running.leader_epoch >= 4, "a new epoch each time"
+        assert leader.running.state.leader_epoch >= 4, "a new epoch each time"
 
 
 async def test_a_leader_that_stops_hands_over_at_once() -> None:
@@ -403,7 +403,7 @@ async def test_what_was_refused_is_fetched_again_without_anything_else_happening
         leader.append("b")
         await quorum.converged("a", "b")
         assert len(damaged) == 2
-        assert leader.running.leader_epoch == 1
+        assert leader.running.state.leader_epoch == 1
 
 
 async def test_an_answer_that_ends_inside_a_batch_is_taken_up_to_there() -> None:

@@ -117,10 +117,10 @@ class History:
         if not leader.running.is_leader:
             return False
         log, listener = leader.running, leader.listener
-        epoch = log.leader_epoch
+        epoch = log.state.leader_epoch
         leader.append("end")
         await self.quorum.until(
-            lambda: "end" in listener.names or not log.is_leader or log.leader_epoch != epoch
+            lambda: "end" in listener.names or not log.is_leader or log.state.leader_epoch != epoch
         )
         return "end" in listener.names
 

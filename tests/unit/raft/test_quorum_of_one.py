@@ -56,7 +56,7 @@ async def test_each_start_opens_an_epoch_with_a_leader_change(
 ) -> None:
     for epoch in (1, 2, 3):
         log = await open_log(filesystem)
-        assert log.leader_epoch == epoch
+        assert log.state.leader_epoch == epoch
         append(log, f"t{epoch}")
         await log.close()
         state = json.loads(filesystem.read_bytes(f"{LOG_DIRECTORY}/quorum-state"))
@@ -88,7 +88,9 @@ async def test_a_moved_controller_says_so_in_the_log(filesystem: SimulatedFilesy
     assert log.voters.voters[0].endpoints == (moved,)
     await log.close()
     log = await open_log(filesystem, endpoints=(moved,))
-    assert log.epoch_start_offset == 5, "said once: 3 records, 2 records, then only LeaderChange"
+    assert log.state.epoch_start_offset == 5, (
+        "said once: 3 records, 2 records, then only LeaderChange"
+    )
     assert log.log_end_offset == 6
     await log.close()
 
@@ -201,7 +203,7 @@ async def test_snapshots_roll_and_trim_the_log(filesystem: SimulatedFilesystem) 
             append(log, f"t{round_number}.{index}")
         await settled(log, listener)
         await snapshot_of(log, listener)
-    assert len(log.snapshots) == 1
+    assert len(log.files.snapshots) == 1
     names = filesystem.listdir(LOG_DIRECTORY)
     assert len([name for name in names if name.endswith(".log")]) == 1
     assert [name for name in names if name.endswith(".checkpoint")] == [
@@ -231,7 +233,7 @@ async def test_without_need_old_snapshots_stay(filesystem: SimulatedFilesystem) 
         append(log, name)
         await settled(log, listener)
         await snapshot_of(log, listener)
-    assert [each.end_offset for each in log.snapshots] == [0, 4, 5]
+    assert [each.end_offset for each in log.files.snapshots] == [0, 4, 5]
     assert filesystem.exists(FIRST_SEGMENT)
     await log.close()
 
@@ -341,11 +343,11 @@ async def test_a_snapshot_that_cannot_be_written_changes_nothing(
         with pytest.raises(OSError, match="space"):
             await snapshot_of(log, listener)
         assert fault.count == 0
-        assert [each.end_offset for each in log.snapshots] == [0]
+        assert [each.end_offset for each in log.files.snapshots] == [0]
         assert not any(".part" in name for name in filesystem.listdir(LOG_DIRECTORY))
     filesystem.faults = []
     await snapshot_of(log, listener)
-    assert [each.end_offset for each in log.snapshots] == [0, 4]
+    assert [each.end_offset for each in log.files.snapshots] == [0, 4]
     await log.close()
 
 

@@ -84,7 +84,7 @@ async def test_describe_quorum_in_every_version() -> None:
             assert partition.error_code == 0
             assert (partition.leader_id, partition.leader_epoch) == (
                 leader.node_id,
-                leader.running.leader_epoch,
+                leader.running.state.leader_epoch,
             )
             assert partition.high_watermark == leader.running.log_end_offset
             assert sorted(each.replica_id for each in partition.current_voters) == [1, 2, 3]
@@ -193,7 +193,7 @@ async def test_an_epoch_that_no_election_can_have_reached_is_refused() -> None:
     """Else one request would leave the quorum without another epoch to elect a leader in."""
     async with Quorum(1, 2, 3, seed=29) as quorum:
         leader = await quorum.leader()
-        leader_epoch = leader.running.leader_epoch
+        leader_epoch = leader.running.state.leader_epoch
         for leap in (MAX_EPOCH_JUMP + 1, 2**31 - 1 - leader_epoch):
             for known in REQUESTS.values():
                 impossible = replace(known, leader_epoch=leader_epoch + leap)
@@ -201,14 +201,14 @@ async def test_an_epoch_that_no_election_can_have_reached_is_refused() -> None:
                 answer = await ask(quorum, leader, message, version)
                 assert answer.error_code == ErrorCode.INVALID_REQUEST
         assert leader.running.is_leader
-        assert leader.running.leader_epoch == leader_epoch
+        assert leader.running.state.leader_epoch == leader_epoch
         stranger = replace(
             REQUESTS["VoteRequest"], voter=None, leader_epoch=leader_epoch + MAX_EPOCH_JUMP
         )
         message, version = encode_request(stranger, lambda c: c.MAX_VERSION, CLUSTER_ID)
         answer = await ask(quorum, leader, message, version)
         assert answer.error_code == ErrorCode.NONE
-        assert leader.running.leader_epoch == leader_epoch + MAX_EPOCH_JUMP
+        assert leader.running.state.leader_epoch == leader_epoch + MAX_EPOCH_JUMP
 
 
 async def test_leaders_at_ever_new_addresses_stop_no_replica(
@@ -232,7 +232,7 @@ async def test_leaders_at_ever_new_addresses_stop_no_replica(
         for number in range(1, 40):
             begin = BeginQuorumEpochRequest(
                 leader_id=1_000 + number,
-                leader_epoch=follower.running.leader_epoch + 1,
+                leader_epoch=follower.running.state.leader_epoch + 1,
                 voter=None,
                 leader_endpoints=(VoterEndpoint(LISTENER, f"nowhere{number}", 9093),),
             )
@@ -250,7 +250,7 @@ async def test_addresses_that_would_fill_the_memory_are_refused() -> None:
     long = tuple(VoterEndpoint(LISTENER, "x" * 20_000, 1) for _ in range(6))
     async with Quorum(1, 2, 3, seed=37) as quorum:
         leader = await quorum.leader()
-        epoch = leader.running.leader_epoch
+        epoch = leader.running.state.leader_epoch
         for endpoints in (many, long):
             voter = VoterDescription(2, UUID(int=2), endpoints)
             for known in (
@@ -273,4 +273,4 @@ async def test_addresses_that_would_fill_the_memory_are_refused() -> None:
             listeners=[Endpoint(name=LISTENER, host="x" * 20_000, port=1)] * 6,
         )
         assert (await ask(quorum, leader, wordy)).error_code == ErrorCode.INVALID_REQUEST
-        assert leader.running.leader_epoch == epoch
+        assert leader.running.state.leader_epoch == epoch

@@ -40,7 +40,7 @@ def full(*nodes: Node) -> Iterator[None]:
 
 def try_to_append(node: Node) -> ErrorCode:
     log = node.running
-    error, _ = log.append([(NoOpRecord(), 0)], leader_epoch=log.leader_epoch)
+    error, _ = log.append([(NoOpRecord(), 0)], leader_epoch=log.state.leader_epoch)
     return error
 
 
@@ -85,8 +85,10 @@ async def test_three_full_disks_wait_for_room_without_elections() -> None:
             assert try_to_append(leader) is ErrorCode.NOT_CONTROLLER
             await quorum.pass_ms(30_000)
             assert quorum.leaders() == []
-            epochs = [node.running.leader_epoch for node in quorum.nodes.values()]
-            assert max(epochs) < leader.running.leader_epoch + 5, "no election after the other"
+            epochs = [node.running.state.leader_epoch for node in quorum.nodes.values()]
+            assert max(epochs) < leader.running.state.leader_epoch + 5, (
+                "no election after the other"
+            )
         leader = await quorum.leader()
         leader.append("b")
         await quorum.converged("a", "b")
@@ -108,7 +110,7 @@ async def test_the_only_voter_says_so_and_goes_on(caplog: pytest.LogCaptureFixtu
         node.append("b")
         await quorum.converged("a", "b")
         await regained(quorum, caplog)
-        assert node.running.leader_epoch == 1
+        assert node.running.state.leader_epoch == 1
 
 
 async def test_a_voter_without_room_for_its_vote_stands_still_until_there_is() -> None:
@@ -117,7 +119,7 @@ async def test_a_voter_without_room_for_its_vote_stands_still_until_there_is() -
         former.append("a")
         await quorum.converged("a")
         voter = next(node for node in quorum.nodes.values() if node is not former)
-        epoch = voter.running.leader_epoch
+        epoch = voter.running.state.leader_epoch
         with full(voter):
             former.crash()
             await quorum.pass_ms(20_000)
@@ -187,7 +189,7 @@ async def test_a_snapshot_that_finds_no_room_is_fetched_again_with_room() -> Non
         await quorum.converged("a", "b", "c")
         assert [each.count for each in late.filesystem.faults] == [0, 0]
         assert late.fatal == []
-        assert late.running.snapshots == leader.running.snapshots
+        assert late.running.files.snapshots == leader.running.files.snapshots
 
 
 async def test_a_cut_that_cannot_be_noted_waits_for_room() -> None:

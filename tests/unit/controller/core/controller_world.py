@@ -199,7 +199,7 @@ class World:
         """Finish what is half done; then the brokers that can lead do."""
         while self.pending:
             self.step()
-        while (due_ms := self.core.next_task_ms()) is not None and due_ms <= self.now_ms + 50:
+        while (due_ms := self.core.tasks.next_due_ms()) is not None and due_ms <= self.now_ms + 50:
             self.now_ms = max(self.now_ms, due_ms)
             self.append(self.core.run_due_task(self.now_ms))
         if not self.core.state.leaving:

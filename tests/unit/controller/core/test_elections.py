@@ -153,7 +153,7 @@ def test_partitions_that_no_broker_can_lead_are_not_looked_at_all_the_time() -> 
     driver.run_tasks()
     for _ in range(3):
         driver.beat(2)
-        due_ms = driver.core.next_task_ms()
+        due_ms = driver.core.tasks.next_due_ms()
         assert due_ms is not None
         assert due_ms >= driver.now_ms + 1_000
 
@@ -204,7 +204,7 @@ def test_preferred_leaders_are_restored_periodically() -> None:
     driver.now_ms = 7_000.0
     assert driver.run_tasks() == 1
     assert [driver.partition(index=each).leader for each in (0, 1)] == [1, 2]
-    assert driver.core.next_task_ms() == 14_000
+    assert driver.core.tasks.next_due_ms() == 14_000
 
 
 def test_automatic_rebalancing_can_be_switched_off() -> None:
@@ -232,7 +232,7 @@ def test_a_pass_moves_a_thousand_leaders_and_the_next_follows_soon() -> None:
     records = driver.core.run_due_task(driver.now_ms)
     assert len(records) == 1_000
     driver.append(records)
-    soon = driver.core.next_task_ms()
+    soon = driver.core.tasks.next_due_ms()
     assert soon is not None
     assert INTERVAL_MS <= soon <= INTERVAL_MS + 100
     assert driver.run_tasks() == 1

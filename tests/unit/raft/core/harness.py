@@ -203,7 +203,7 @@ class Replica:
             voters=history,
             high_watermark=latest.end_offset if latest is not None else 0,
         )
-        self.committed = self.core.high_watermark
+        self.committed = self.core.state.high_watermark
         self.run(self.core.start(self.cluster.now_ms))
 
     def crash(self, *, power_loss: bool = True) -> None:
@@ -215,7 +215,7 @@ class Replica:
     @property
     def role(self) -> Role:
         assert self.core is not None
-        return self.core.role
+        return self.core.state.role
 
     def run(self, effects: list[Effect]) -> None:
         """Carry them out in order, and what they cause after them."""
@@ -287,8 +287,8 @@ class Replica:
     def propose(self, value: Any) -> None:
         """A leader's own record."""
         assert self.core is not None
-        assert self.core.role is Role.LEADER
-        self.run(self._append(Record(self.core.leader_epoch, value)))
+        assert self.core.state.role is Role.LEADER
+        self.run(self._append(Record(self.core.state.leader_epoch, value)))
 
     def snapshot(self, end_offset: int | None = None, *, trim: bool = True) -> SnapshotId:
         """Write a snapshot of what is committed, and drop the log below it."""
@@ -511,7 +511,7 @@ class Cluster:
         """The one leader of the highest epoch."""
         leaders = [each for each in self.live() if each.role is Role.LEADER]
         assert leaders, [(each.node_id, each.role) for each in self.live()]
-        return max(leaders, key=lambda each: each.core.leader_epoch if each.core else 0)
+        return max(leaders, key=lambda each: each.core.state.leader_epoch if each.core else 0)
 
     def elect(self) -> Replica:
         """Run until there is a leader that has committed in its epoch."""
@@ -521,7 +521,7 @@ class Cluster:
             if leaders:
                 leader = self.leader()
                 assert leader.core is not None
-                if leader.core.high_watermark > leader.core.epoch_start_offset:
+                if leader.core.state.high_watermark > leader.core.state.epoch_start_offset:
                     return leader
         raise AssertionError("no leader in 25 virtual seconds")
 
@@ -534,8 +534,8 @@ class Cluster:
                 assert core is not None
                 if (
                     each.node_id != than
-                    and core.role is Role.LEADER
-                    and core.high_watermark > core.epoch_start_offset
+                    and core.state.role is Role.LEADER
+                    and core.state.high_watermark > core.state.epoch_start_offset
                 ):
                     return each
         raise AssertionError("no other leader in 25 virtual seconds")

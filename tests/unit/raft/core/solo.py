@@ -82,7 +82,7 @@ class Solo:
 
     @property
     def role(self) -> Role:
-        return self.core.role
+        return self.core.state.role
 
     @property
     def now_ms(self) -> float:
@@ -166,7 +166,7 @@ class Solo:
 
     def grant(self, node_id: int) -> None:
         """The node grants the vote, or the PreVote, that it is asked for."""
-        epoch = self.core.leader_epoch
+        epoch = self.core.state.leader_epoch
         self.respond(
             VoteRequest, node_id, VoteResponse(ErrorCode.NONE, -1, epoch, vote_granted=True)
         )
@@ -206,7 +206,7 @@ class Solo:
 
     def refuse(self, node_id: int, *, leader_id: int = -1) -> None:
         """The node refuses the vote that it is asked for."""
-        epoch = self.core.leader_epoch
+        epoch = self.core.state.leader_epoch
         where = endpoints(leader_id) if leader_id >= 0 else ()
         response = VoteResponse(ErrorCode.NONE, leader_id, epoch, where)
         self.respond(VoteRequest, node_id, response)
@@ -220,7 +220,7 @@ class Solo:
     def fetched(self, **fields: object) -> None:
         """The leader answers the fetch, some milliseconds after it was sent."""
         self.cluster.now_ms += 50
-        leader = self.core.leadership
+        leader = self.core.state.leadership
         response = FetchResponse(
             ErrorCode.NONE,
             leader.leader_id,
@@ -248,10 +248,10 @@ class Solo:
             last_epoch = record.leader_epoch if record is not None else 0
         request = FetchRequest(
             replica or key(node_id),
-            self.core.leader_epoch if leader_epoch is None else leader_epoch,
+            self.core.state.leader_epoch if leader_epoch is None else leader_epoch,
             offset,
             last_epoch,
-            self.core.high_watermark if high_watermark is None else high_watermark,
+            self.core.state.high_watermark if high_watermark is None else high_watermark,
             max_wait_ms,
         )
         return self.ask(request)

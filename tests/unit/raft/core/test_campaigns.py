@@ -135,7 +135,7 @@ def test_an_answer_in_a_higher_epoch_ends_the_campaign() -> None:
     solo.respond(VoteRequest, 3, response)
     assert solo.role is Role.FOLLOWER
     assert solo.replica.election == ElectionState(7, 3, None)
-    assert solo.core.leadership.endpoints == endpoints(3)
+    assert solo.core.state.leadership.endpoints == endpoints(3)
 
 
 def test_a_refused_prospective_with_no_leader_waits_a_whole_election_timeout() -> None:
@@ -144,7 +144,7 @@ def test_a_refused_prospective_with_no_leader_waits_a_whole_election_timeout() -
     for node_id in (2, 3):
         solo.respond(VoteRequest, node_id, VoteResponse(ErrorCode.NONE, -1, 0))
     assert solo.role is Role.UNATTACHED
-    assert solo.core.leader_epoch == 0
+    assert solo.core.state.leader_epoch == 0
     solo.wait(ELECTION_TIMEOUT_MS - 1)
     assert solo.role is Role.UNATTACHED
     solo.wait(1)
@@ -163,8 +163,8 @@ def test_a_refused_prospective_goes_back_to_its_leader_kip_996() -> None:
     solo.respond(VoteRequest, 2, None)
     solo.wait(ELECTION_TIMEOUT_MS)
     assert solo.role is Role.FOLLOWER
-    assert solo.core.leadership.leader_id == 2
-    assert solo.core.leader_epoch == 1
+    assert solo.core.state.leadership.leader_id == 2
+    assert solo.core.state.leader_epoch == 1
 
 
 def test_a_prospective_goes_back_to_a_leader_that_answers_itself() -> None:
@@ -192,7 +192,7 @@ def test_a_lost_election_is_followed_by_a_backoff_and_a_pre_vote() -> None:
     assert solo.role is Role.CANDIDATE
     solo.wait(1)
     assert solo.role is Role.PROSPECTIVE
-    assert solo.core.leader_epoch == 1
+    assert solo.core.state.leader_epoch == 1
 
 
 def test_the_backoff_doubles_with_every_lost_election_up_to_its_bound() -> None:
@@ -202,7 +202,7 @@ def test_the_backoff_doubles_with_every_lost_election_up_to_its_bound() -> None:
     for _ in range(6):
         solo.grant(2)
         assert solo.role is Role.CANDIDATE
-        epoch, began_ms = solo.core.leader_epoch, solo.now_ms
+        epoch, began_ms = solo.core.state.leader_epoch, solo.now_ms
         for node_id in (2, 3):
             refusal = VoteResponse(ErrorCode.NONE, -1, epoch)
             while solo.sent(VoteRequest) and solo.role is Role.CANDIDATE:
@@ -248,7 +248,7 @@ def test_unanswered_votes_are_asked_for_again_after_the_retry_backoff() -> None:
 def test_a_sole_voter_leads_at_once() -> None:
     solo = Solo(voter_set(1))
     assert solo.role is Role.LEADER
-    assert solo.core.leader_epoch == 1
+    assert solo.core.state.leader_epoch == 1
     assert solo.replica.committed == 1
 
 
@@ -257,13 +257,13 @@ def test_a_sole_voter_that_led_leads_the_next_epoch() -> None:
     solo.replica.crash()
     solo.replica.start()
     assert solo.role is Role.LEADER
-    assert solo.core.leader_epoch == 2
+    assert solo.core.state.leader_epoch == 2
 
 
 def test_who_led_an_epoch_resigns_it_after_a_restart() -> None:
     solo = Solo(records=(Record(3, "start"),), election=ElectionState(3, 1, key(1)))
     assert solo.role is Role.RESIGNED
-    assert solo.core.leadership.leader_id == -1
+    assert solo.core.state.leadership.leader_id == -1
     told = solo.sent(EndQuorumEpochRequest)
     assert [node_id for node_id, _ in told] == [2, 3]
     assert told[0][1].leader_epoch == 3
@@ -273,7 +273,7 @@ def test_who_led_an_epoch_resigns_it_after_a_restart() -> None:
     assert solo.sent(EndQuorumEpochRequest) == []
     solo.wait(ELECTION_TIMEOUT_MS)
     assert solo.role is Role.UNATTACHED
-    assert solo.core.leader_epoch == 4, "it has voted in 3"
+    assert solo.core.state.leader_epoch == 4, "it has voted in 3"
 
 
 def test_a_candidate_does_not_stand_again_in_its_epoch_after_a_restart() -> None:
@@ -282,7 +282,7 @@ def test_a_candidate_does_not_stand_again_in_its_epoch_after_a_restart() -> None
     solo.wait(ELECTION_TIMEOUT_MS)
     solo.grant(2)
     assert solo.role is Role.CANDIDATE
-    assert solo.core.leader_epoch == 4
+    assert solo.core.state.leader_epoch == 4
 
 
 def test_a_follower_fetches_from_its_leader_again_after_a_restart() -> None:
@@ -307,7 +307,7 @@ def test_a_replica_that_is_no_voter_never_campaigns() -> None:
 def test_who_has_its_own_removal_only_appended_may_campaign_raft_dissertation_4_2_2() -> None:
     removed = (Record(1, "start", voter_set(1, 2)), Record(1, "voters", voter_set(2)))
     solo = Solo(voter_set(1, 2), records=removed, election=ElectionState(1, -1))
-    assert not solo.core.is_voter
+    assert not solo.core.state.is_voter
     solo.wait(ELECTION_TIMEOUT_MS)
     assert solo.role is Role.PROSPECTIVE
     assert [node_id for node_id, _ in solo.sent(VoteRequest)] == [2]
@@ -317,7 +317,7 @@ def test_who_has_its_own_removal_only_appended_may_campaign_raft_dissertation_4_
     solo.fetch_by(2)
     assert solo.replica.committed == 3
     assert solo.role is Role.RESIGNED, "its removal is committed"
-    assert solo.core.voters.voters == (described(2),)
+    assert solo.core.state.voters.latest.voters == (described(2),)
 
 
 # -- the last epoch, which only a peer's word brings about -----------------------------------------
@@ -327,14 +327,14 @@ def test_a_replica_in_the_last_epoch_does_not_campaign() -> None:
     solo = Solo()
     solo.ask(VoteRequest(key(2), None, 2**31 - 1, 1, 9, pre_vote=False))
     solo.wait(10 * ELECTION_TIMEOUT_MS)
-    assert (solo.role, solo.core.leader_epoch) == (Role.UNATTACHED, 2**31 - 1)
+    assert (solo.role, solo.core.state.leader_epoch) == (Role.UNATTACHED, 2**31 - 1)
     assert solo.begin(2, 2**31 - 1).error is ErrorCode.NONE
     solo.wait(10 * FETCH_TIMEOUT_MS)
-    assert (solo.role, solo.core.leader_epoch) == (Role.UNATTACHED, 2**31 - 1)
+    assert (solo.role, solo.core.state.leader_epoch) == (Role.UNATTACHED, 2**31 - 1)
 
 
 def test_a_candidate_of_the_last_epoch_that_is_not_elected_gives_up() -> None:
     solo = Solo(election=ElectionState(2**31 - 2))
     solo.stand()
     solo.wait(ELECTION_TIMEOUT_MS)
-    assert (solo.role, solo.core.leader_epoch) == (Role.UNATTACHED, 2**31 - 1)
+    assert (solo.role, solo.core.state.leader_epoch) == (Role.UNATTACHED, 2**31 - 1)

@@ -67,7 +67,7 @@ def test_a_second_leader_in_one_epoch_is_refused() -> None:
     response = solo.begin(3, 4)
     assert isinstance(response, BeginQuorumEpochResponse)
     assert response.error is ErrorCode.INVALID_REQUEST
-    assert solo.core.leadership.leader_id == 2
+    assert solo.core.state.leadership.leader_id == 2
 
 
 def test_begin_quorum_epoch_for_another_disk_is_obeyed_and_refused_kip_853() -> None:
@@ -103,24 +103,24 @@ def test_no_fetch_before_the_flush() -> None:
     solo.replica.log.append(Record(1, "a"), Record(1, "b"))
     assert solo.core.on_appended(solo.now_ms) == []
     assert solo.core.tick(solo.now_ms + 100) == []
-    assert solo.core.high_watermark == 0, "not durable here yet"
+    assert solo.core.state.high_watermark == 0, "not durable here yet"
     solo.replica.log.flush()
     solo.replica.run(solo.core.on_flushed(1, solo.now_ms))
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1
     assert fetches(solo) == []
     solo.replica.run(solo.core.on_flushed(2, solo.now_ms))
-    assert solo.core.high_watermark == 2
+    assert solo.core.state.high_watermark == 2
     assert fetches(solo)[0].fetch_offset == 2
 
 
 def test_the_high_watermark_is_the_leaders_up_to_the_own_end_and_never_goes_back() -> None:
     solo = follower()
     solo.fetched(records=records("a"), high_watermark=5)
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1
     solo.fetched(records=records("b", "c"), high_watermark=2)
-    assert solo.core.high_watermark == 2
+    assert solo.core.state.high_watermark == 2
     solo.fetched(high_watermark=1)
-    assert solo.core.high_watermark == 2
+    assert solo.core.state.high_watermark == 2
     advanced = [
         each.high_watermark for each in solo.effects if isinstance(each, AdvanceHighWatermark)
     ]
@@ -148,7 +148,7 @@ def test_an_answer_of_an_earlier_epoch_is_not_used() -> None:
     solo.follow(3, 2)
     solo.again(in_flight.send, FetchResponse(ErrorCode.NONE, 2, 1, records=records("a")))
     assert solo.replica.log.log_end_offset == 0
-    assert solo.core.leadership.leader_id == 3
+    assert solo.core.state.leadership.leader_id == 3
 
 
 def test_a_high_watermark_of_an_earlier_leader_is_forgotten() -> None:
@@ -161,7 +161,7 @@ def test_a_high_watermark_of_an_earlier_leader_is_forgotten() -> None:
         FetchResponse(ErrorCode.NONE, 3, 2, high_watermark=1, records=records("b", epoch=2)),
     )
     assert solo.replica.log.log_end_offset == 2
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1
 
 
 # Truncation
@@ -171,7 +171,7 @@ def test_a_diverging_epoch_truncates_to_its_end_in_the_own_log() -> None:
     solo = follower(Record(1, "a"), Record(1, "b"), Record(2, "c"), Record(3, "d"), epoch=5)
     solo.fetched(diverging=EpochEnd(2, 9), high_watermark=4)
     assert solo.of(Truncate) == [Truncate(3)]
-    assert solo.core.high_watermark == 0, "nothing is known to be the same yet"
+    assert solo.core.state.high_watermark == 0, "nothing is known to be the same yet"
     solo.wait(0)
     assert (fetches(solo)[0].fetch_offset, fetches(solo)[0].last_fetched_epoch) == (3, 2)
 
@@ -196,7 +196,7 @@ def test_truncation_below_the_high_watermark_stops_the_node() -> None:
     (stop,) = solo.of(Stop)
     assert isinstance(stop, Stop)
     assert "below the high watermark 2" in stop.reason
-    assert solo.core.is_stopped
+    assert solo.core.state.is_stopped
     assert solo.core.next_tick_ms() is None
 
 
@@ -214,17 +214,17 @@ def test_a_log_that_ends_below_the_high_watermark_stops_the_node() -> None:
 def test_truncation_undoes_the_voters_of_the_removed_records_kip_853() -> None:
     held = (Record(1, "start", voter_set(1, 2, 3)), Record(1, "voters", voter_set(1, 2, 3, 4)))
     solo = follower(*held, epoch=2)
-    assert len(solo.core.voters.voters) == 4
+    assert len(solo.core.state.voters.latest.voters) == 4
     solo.fetched(diverging=EpochEnd(1, 1))
-    assert solo.core.voters == voter_set(1, 2, 3)
+    assert solo.core.state.voters.latest == voter_set(1, 2, 3)
 
 
 def test_voters_take_effect_when_appended_kip_853() -> None:
     solo = follower()
     data = pickle.dumps([Record(1, "start", voter_set(1, 2, 3, 4))])
     solo.fetched(records=data, high_watermark=0)
-    assert solo.core.voters == voter_set(1, 2, 3, 4)
-    assert solo.core.high_watermark == 0
+    assert solo.core.state.voters.latest == voter_set(1, 2, 3, 4)
+    assert solo.core.state.high_watermark == 0
 
 
 def test_a_leader_whose_truncation_would_change_nothing_is_not_asked_at_once() -> None:
@@ -397,7 +397,7 @@ def test_hearsay_does_not_bring_a_resigned_leader_back() -> None:
     for node_id in (2, 3):
         solo.refuse(node_id, leader_id=2)
     assert solo.role is Role.UNATTACHED
-    assert solo.core.leadership.leader_id == -1
+    assert solo.core.state.leadership.leader_id == -1
 
 
 def test_what_a_leader_said_before_it_led_does_not_mean_that_it_is_gone() -> None:
@@ -406,14 +406,14 @@ def test_what_a_leader_said_before_it_led_does_not_mean_that_it_is_gone() -> Non
     """
     solo = Solo(node_id=9)
     solo.respond(FetchRequest, 2, FetchResponse(ErrorCode.FENCED_LEADER_EPOCH, -1, 1))
-    assert (solo.role, solo.core.leader_epoch) == (Role.UNATTACHED, 1)
+    assert (solo.role, solo.core.state.leader_epoch) == (Role.UNATTACHED, 1)
     solo.wait(1_000)
     late = next(
         each.send for each in reversed(solo.cluster.requests) if each.send.destination.node_id == 2
     )
     assert solo.begin(2, 1) is not None
     solo.again(late, FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, 1))
-    assert solo.core.leadership.leader_id == 2
+    assert solo.core.state.leadership.leader_id == 2
     solo.wait(1_500)
     assert solo.role is Role.FOLLOWER
 

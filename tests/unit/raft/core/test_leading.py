@@ -42,34 +42,34 @@ def answer(response: object) -> FetchResponse:
 
 def test_a_majority_commits() -> None:
     solo = leader()
-    assert solo.core.epoch_start_offset == 0
-    assert solo.core.high_watermark == 0
+    assert solo.core.state.epoch_start_offset == 0
+    assert solo.core.state.high_watermark == 0
     solo.fetch_by(2)
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1
 
 
 def test_the_leaders_own_log_counts_only_when_flushed() -> None:
     solo = leader(flushes=False)
     solo.fetch_by(2)
-    assert solo.core.high_watermark == 0
+    assert solo.core.state.high_watermark == 0
     solo.replica.flush()
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1
 
 
 def test_a_majority_without_the_leader_commits_too() -> None:
     solo = leader(flushes=False)
     solo.fetch_by(2)
     solo.fetch_by(3)
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1
 
 
 def test_records_of_earlier_epochs_are_not_committed_alone_raft_5_4_2() -> None:
     solo = leader(Record(1, "a"), Record(1, "b"))
     solo.fetch_by(2, 2)
     solo.fetch_by(3, 2)
-    assert solo.core.high_watermark == 0
+    assert solo.core.state.high_watermark == 0
     solo.fetch_by(2, 3)
-    assert solo.core.high_watermark == 3
+    assert solo.core.state.high_watermark == 3
 
 
 def test_observers_do_not_count_and_neither_does_another_disk_of_a_voter_kip_853() -> None:
@@ -77,7 +77,7 @@ def test_observers_do_not_count_and_neither_does_another_disk_of_a_voter_kip_853
     solo.fetch_by(9)
     solo.fetch_by(2, replica=key(2, disk=1))
     solo.fetch_by(2, replica=ReplicaKey(2))
-    assert solo.core.high_watermark == 0
+    assert solo.core.state.high_watermark == 0
 
 
 def test_an_observer_reads_what_is_committed_with_the_high_watermark_above_it() -> None:
@@ -86,7 +86,7 @@ def test_an_observer_reads_what_is_committed_with_the_high_watermark_above_it() 
     """
     solo = leader()
     solo.fetch_by(2)
-    committed = solo.core.high_watermark
+    committed = solo.core.state.high_watermark
     assert solo.fetch_by(9) is None, "it waits"
     solo.replica.propose("a")
     assert len(answer(solo.fetch_by(3, committed)).records) > 0
@@ -103,7 +103,7 @@ def test_an_observer_has_caught_up_that_has_what_is_committed() -> None:
     """Else a leader that always has something under way could never take a new voter."""
     solo = leader()
     solo.fetch_by(2)
-    committed = solo.core.high_watermark
+    committed = solo.core.state.high_watermark
     solo.replica.propose("a")
     solo.fetch_by(9, committed, max_wait_ms=0)
     _, (observer,) = solo.core.progress()
@@ -114,18 +114,18 @@ def test_at_kraft_version_0_every_disk_of_a_configured_voter_counts() -> None:
     solo = Solo(voter_set(1, 2, 3, kraft_version=0))
     solo.lead()
     solo.fetch_by(2, replica=key(2, disk=4))
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1
 
 
 def test_a_voter_that_lost_its_disk_does_not_bring_the_high_watermark_back() -> None:
     solo = leader()
     solo.replica.propose("a")
     solo.fetch_by(2)
-    assert solo.core.high_watermark == 2
+    assert solo.core.state.high_watermark == 2
     solo.fetch_by(2, 0)
-    assert solo.core.high_watermark == 2
+    assert solo.core.state.high_watermark == 2
     solo.replica.propose("b")
-    assert solo.core.high_watermark == 2
+    assert solo.core.state.high_watermark == 2
 
 
 def test_five_voters_need_three() -> None:
@@ -136,9 +136,9 @@ def test_five_voters_need_three() -> None:
         solo.grant(3)
     assert solo.role is Role.LEADER
     solo.fetch_by(2)
-    assert solo.core.high_watermark == 0
+    assert solo.core.state.high_watermark == 0
     solo.fetch_by(3)
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1
 
 
 # Fetches
@@ -172,7 +172,7 @@ def test_a_waiting_fetch_is_answered_when_the_high_watermark_moves_kip_1166() ->
     solo.replica.propose("a")
     before = len(solo.answers())
     assert solo.fetch_by(3, 2) is not None, "it was told the high watermark at once"
-    assert solo.core.high_watermark == 2
+    assert solo.core.state.high_watermark == 2
     assert solo.fetch_by(2, 2, high_watermark=1) is not None
     assert len(solo.answers()) == before + 2
 
@@ -238,7 +238,7 @@ def test_observers_beyond_a_number_are_served_and_not_counted(
     for node_id in range(100, 120):
         response = answer(solo.fetch_by(node_id, max_wait_ms=0))
         assert response.error is ErrorCode.NONE
-    state = solo.core._state
+    state = solo.core.state
     assert state.leading is not None
     assert len(state.leading.progress) == len(state.leading.latest_key) == 5
     assert answer(solo.fetch_by(2, max_wait_ms=0)).error is ErrorCode.NONE, (
@@ -300,7 +300,7 @@ HELD = (Record(1, "a"), Record(1, "b"), Record(3, "c"))
 )
 def test_where_the_logs_part_kip_595(offset: int, epoch: int, diverging: EpochEnd | None) -> None:
     solo = leader(*HELD)
-    assert solo.core.leader_epoch == 4
+    assert solo.core.state.leader_epoch == 4
     response = answer(solo.fetch_by(2, offset, last_epoch=epoch))
     assert response.error is ErrorCode.NONE
     assert response.diverging == diverging
@@ -563,4 +563,4 @@ def test_a_configured_voter_with_another_disk_is_still_one_replica() -> None:
     assert [each.replica.node_id for each in voters] == [1, 2, 3]
     assert [each.log_end_offset for each in voters] == [1, 1, 0]
     assert observers == []
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1

@@ -170,7 +170,7 @@ def test_transfer_in_a_cluster_is_fast_and_reaches_the_one_preferred() -> None:
     old.run(old.core.resign("transfer", key(wanted.node_id), cluster.now_ms))
     cluster.run_for(5)
     assert cluster.leader() is wanted
-    assert old.core.leadership.leader_id == wanted.node_id
+    assert old.core.state.leadership.leader_id == wanted.node_id
 
 
 # Shutdown
@@ -185,7 +185,7 @@ def test_a_follower_shuts_down_at_once() -> None:
     solo.follow(2, 1)
     shut_down(solo)
     assert solo.completed() == [("bye", ErrorCode.NONE)]
-    assert solo.core.is_stopped
+    assert solo.core.state.is_stopped
     assert solo.core.next_tick_ms() is None
     assert solo.core.tick(solo.now_ms + 10_000) == []
 
@@ -207,7 +207,7 @@ def test_a_leader_that_shuts_down_waits_an_election_timeout_at_most() -> None:
     assert solo.completed() == []
     solo.wait(1)
     assert solo.completed() == [("bye", ErrorCode.NONE)]
-    assert solo.core.leader_epoch == 1
+    assert solo.core.state.leader_epoch == 1
 
 
 def test_a_sole_voter_shuts_down_at_once() -> None:
@@ -250,7 +250,7 @@ def test_an_append_that_ends_after_the_end_commits_nothing() -> None:
     shut_down(solo)
     solo.replica.log.append(Record(1, "a"))
     assert solo.core.on_appended(solo.now_ms) == []
-    assert solo.core.high_watermark == 0
+    assert solo.core.state.high_watermark == 0
 
 
 def test_what_is_asked_of_a_stopped_leader_is_completed() -> None:

@@ -52,7 +52,7 @@ def _disturb(cluster: Cluster, dice: Random) -> None:
         change = leader.core.add_voter("add", described(node_id), cluster.now_ms, timeout_ms=2_000)
         leader.run(change)
     elif what == 6 and leader is not None and leader.core is not None:
-        voters = leader.core.voters.voters
+        voters = leader.core.state.voters.latest.voters
         if len(voters) > 2:
             key = described(dice.choice(voters).voter_id)
             change = leader.core.remove_voter(

@@ -32,7 +32,7 @@ def vote_asked_by(solo: Solo, node_id: int, *, pre_vote: bool = False) -> VoteRe
         VoteRequest(
             candidate=key(node_id),
             voter=key(1),
-            leader_epoch=solo.core.leader_epoch + (0 if pre_vote else 1),
+            leader_epoch=solo.core.state.leader_epoch + (0 if pre_vote else 1),
             last_leader_epoch=solo.replica.log.last_leader_epoch,
             log_end_offset=solo.replica.log.log_end_offset,
             pre_vote=pre_vote,
@@ -74,7 +74,7 @@ def test_a_leader_without_room_that_resigned_keeps_its_epoch() -> None:
     lose_room(solo)
     solo.wait(2 * ELECTION_TIMEOUT_MS)
     assert solo.role is Role.UNATTACHED
-    assert solo.core.leader_epoch == 1
+    assert solo.core.state.leader_epoch == 1
     regain_room(solo)
     solo.wait(ELECTION_TIMEOUT_MS)
     assert solo.role is Role.PROSPECTIVE
@@ -111,8 +111,8 @@ def test_the_only_voter_leads_on_without_room() -> None:
         assert solo.role is Role.LEADER
     regain_room(solo)
     solo.replica.propose("a")
-    assert solo.core.high_watermark == solo.replica.log.log_end_offset
-    assert solo.core.leader_epoch == 1
+    assert solo.core.state.high_watermark == solo.replica.log.log_end_offset
+    assert solo.core.state.leader_epoch == 1
 
 
 def test_the_only_voter_whose_own_batch_found_no_room_leads_again_with_room() -> None:
@@ -124,7 +124,7 @@ def test_the_only_voter_whose_own_batch_found_no_room_leads_again_with_room() ->
     assert len(solo.of(Persist)) < 10, "no epoch after the other"
     regain_room(solo)
     assert solo.role is Role.LEADER
-    assert solo.core.leader_epoch == 2
+    assert solo.core.state.leader_epoch == 2
 
 
 def test_a_change_of_voters_that_found_no_room_ends() -> None:

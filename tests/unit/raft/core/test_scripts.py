@@ -94,7 +94,9 @@ class QuorumScript:
 
     def remove_leader(self) -> None:
         leader, core = self._leader()
-        leader.run(core.remove_voter("remove", core.local, self.cluster.now_ms, timeout_ms=5_000))
+        leader.run(
+            core.remove_voter("remove", core.state.local, self.cluster.now_ms, timeout_ms=5_000)
+        )
 
     def _leader(self) -> tuple[Replica, Any]:
         leader = self.cluster.leader()
@@ -106,7 +108,7 @@ class QuorumScript:
         for each in self.cluster.live():
             assert each.core is not None
             values = " ".join(str(record.value) for record in each.log.records) or "nothing"
-            voters = " ".join(str(voter.voter_id) for voter in each.core.voters.voters)
+            voters = " ".join(str(voter.voter_id) for voter in each.core.state.voters.latest.voters)
             self.cluster.lines.append(
                 f"{each.node_id} {each.role.value}, log from {each.log.start}: {values}, "
                 f"committed {each.committed}, voters {voters}"

@@ -55,8 +55,8 @@ def test_the_snapshot_comes_in_stretches_and_replaces_the_log() -> None:
     assert isinstance(last, WriteSnapshotChunk)
     assert last.is_last
     assert solo.replica.log.log_start_offset == solo.replica.log.log_end_offset == 5
-    assert solo.core.high_watermark == 5
-    assert solo.core.voters == VOTERS
+    assert solo.core.state.high_watermark == 5
+    assert solo.core.state.voters.latest == VOTERS
     request_ = solo.sent(FetchRequest)[-1][1]
     assert (request_.fetch_offset, request_.last_fetched_epoch) == (5, 2)
 
@@ -152,7 +152,7 @@ def test_a_snapshot_of_what_is_committed_here_already_is_not_fetched() -> None:
     solo.follow(2, 3)
     records = pickle.dumps([Record(2, value) for value in range(6)])
     solo.fetched(records=records, high_watermark=5)
-    assert solo.core.high_watermark == 5
+    assert solo.core.state.high_watermark == 5
     solo.fetched(snapshot_id=SNAPSHOT)
     assert solo.sent(FetchSnapshotRequest) == []
     solo.wait(20)
@@ -174,7 +174,7 @@ def test_a_tail_that_is_not_committed_goes_with_the_old_log() -> None:
     solo = told_to_fetch(*held)
     solo.respond(FetchSnapshotRequest, 2, chunk(0, len(DATA)))
     assert solo.replica.log.log_end_offset == 5
-    assert solo.core.high_watermark == 5
+    assert solo.core.state.high_watermark == 5
 
 
 def test_an_installation_below_the_high_watermark_stops_the_node() -> None:

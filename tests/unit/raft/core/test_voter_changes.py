@@ -43,7 +43,7 @@ def leader(voters: VoterSet | None = None) -> Solo:
     solo = Solo(voters)
     solo.lead()
     solo.fetch_by(2)
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1
     return solo
 
 
@@ -68,7 +68,7 @@ def upgrade(solo: Solo, level: int = 1) -> None:
 
 
 def ids(solo: Solo) -> list[int]:
-    return [voter.voter_id for voter in solo.core.voters.voters]
+    return [voter.voter_id for voter in solo.core.state.voters.latest.voters]
 
 
 # Adding
@@ -88,9 +88,9 @@ def test_a_new_voter_is_asked_then_waited_for_then_added_then_committed() -> Non
     assert ids(solo) == [1, 2, 3, 4], "in force as soon as it is appended"
     assert solo.completed() == []
     solo.fetch_by(2)
-    assert solo.core.high_watermark == 1, "two of four are no majority"
+    assert solo.core.state.high_watermark == 1, "two of four are no majority"
     solo.fetch_by(4)
-    assert solo.core.high_watermark == 2
+    assert solo.core.state.high_watermark == 2
     assert solo.completed() == [("add", ErrorCode.NONE)]
 
 
@@ -100,7 +100,7 @@ def test_an_answer_at_append_kip_1186() -> None:
     solo.fetch_by(4)
     solo.respond(KraftVersionRequest, 4, SPEAKS_IT)
     assert ids(solo) == [1, 2, 3, 4]
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1
     assert solo.completed() == [("add", ErrorCode.NONE)]
     remove(solo, key(3))
     assert solo.completed()[-1] == ("remove", ErrorCode.REQUEST_TIMED_OUT), "not committed yet"
@@ -195,7 +195,7 @@ def test_no_change_before_a_record_of_the_epoch_is_committed_whatever_was_before
     solo = Solo(voter_set(1, 2, 3, kraft_version=0))
     solo.follow(2, 1)
     solo.fetched(records=pickle.dumps([Record(1, "earlier")]), high_watermark=1)
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1
     solo.lead()
     update(solo, described(2))
     update(solo, described(3))
@@ -283,9 +283,9 @@ def test_a_removed_voter_counts_no_more() -> None:
     remove(solo, key(3))
     assert ids(solo) == [1, 2]
     solo.fetch_by(3)
-    assert solo.core.high_watermark == 1
+    assert solo.core.state.high_watermark == 1
     solo.fetch_by(2)
-    assert solo.core.high_watermark == 2
+    assert solo.core.state.high_watermark == 2
 
 
 @pytest.mark.parametrize("voter", [key(4), key(3, disk=1), ReplicaKey(3)])
@@ -307,18 +307,18 @@ def test_a_leader_that_removes_itself_leads_uncounted_until_that_is_committed() 
     remove(solo, key(1))
     assert ids(solo) == [2, 3]
     assert solo.role is Role.LEADER
-    assert not solo.core.is_voter
+    assert not solo.core.state.is_voter
     solo.fetch_by(2)
-    assert solo.core.high_watermark == 1, "itself does not count"
+    assert solo.core.state.high_watermark == 1, "itself does not count"
     assert solo.core.progress()[1][0].replica == key(1)
     solo.fetch_by(3)
-    assert solo.core.high_watermark == 2
+    assert solo.core.state.high_watermark == 2
     assert solo.completed() == [("remove", ErrorCode.NONE)]
     assert solo.role is Role.RESIGNED
     assert [node_id for node_id, _ in solo.sent(EndQuorumEpochRequest)] == [2, 3]
     solo.wait(5_000)
     assert solo.role is Role.UNATTACHED
-    assert solo.core.leader_epoch == 1, "who is no voter raises no epoch"
+    assert solo.core.state.leader_epoch == 1, "who is no voter raises no epoch"
 
 
 def test_a_removed_leader_needs_the_majority_of_the_others_to_go_on() -> None:
@@ -334,7 +334,7 @@ def test_a_removed_leader_needs_the_majority_of_the_others_to_go_on() -> None:
 
 
 def update(solo: Solo, voter: VoterDescription, *, versions: tuple[int, int] = (0, 1)) -> object:
-    return solo.ask(UpdateVoterRequest(solo.core.leader_epoch, voter, *versions))
+    return solo.ask(UpdateVoterRequest(solo.core.state.leader_epoch, voter, *versions))
 
 
 def error_of(response: object) -> ErrorCode:
@@ -346,7 +346,7 @@ def test_a_voter_that_has_moved_is_updated_and_answered_when_that_is_committed()
     solo = leader()
     moved = replace(described(3), endpoints=ELSEWHERE)
     assert update(solo, moved) is None
-    assert solo.core.voters.voters[2] == moved
+    assert solo.core.state.voters.latest.voters[2] == moved
     solo.fetch_by(2)
     responses = [each for each in solo.answers() if isinstance(each, UpdateVoterResponse)]
     assert [each.error for each in responses] == [ErrorCode.NONE]
@@ -440,7 +440,7 @@ def test_a_leader_that_has_moved_corrects_its_own_entry() -> None:
     solo.fetch_by(2)
     assert solo.of(AppendVoters) == [AppendVoters(2, voter_set(1, 2, 3))]
     solo.fetch_by(2)
-    assert solo.core.high_watermark == 3
+    assert solo.core.state.high_watermark == 3
     assert solo.completed() == []
 
 
@@ -456,7 +456,7 @@ def test_the_upgrade_writes_the_voters_that_have_sent_their_directories() -> Non
     assert error_of(update(solo, described(4))) is ErrorCode.VOTER_NOT_FOUND
     upgrade(solo)
     assert solo.of(AppendVoters) == [AppendVoters(1, voter_set(1, 2, 3), True)]
-    assert solo.core.voters.kraft_version == 1
+    assert solo.core.state.voters.latest.kraft_version == 1
     solo.fetch_by(2)
     assert solo.completed()[-1] == ("up", ErrorCode.NONE)
     remove(solo, key(3))
@@ -547,7 +547,7 @@ def test_a_quorum_moves_to_other_machines_one_voter_at_a_time() -> None:
     assert leader_.core is not None
     leader_.propose("last")
     cluster.run_for(1_000)
-    assert sorted(voter.voter_id for voter in leader_.core.voters.voters) == [4, 5, 6]
+    assert sorted(voter.voter_id for voter in leader_.core.state.voters.latest.voters) == [4, 5, 6]
     values = [record.value for record in cluster.agreed if str(record.value).startswith("rec")]
     assert values == ["record 0", "record 1", "record 2"]
     assert {each.committed for each in cluster.live()} == {leader_.log.log_end_offset}
@@ -566,7 +566,7 @@ def test_a_wiped_disk_is_another_replica() -> None:
     leader_ = cluster.elect()
     assert leader_.core is not None
     assert wiped.core is not None
-    assert not wiped.core.is_voter
+    assert not wiped.core.state.is_voter
     assert key(wiped.node_id, 1) in [each.replica for each in leader_.core.progress()[1]]
     for token, effects in (
         (
@@ -585,4 +585,4 @@ def test_a_wiped_disk_is_another_replica() -> None:
         leader_.run(effects(leader_.core))
         cluster.run_for(1_500)
         assert f"{leader_.node_id} completes {token}: NONE" in cluster.lines
-    assert wiped.core.is_voter
+    assert wiped.core.state.is_voter

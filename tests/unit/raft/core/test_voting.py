@@ -102,7 +102,7 @@ def test_node_0_is_a_candidate_like_any_other() -> None:
 
 def test_an_observer_grants_votes_too_kip_853() -> None:
     solo = Solo(records=LOG, node_id=9)
-    assert not solo.core.is_voter
+    assert not solo.core.state.is_voter
     assert ask(solo, vote()).vote_granted
 
 
@@ -123,7 +123,7 @@ def test_a_higher_epoch_is_adopted_even_when_the_vote_is_refused() -> None:
 def test_a_leader_in_a_higher_epoch_request_becomes_unattached() -> None:
     solo = Solo()
     solo.lead()
-    epoch = solo.core.leader_epoch
+    epoch = solo.core.state.leader_epoch
     response = ask(solo, vote(epoch=epoch + 1, last_epoch=epoch, end_offset=9))
     assert response.vote_granted
     assert solo.role is Role.UNATTACHED
@@ -239,7 +239,7 @@ def test_a_leader_that_leads_no_more_is_noticed_by_its_answer() -> None:
     solo.follow(leader_id=2, leader_epoch=1)
     solo.fetched()
     solo.respond(FetchRequest, 2, FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, 1))
-    assert solo.core.leadership.leader_id == -1
+    assert solo.core.state.leadership.leader_id == -1
     solo.wait(400)
     assert solo.role is Role.FOLLOWER, "whom the leader wants to follow it goes first"
     solo.wait(ELECTION_TIMEOUT_MS - 400)
