@@ -507,7 +507,7 @@ class Controller:
     def _arm_session_timer(self) -> None:
         if self._session_timer is not None or not self.is_active or self._is_closed:
             return
-        expiry_ms = self._core.next_session_expiry_ms()
+        expiry_ms = self._core.cluster_control.heartbeats.next_expiry_ms(self._core.state.image)
         if expiry_ms is not None:
             now_ms = self._clock.monotonic_ms()
             delay_ms = self._own_work.delay_ms(max(expiry_ms - now_ms, MIN_SESSION_CHECK_MS))

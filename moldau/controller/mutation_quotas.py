@@ -8,6 +8,7 @@ becomes active begins with full buckets, as in Kafka.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -24,6 +25,7 @@ from moldau.server.request import Sender
 METRICS: Final = "kafka.server:type=ControllerMutation,name="
 
 
+@dataclass(eq=False, repr=False)
 class ControllerMutationQuotas:
     """The quotas of all clients of one controller.
 
@@ -32,22 +34,18 @@ class ControllerMutationQuotas:
         sample_count, window_ms: `controller.quota.window.num` and `.size.seconds`.
     """
 
-    def __init__(
-        self,
-        image: Callable[[], MetadataImage],
-        clock: Clock,
-        registry: Registry | None = None,
-        *,
-        sample_count: int,
-        window_ms: float,
-    ) -> None:
-        self._image = image
-        self._clock = clock
-        self.now_ms = clock.monotonic_ms
-        self._registry = registry
+    _image: Callable[[], MetadataImage]
+    _clock: Clock
+    _registry: Registry | None = None
+    _: KW_ONLY
+    sample_count: InitVar[int]
+    window_ms: InitVar[float]
+    _seen: ClientQuotasImage = field(default_factory=ClientQuotasImage)
+    _told: set[Who] = field(default_factory=set)
+
+    def __post_init__(self, sample_count: int, window_ms: float) -> None:
+        self.now_ms = self._clock.monotonic_ms
         self._quotas = MutationQuotas(sample_count=sample_count, window_ms=window_ms)
-        self._seen = ClientQuotasImage()
-        self._told: set[Who] = set()
 
     def of(self, strict_since: int | None, sender: Sender) -> MutationQuota | None:
         """The quota of one request of that sender; None for no limit, and for APIs that change no

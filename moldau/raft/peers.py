@@ -53,19 +53,17 @@ MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 """A batch of the metadata log may be larger than a fetch's limit, but not than this."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Channel:
     """The connection to one destination for one kind of requests."""
 
-    __slots__ = ("_connecting", "connection", "pending_count", "problem", "refusal")
-
-    def __init__(self) -> None:
-        self.connection: Connection | None = None
-        self.pending_count = 0
-        self.problem = ""
-        """The last problem that was logged; a problem is logged once, however often it recurs."""
-        self.refusal = ""
-        """The error in the last answer, empty without one: ordinary while leaders change."""
-        self._connecting = asyncio.Lock()
+    connection: Connection | None = None
+    pending_count: int = 0
+    problem: str = ""
+    """The last problem that was logged; a problem is logged once, however often it recurs."""
+    refusal: str = ""
+    """The error in the last answer, empty without one: ordinary while leaders change."""
+    _connecting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def connected(
         self, connector: Connector, destination: Destination, client_id: str

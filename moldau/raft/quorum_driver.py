@@ -200,7 +200,7 @@ class QuorumDriver:
             files.filesystem,
             clock,
             files.directory,
-            on_room=self._on_room,
+            on_room=lambda: self.events.post(lambda: self.core.on_room(self.now_ms())),
             on_try=self.store.flush_soon,
             on_failure=self.fail,
         )
@@ -308,9 +308,6 @@ class QuorumDriver:
             return
         self.room.lost(reason)
         self._add(self.core.on_no_room(self.now_ms(), may_lead_on=may_lead_on))
-
-    def _on_room(self) -> None:
-        self.events.post(lambda: self.core.on_room(self.now_ms()))
 
     def _add(self, effects: Sequence[Effect]) -> None:
         """Take over what an event brought that could not wait for its turn."""
@@ -480,12 +477,11 @@ class QuorumDriver:
             await self.store.flush_is_idle()
         try:
             installed = await self.snapshots.write_chunk(effect)
-        except SnapshotRefused as refusal:
-            logger.warning("snapshot %s of the leader is refused: %s", snapshot_id, refusal)
-            self._add(self.core.on_snapshot_refused(self.now_ms()))
-            return
-        except DiskFull as problem:
-            self.on_no_room(str(problem))
+        except (SnapshotRefused, DiskFull) as problem:
+            if isinstance(problem, DiskFull):
+                self.on_no_room(str(problem))
+            else:
+                logger.warning("snapshot %s of the leader is refused: %s", snapshot_id, problem)
             self._add(self.core.on_snapshot_refused(self.now_ms()))
             return
         if installed is None:

@@ -270,19 +270,12 @@ class QuorumLog:
 
         Raises QuorumStopped.
         """
-        return await self._change(
-            lambda core, token, now_ms: core.add_voter(
-                token, voter, now_ms, ack_when_committed=ack_when_committed, timeout_ms=timeout_ms
-            )
-        )
+        options = {"ack_when_committed": ack_when_committed, "timeout_ms": timeout_ms}
+        return await self._change(QuorumCore.add_voter, voter, **options)
 
     async def remove_voter(self, voter: ReplicaKey, *, timeout_ms: int) -> tuple[ErrorCode, str]:
         """Remove a voter, be it this leader (KIP-853). Raises QuorumStopped."""
-        return await self._change(
-            lambda core, token, now_ms: core.remove_voter(
-                token, voter, now_ms, timeout_ms=timeout_ms
-            )
-        )
+        return await self._change(QuorumCore.remove_voter, voter, timeout_ms=timeout_ms)
 
     async def upgrade_kraft_version(self, level: int, *, timeout_ms: int) -> tuple[ErrorCode, str]:
         """Raise kraft.version: from then on the voters are in the log.
@@ -290,17 +283,14 @@ class QuorumLog:
         A replica that has stopped answers NOT_LEADER_OR_FOLLOWER.
         """
         try:
-            return await self._change(
-                lambda core, token, now_ms: core.upgrade_kraft_version(
-                    token, level, now_ms, timeout_ms=timeout_ms
-                )
-            )
+            change = QuorumCore.upgrade_kraft_version
+            return await self._change(change, level, timeout_ms=timeout_ms)
         except QuorumStopped as problem:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, str(problem)
 
     async def resign(self, preferred: ReplicaKey | None = None) -> tuple[ErrorCode, str]:
         """Stop leading, in favour of `preferred` if it can. Raises QuorumStopped."""
-        return await self._change(lambda core, token, now_ms: core.resign(token, preferred, now_ms))
+        return await self._change(QuorumCore.resign, preferred)
 
     def step_down(self) -> None:
         if self._stepping_down is None and self._may_append(self.state.leader_epoch):
@@ -316,10 +306,12 @@ class QuorumLog:
             self._stepping_down = None
 
     async def _change(
-        self, event: Callable[[QuorumCore, object, float], Sequence[Effect]]
+        self, event: Callable[..., Sequence[Effect]], subject: object, **options: object
     ) -> tuple[ErrorCode, str]:
         driver = self._driver
-        outcome = await driver.ask(lambda token: event(driver.core, token, driver.now_ms()))
+        outcome = await driver.ask(
+            lambda token: event(driver.core, token, subject, driver.now_ms(), **options)
+        )
         assert isinstance(outcome, Complete)
         return outcome.error, outcome.message
 

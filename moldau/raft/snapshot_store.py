@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from moldau.metadata.log import LoadedSnapshot
@@ -43,19 +44,18 @@ class SnapshotRefused(Exception):
     """A fetched snapshot, or a piece of it, is unusable; it was removed."""
 
 
+@dataclass(eq=False, repr=False)
 class SnapshotStore:
     """The snapshots of one log. `log_lock` is held while the log is replaced."""
 
-    def __init__(
-        self, files: LogFiles, clock: Clock, settings: MetadataLogSettings, log_lock: asyncio.Lock
-    ) -> None:
-        self._files = files
-        self._log = files.log
-        self._filesystem = files.filesystem
-        self._clock = clock
-        self._settings = settings
-        self._log_lock = log_lock
-        self._fetching: tuple[SnapshotId, SnapshotWriter] | None = None
+    _files: LogFiles
+    _clock: Clock
+    _settings: MetadataLogSettings
+    _log_lock: asyncio.Lock
+    _fetching: tuple[SnapshotId, SnapshotWriter] | None = None
+
+    def __post_init__(self) -> None:
+        self._log, self._filesystem = self._files.log, self._files.filesystem
 
     async def write_chunk(
         self, effect: WriteSnapshotChunk

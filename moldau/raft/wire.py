@@ -11,7 +11,7 @@ cluster, or about anything but the metadata log, never reaches the core. Sources
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any, Final, TypeVar
@@ -26,6 +26,7 @@ from moldau.protocol.messages import p54_end_quorum_epoch as end
 from moldau.protocol.messages import p59_fetch_snapshot as fetch_snapshot
 from moldau.protocol.messages import p82_update_raft_voter as update
 from moldau.protocol.messages.quorum_records import KRaftVersionFeature, NodeEndpoint
+from moldau.protocol.registry import response_class
 from moldau.protocol.schema import AnyRequest, Message
 from moldau.protocol.types import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO_UUID, Buffer, Records
 from moldau.raft.core import messages as core
@@ -67,24 +68,22 @@ def _voter_key(voter_id: int, directory_id: UUID) -> ReplicaKey | None:
     return ReplicaKey(voter_id, directory_id) if voter_id >= 0 else None
 
 
-def _refused(
-    response_class: type[Message], error: ErrorCode = ErrorCode.INVALID_REQUEST
-) -> Refused:
-    return Refused(response_class(error_code=error))
+def _refused(message: Any, error: ErrorCode = ErrorCode.INVALID_REQUEST) -> Refused:
+    return Refused(response_class(message.API_KEY)(error_code=error))
 
 
-def _asked(topics: Sequence[Any], response_class: type[Message]) -> tuple[Any, Any]:
+def _asked(message: Any) -> tuple[Any, Any]:
     """The topic and the partition of a request about one partition. Raises Refused."""
-    if len(topics) != 1 or len(topics[0].partitions) != 1:
-        raise _refused(response_class)
-    return topics[0], topics[0].partitions[0]
+    if len(message.topics) != 1 or len(message.topics[0].partitions) != 1:
+        raise _refused(message)
+    return message.topics[0], message.topics[0].partitions[0]
 
 
-def _named_partition(topics: Sequence[Any], response_class: type[Message]) -> Any:
+def _named_partition(message: Any) -> Any:
     """The metadata log's part of a request that must be about it alone. Raises Refused."""
-    topic, partition = _asked(topics, response_class)
+    topic, partition = _asked(message)
     if topic.topic_name != METADATA_TOPIC_NAME or partition.partition_index != METADATA_PARTITION:
-        raise _refused(response_class)
+        raise _refused(message)
     return partition
 
 
@@ -108,7 +107,7 @@ def _nodes(
 
 def _encode_election_response(
     parts: ModuleType,
-    response_class: type[Message],
+    answer_class: type[Message],
     response: core.LeaderResponse,
     version: int,
     endpoint: VoterEndpoint | None,
@@ -119,7 +118,7 @@ def _encode_election_response(
     answer.error_code = response.error
     if isinstance(response, core.VoteResponse):
         answer.vote_granted = response.vote_granted
-    return response_class(
+    return answer_class(
         topics=[parts.TopicDataResponse(topic_name=METADATA_TOPIC_NAME, partitions=[answer])],
         node_endpoints=_nodes(response, version >= 1, endpoint, NodeEndpoint),
     )
@@ -193,7 +192,7 @@ def _encode_vote_request(request: core.VoteRequest, version: int, cluster_id: st
 
 
 def _decode_vote_request(message: vote.VoteRequest, version: int) -> core.VoteRequest:
-    partition: vote.PartitionData = _named_partition(message.topics, vote.VoteResponse)
+    partition: vote.PartitionData = _named_partition(message)
     request = core.VoteRequest(
         candidate=ReplicaKey(partition.replica_id, partition.replica_directory_id),
         voter=_voter_key(message.voter_id, partition.voter_directory_id),
@@ -232,9 +231,7 @@ def _encode_begin_request(
 def _decode_begin_request(
     message: begin.BeginQuorumEpochRequest, _version: int
 ) -> core.BeginQuorumEpochRequest:
-    partition: begin.PartitionData = _named_partition(
-        message.topics, begin.BeginQuorumEpochResponse
-    )
+    partition: begin.PartitionData = _named_partition(message)
     return core.BeginQuorumEpochRequest(
         partition.leader_id,
         partition.leader_epoch,
@@ -263,7 +260,7 @@ def _encode_end_request(
 def _decode_end_request(
     message: end.EndQuorumEpochRequest, version: int
 ) -> core.EndQuorumEpochRequest:
-    partition: end.PartitionData = _named_partition(message.topics, end.EndQuorumEpochResponse)
+    partition: end.PartitionData = _named_partition(message)
     if version == 0:
         candidates = tuple(ReplicaKey(each) for each in partition.preferred_successors)
     else:
@@ -307,10 +304,10 @@ def _encode_fetch_request(request: core.FetchRequest, version: int, cluster_id: 
 
 
 def _decode_fetch_request(message: fetch.FetchRequest, version: int) -> core.FetchRequest:
-    topic, partition = _asked(message.topics, fetch.FetchResponse)
+    topic, partition = _asked(message)
     is_metadata = topic.topic_id == METADATA_TOPIC_ID or topic.topic == METADATA_TOPIC_NAME
     if not is_metadata or partition.partition != METADATA_PARTITION:
-        raise _refused(fetch.FetchResponse)
+        raise _refused(message)
     if version >= FETCH_REPLICA_STATE_VERSION:
         replica_id = message.replica_state.replica_id
     else:
@@ -398,7 +395,7 @@ def _encode_fetch_snapshot_request(
 def _decode_fetch_snapshot_request(
     message: fetch_snapshot.FetchSnapshotRequest, _version: int
 ) -> core.FetchSnapshotRequest:
-    topic, partition = _asked(message.topics, fetch_snapshot.FetchSnapshotResponse)
+    topic, partition = _asked(message)
     if topic.name != METADATA_TOPIC_NAME or partition.partition != METADATA_PARTITION:
         answer = fetch_snapshot.PartitionSnapshotResponse(
             index=partition.partition,
@@ -481,7 +478,7 @@ def _decode_update_request(
         and 0 <= feature.min_supported_version <= feature.max_supported_version
     )
     if not is_possible:
-        raise _refused(update.UpdateRaftVoterResponse)
+        raise _refused(message)
     return core.UpdateVoterRequest(
         message.current_leader_epoch,
         VoterDescription(
@@ -570,18 +567,15 @@ _ASKED: Final[
 }
 """For each request of the core: the message it becomes, how, and how its answer is read."""
 
-_SERVED: Final[dict[type[AnyRequest], tuple[type[Message], Callable[..., core.PeerRequest]]]] = {
-    vote.VoteRequest: (vote.VoteResponse, _decode_vote_request),
-    begin.BeginQuorumEpochRequest: (begin.BeginQuorumEpochResponse, _decode_begin_request),
-    end.EndQuorumEpochRequest: (end.EndQuorumEpochResponse, _decode_end_request),
-    fetch.FetchRequest: (fetch.FetchResponse, _decode_fetch_request),
-    fetch_snapshot.FetchSnapshotRequest: (
-        fetch_snapshot.FetchSnapshotResponse,
-        _decode_fetch_snapshot_request,
-    ),
-    update.UpdateRaftVoterRequest: (update.UpdateRaftVoterResponse, _decode_update_request),
+_SERVED: Final[dict[type[AnyRequest], Callable[..., core.PeerRequest]]] = {
+    vote.VoteRequest: _decode_vote_request,
+    begin.BeginQuorumEpochRequest: _decode_begin_request,
+    end.EndQuorumEpochRequest: _decode_end_request,
+    fetch.FetchRequest: _decode_fetch_request,
+    fetch_snapshot.FetchSnapshotRequest: _decode_fetch_snapshot_request,
+    update.UpdateRaftVoterRequest: _decode_update_request,
 }
-"""For each request that is served: the response of its API, and how it is read."""
+"""How each request that is served is read."""
 
 _ANSWERS: Final[dict[type[core.PeerResponse], Callable[..., Message]]] = {
     core.VoteResponse: partial(_encode_election_response, vote, vote.VoteResponse),
@@ -630,10 +624,9 @@ def decode_request(message: Any, version: int, cluster_id: str) -> core.PeerRequ
 
     Raises Refused: another cluster's, about another partition, or impossible values.
     """
-    response_class, decode = _SERVED[type(message)]
     if message.cluster_id is not None and message.cluster_id != cluster_id:
-        raise _refused(response_class, ErrorCode.INCONSISTENT_CLUSTER_ID)
-    return decode(message, version)
+        raise _refused(message, ErrorCode.INCONSISTENT_CLUSTER_ID)
+    return _SERVED[type(message)](message, version)
 
 
 def encode_response(response: core.PeerResponse, version: int, listener_name: str) -> Message:

@@ -71,19 +71,19 @@ class BatchOrder:
             lowest = self.lowest_offset
             straddles = lowest is not None and lowest <= base_offset and next_offset > expected
             if self.contiguous if base_offset > expected else not straddles:
-                raise _bad_offset(position, f"base offset {base_offset} where {expected} is next")
+                raise bad_offset(position, f"base offset {base_offset} where {expected} is next")
         if not base_offset < next_offset <= self.end_offset:
             reason = f"offsets {base_offset} to {next_offset - 1}, the end is {self.end_offset}"
-            raise _bad_offset(position, reason)
+            raise bad_offset(position, reason)
         leader_epoch = header.partition_leader_epoch
         if leader_epoch < self.leader_epoch:
             reason = f"leader epoch {leader_epoch} after {self.leader_epoch}"
-            raise _bad_offset(position, reason)
+            raise bad_offset(position, reason)
         if base_offset >= self._known_to:
             self._find_epoch(base_offset)
         if leader_epoch != self._known_epoch != -1:
             reason = f"leader epoch {leader_epoch} where the log has {self._known_epoch}"
-            raise _bad_offset(position, reason)
+            raise bad_offset(position, reason)
         self.next_offset, self.leader_epoch, self.lowest_offset = next_offset, leader_epoch, None
 
     def _find_epoch(self, offset: int) -> None:
@@ -93,11 +93,11 @@ class BatchOrder:
         self._known_to = following[0].start_offset if following else NO_END + 1
 
 
-def _bad_offset(position: int, reason: str) -> InvalidBatch:
+def bad_offset(position: int, reason: str) -> InvalidBatch:
     return InvalidBatch(InvalidBatchReason.BAD_OFFSET, reason, position=position)
 
 
-def _check_frame(header: BatchHeader, position: int, end: int) -> None:
+def check_frame(header: BatchHeader, position: int, end: int) -> None:
     if position + header.size_bytes > end:
         raise InvalidBatch(
             InvalidBatchReason.TRUNCATED,
@@ -125,7 +125,7 @@ def scan_headers(
             header = read_batch_header(chunk, at)
         except InvalidBatch as error:
             raise error.at(position) from None
-        _check_frame(header, position, end)
+        check_frame(header, position, end)
         order.check(position, header)
         yield position, header
         position += header.batch_length + LOG_OVERHEAD
@@ -156,7 +156,7 @@ def scan_verified(
                     f"{filled} bytes are no batch header",
                     position=position,
                 )
-        _check_frame(header, position, end)
+        check_frame(header, position, end)
         if at + header.size_bytes <= filled:
             with memoryview(buffer) as view, view[at : at + header.size_bytes] as batch:
                 require_crc(verify_crc(batch, 0, header), position)

@@ -30,7 +30,6 @@ from moldau.protocol.records import (
     BatchHeader,
     ControlRecordType,
     InvalidBatch,
-    InvalidBatchReason,
     Record,
     TimestampType,
     decode_control_key,
@@ -43,7 +42,7 @@ from moldau.protocol.schema import Message, Struct
 from moldau.protocol.types import uuid_to_base64
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.batch_scan import crc32c_from
+from moldau.storage.batch_scan import check_frame, crc32c_from
 from moldau.storage.checkpoints import (
     CLEAN_SHUTDOWN_MARKER,
     LEADER_EPOCH_CHECKPOINT,
@@ -230,9 +229,7 @@ def read_framed_header(file: File, position: int, end: int) -> BatchHeader:
         header = read_batch_header(file.pread(min(BATCH_HEADER_SIZE, end - position), position))
     except InvalidBatch as error:
         raise error.at(position) from None
-    if position + header.size_bytes > end:
-        text = f"a batch of {header.size_bytes} bytes where {end - position} are left"
-        raise InvalidBatch(InvalidBatchReason.TRUNCATED, text, position=position)
+    check_frame(header, position, end)
     return header
 
 

@@ -322,6 +322,7 @@ def encode_entries(entries: Iterable[AbortedTransaction]) -> bytes:
     return b"".join(TXN_ENTRY.pack(_TXN_VERSION, *entry) for entry in entries)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TransactionIndex:
     """The aborted transactions of one segment, cached; no descriptor is kept between uses.
 
@@ -331,18 +332,15 @@ class TransactionIndex:
     (`transaction_proof`) before a reader learns of it.
     """
 
-    __slots__ = ("_entries", "_filesystem", "_rebuilding", "is_proved", "path", "settled_below")
-
-    def __init__(self, filesystem: Filesystem, path: str) -> None:
-        self._filesystem = filesystem
-        self._entries: list[AbortedTransaction] | None = None
-        self._rebuilding = False
-        self.is_proved = True
-        """Whether the entries are those of the segment's markers."""
-        self.settled_below = 0
-        """Transactions that begin below it have ended by the end of the segment, as far as known:
-        no later segment names them."""
-        self.path = path
+    _filesystem: Filesystem
+    path: str
+    is_proved: bool = True
+    """Whether the entries are those of the segment's markers."""
+    settled_below: int = 0
+    """Transactions that begin below it have ended by the end of the segment, as far as known: no
+    later segment names them."""
+    _entries: list[AbortedTransaction] | None = None
+    _rebuilding: bool = False
 
     def entries(self) -> list[AbortedTransaction]:
         """The entries in file order. Raises: OSError; ValueError when the file is damaged."""

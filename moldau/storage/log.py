@@ -196,10 +196,6 @@ class Log:
             self.checkpoint_first_dirty(self, first_dirty_offset)
         self.first_dirty_offset = first_dirty_offset
 
-    def expire_producers(self) -> int:
-        """Forget producers idle for `producer.id.expiration.ms`; returns how many."""
-        return self.producer_state.expire(self.clock.now_ms())
-
     # -- appending -------------------------------------------------------------------------------
 
     def needs_preparation(self, batches: RecordBatches) -> bool:
@@ -503,10 +499,16 @@ class Log:
         try:
             return self.segments.aborted_transactions(start_offset, upper_bound_offset)
         except (OSError, ValueError) as error:
-            reason = f"transaction index: {error}"
-            if not (isinstance(error, OSError) and is_out_of_room(error)):
-                self.take_offline(reason)
-            raise LogOffline(self.name, reason) from None
+            raise self.lookup_failed("transaction index", error) from None
+
+    def lookup_failed(self, what: str, error: OSError | ValueError) -> LogOffline:
+        """What to raise for files that cannot be read. Unless there was only no room to open them,
+        the log is offline.
+        """
+        reason = f"{what}: {error}"
+        if not (isinstance(error, OSError) and is_out_of_room(error)):
+            self.take_offline(reason)
+        return LogOffline(self.name, reason)
 
     # -- flush -----------------------------------------------------------------------------------
 

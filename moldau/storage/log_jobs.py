@@ -155,7 +155,9 @@ class LogJobs:
         self._job(
             "producer expiry",
             settings.producer_expiration_check_interval_ms,
-            partial(self._visit, "expiry", Log.expire_producers),
+            partial(
+                self._visit, "expiry", lambda log: log.producer_state.expire(self._clock.now_ms())
+            ),
         )
         self.rest = self._job("rest", settings.idle_check_interval_ms, self._rest_idle)
         self.rolled_flush = self._job("flush after roll", NEVER_MS, self._flush_rolled)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from moldau.protocol.records import BatchHeader, InvalidBatch, InvalidBatchReason
 from moldau.storage.batch_scan import NO_END, scan_headers, scan_verified
@@ -37,30 +38,26 @@ logger = logging.getLogger(__name__)
 _TEMPORARY_SUFFIX = ".tmp"
 
 
+@dataclass(eq=False, repr=False)
 class LogRecovery:
     """Used once: `run`, then (when the log has its offsets) `finish`."""
 
-    def __init__(
-        self,
-        segments: LogSegments,
-        leader_epoch_cache: LeaderEpochCache,
-        config: LogConfig,
-        may_have_holes: bool,
-    ) -> None:
-        self._segments = segments
-        self._leader_epoch_cache = leader_epoch_cache
-        self._producer_state = segments.producer_state
-        self._config = config
-        self._now_ms = segments.clock.now_ms()
-        self._may_have_holes = may_have_holes
-        self._compared = EpochComparison()
-        """The leader epochs that the checkpoint file had; none of a file that cannot be read."""
-        self._flushed_end = 0
-        """Below it no file lags behind the batches."""
-        self.log_start_offset = 0
-        self.log_end_offset = 0
-        """Below `log_start_offset` when the unflushed end was lost: the log must begin there."""
-        self.recovery_point = 0
+    _segments: LogSegments
+    _leader_epoch_cache: LeaderEpochCache
+    _config: LogConfig
+    _may_have_holes: bool
+    _compared: EpochComparison = field(default_factory=EpochComparison)
+    """The leader epochs that the checkpoint file had; none of a file that cannot be read."""
+    _flushed_end: int = 0
+    """Below it no file lags behind the batches."""
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    """Below `log_start_offset` when the unflushed end was lost: the log must begin there."""
+    recovery_point: int = 0
+
+    def __post_init__(self) -> None:
+        self._producer_state = self._segments.producer_state
+        self._now_ms = self._segments.clock.now_ms()
 
     def run(self, log_start_offset: int, recovery_point: int, clean_shutdown: bool) -> None:
         """Fill the segments, epochs and producers from the directory, making it if need be.

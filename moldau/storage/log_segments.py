@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import overload
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.records import InvalidBatch, InvalidBatchReason
+from moldau.protocol.records import InvalidBatch
 from moldau.runtime.clock import Clock
 from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.batch_scan import NO_END, BatchOrder, scan_verified
+from moldau.storage.batch_scan import NO_END, BatchOrder, bad_offset, scan_verified
 from moldau.storage.checkpoints import EpochStartOffset, SegmentSeal
 from moldau.storage.faults import is_out_of_descriptors, is_out_of_room
 from moldau.storage.indexes import AbortedTransaction
@@ -362,10 +362,7 @@ class LogSegments(Sequence[LogSegment]):
             if found is None:
                 # Only compaction leaves a segment whose last batches are gone.
                 if contiguous:
-                    raise InvalidBatch(
-                        InvalidBatchReason.BAD_OFFSET,
-                        f"{segment.path}: no batch holds offset {start_offset}",
-                    )
+                    raise bad_offset(0, f"{segment.path}: no batch holds offset {start_offset}")
                 continue
             if found.end == found.position:
                 break

@@ -15,32 +15,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import InitVar, dataclass
 
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.restarts import Restarts
 from moldau.storage.log_config import NEVER_MS
 
 
+@dataclass(eq=False, repr=False)
 class PeriodicJob:
     """States: idle -> waiting (`start`) -> running -> waiting ... -> stopped (`stop`)."""
 
-    def __init__(
-        self,
-        name: str,
-        clock: Clock,
-        interval_ms: int | Callable[[], int],
-        run: Callable[[], Coroutine[object, None, None]],
-    ) -> None:
-        """`interval_ms` is from the end of one run to the next; a function is called each time."""
+    name: InitVar[str]
+    _clock: Clock
+    _interval_ms: int | Callable[[], int]
+    """From the end of one run to the next; a function is called each time."""
+    _run: Callable[[], Coroutine[object, None, None]]
+    _timer: TimerHandle | None = None
+    _task: asyncio.Task[None] | None = None
+    _again: bool = False
+    _is_pausing: bool = False
+    _stopped: bool = False
+
+    def __post_init__(self, name: str) -> None:
         self._restarts = Restarts(f"storage job {name}")
-        self._clock = clock
-        self._interval_ms = interval_ms
-        self._run = run
-        self._timer: TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._again = False
-        self._is_pausing = False
-        self._stopped = False
 
     @property
     def is_running(self) -> bool:

@@ -160,18 +160,15 @@ class ProducerUpdate:
         if header.producer_epoch != known_epoch:
             # A producer that is not known (also after its expiry) may begin anywhere.
             if header.base_sequence != 0 and known_epoch != NO_EPOCH:
-                raise AppendRejected(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"producer {self.producer_id} begins epoch {header.producer_epoch} "
-                    f"with sequence {header.base_sequence} instead of 0",
+                raise self._out_of_order(
+                    f"begins epoch {header.producer_epoch} "
+                    f"with sequence {header.base_sequence} instead of 0"
                 )
         else:
             expected = 0 if self.last_sequence == MAX_SEQUENCE else self.last_sequence + 1
             if header.base_sequence != expected:
-                raise AppendRejected(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"producer {self.producer_id} sent sequence {header.base_sequence}, "
-                    f"expected {expected}",
+                raise self._out_of_order(
+                    f"sent sequence {header.base_sequence}, expected {expected}"
                 )
         self._check_transaction(header)
 
@@ -194,16 +191,14 @@ class ProducerUpdate:
     def _check_first_sequence(self, base_sequence: int, verification: Verification) -> None:
         """A transaction's first batch must not overtake one that was sent before it."""
         if verification.supports_epoch_bump and base_sequence and self.last_sequence == NO_SEQUENCE:
-            raise AppendRejected(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {self.producer_id} begins with sequence {base_sequence} instead of 0",
-            )
-        if base_sequence > verification.lowest_sequence:
-            raise AppendRejected(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {self.producer_id} sent sequence {base_sequence}, "
-                f"{verification.lowest_sequence} came before it",
-            )
+            raise self._out_of_order(f"begins with sequence {base_sequence} instead of 0")
+        lowest = verification.lowest_sequence
+        if base_sequence > lowest:
+            raise self._out_of_order(f"sent sequence {base_sequence}, {lowest} came before it")
+
+    def _out_of_order(self, words: str) -> AppendRejected:
+        text = f"producer {self.producer_id} {words}"
+        return AppendRejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
 
     def _check_transaction(self, header: BatchHeader) -> None:
         if self.current_txn_first_offset != NO_OFFSET and not header.is_transactional:

@@ -18,10 +18,10 @@ from contextlib import closing
 from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
-from moldau.protocol.records import LOG_OVERHEAD, BatchHeader, InvalidBatch, InvalidBatchReason
+from moldau.protocol.records import LOG_OVERHEAD, BatchHeader
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.batch_scan import NO_END, BatchOrder, scan_headers
+from moldau.storage.batch_scan import NO_END, BatchOrder, bad_offset, scan_headers
 from moldau.storage.checkpoints import SegmentSeal
 from moldau.storage.faults import is_out_of_room
 from moldau.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
@@ -409,18 +409,14 @@ class LogSegment:
         """
         is_indexed = start != 0
         if is_indexed and not 0 <= start < self.size_bytes:
-            reason = f"offset {indexed} is at byte {start} by the index"
-            raise InvalidBatch(InvalidBatchReason.BAD_OFFSET, reason, position=0)
+            raise bad_offset(0, f"offset {indexed} is at byte {start} by the index")
         for position, header in scan_headers(self.file(), start, self.size_bytes, self.order()):
             if is_indexed:
                 last_offset = header.base_offset + header.last_offset_delta
                 # Apache Kafka's entry may name the first of several batches and the last's offset.
                 if last_offset > indexed:
-                    raise InvalidBatch(
-                        InvalidBatchReason.BAD_OFFSET,
-                        f"no batch ends at offset {indexed}, which the index has",
-                        position=position,
-                    )
+                    reason = f"no batch ends at offset {indexed}, which the index has"
+                    raise bad_offset(position, reason)
                 is_indexed = last_offset < indexed
             yield position, header
 
@@ -560,7 +556,7 @@ class LogSegment:
         try:
             transaction_index_crc = self.transaction_index.checksum()
         except ValueError as error:
-            raise InvalidBatch(InvalidBatchReason.BAD_OFFSET, str(error)) from None
+            raise bad_offset(0, str(error)) from None
         assert self._last_crc is not None
         return SegmentSeal(
             self.base_offset,

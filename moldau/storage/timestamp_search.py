@@ -20,7 +20,6 @@ from moldau.protocol.records import (
 )
 from moldau.runtime.files import FileRegion
 from moldau.storage.batch_scan import scan_headers
-from moldau.storage.faults import LogOffline, is_out_of_room
 from moldau.storage.log import Log
 from moldau.storage.segment import LogSegment
 
@@ -57,7 +56,7 @@ class TimestampSearch:
         try:
             largest = max(each.max_timestamp()[0] for each in log.segments)
         except (InvalidBatch, OSError) as error:
-            raise _failed(log, error) from None
+            raise log.lookup_failed("lookup by time", error) from None
         return cls(log, largest, max_offset=None if largest >= 0 else 0)
 
     def _begin(self) -> None:
@@ -76,7 +75,7 @@ class TimestampSearch:
         try:
             return not self._is_over() and self._choose_segment()
         except (InvalidBatch, OSError) as error:
-            raise _failed(log, error) from None
+            raise log.lookup_failed("lookup by time", error) from None
 
     def _is_over(self) -> bool:
         """Whether the last step ended the search. Raises: OSError, InvalidBatch."""
@@ -155,13 +154,6 @@ class TimestampSearch:
                         record.timestamp_ms, record.offset, header.partition_leader_epoch
                     )
         return None
-
-
-def _failed(log: Log, error: InvalidBatch | OSError) -> LogOffline:
-    if isinstance(error, OSError) and is_out_of_room(error):
-        return LogOffline(log.name, f"lookup by time: {error}")
-    log.take_offline(f"lookup by time failed: {error}")
-    return LogOffline(log.name, log.offline_reason)
 
 
 def _records(region: FileRegion, position: int, header: BatchHeader) -> list[Record]:

@@ -13,7 +13,7 @@ import logging
 from moldau.protocol.records import InvalidBatch, verify_crc
 from moldau.runtime.files import FileRegion
 from moldau.storage.batch_scan import VERIFY_SCAN_BYTES, require_crc, scan_headers
-from moldau.storage.faults import LogOffline, is_out_of_room
+from moldau.storage.faults import LogOffline
 from moldau.storage.indexes import AbortedTransaction
 from moldau.storage.log import Log
 from moldau.storage.producer_entry import NO_OFFSET
@@ -52,10 +52,7 @@ class TransactionProof:
             self._take_over()
             return self._choose_segment()
         except (InvalidBatch, OSError) as error:
-            if isinstance(error, OSError) and is_out_of_room(error):
-                raise LogOffline(log.name, f"transaction index: {error}") from None
-            log.take_offline(f"transaction index: {error}")
-            raise LogOffline(log.name, log.offline_reason) from None
+            raise log.lookup_failed("transaction index", error) from None
 
     def _choose_segment(self) -> bool:
         log = self._log

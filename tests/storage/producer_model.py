@@ -426,7 +426,7 @@ class History:
         self.clock.advance(self.dice.choice((1_000, EXPIRATION_MS)))
         for _ in range(SETTLE_TURNS):
             await asyncio.sleep(0)
-        self.log.expire_producers()
+        self.log.producer_state.expire(self.log.clock.now_ms())
         now_ms = self.clock.now_ms()
         self.model.time_passed(now_ms, is_loaded=False)
         for entry in map(told, self.log.producer_state.producers.values()):

@@ -162,12 +162,14 @@ def test_silent_producers_are_forgotten_by_the_brokers_clock() -> None:
     bench = LogBench()
     log = bench.open(producer_expiration_ms=1000)
     append(log, "old", timestamp_ms=1, producer_id=7, producer_epoch=0, base_sequence=0)
-    assert log.expire_producers() == 0, "record timestamps say nothing about silence"
+    assert log.producer_state.expire(log.clock.now_ms()) == 0, (
+        "record timestamps say nothing about silence"
+    )
     bench.clock.advance(999)
-    assert log.expire_producers() == 0
+    assert log.producer_state.expire(log.clock.now_ms()) == 0
     bench.clock.advance(1)
     send(log, 0, producer_id=8)
-    assert log.expire_producers() == 1
+    assert log.producer_state.expire(log.clock.now_ms()) == 1
     assert [entry.producer_id for entry in log.producer_state.producers.values()] == [8]
     assert send(log, 100).error is ErrorCode.NONE
 
@@ -516,5 +518,5 @@ def test_a_control_record_that_is_not_understood_leaves_its_producer_as_it_is() 
     assert log.log_end_offset == 2
     entry = log.producer_state.producers[7]
     assert (entry.last_timestamp_ms, entry.last_sequence) == (before, 0)
-    assert log.expire_producers() == 0
+    assert log.producer_state.expire(log.clock.now_ms()) == 0
     assert send(log, 1).error is ErrorCode.NONE

@@ -188,13 +188,13 @@ def test_open_transactions_outlive_the_expiry_and_the_limit_of_producers(
     for producer_id in range(100, 140):
         send(log, 0, producer_id=producer_id)
     bench.clock.advance(10_000)
-    log.expire_producers()
+    log.producer_state.expire(log.clock.now_ms())
     assert [each.producer_id for each in log.producer_state.producers.values()] == [7]
     log = bench.reopen(log, producer_expiration_ms=1000)
     assert send(log, 1, transactional=True).error is ErrorCode.NONE
     assert end(log, COMMIT).error is ErrorCode.NONE
     bench.clock.advance(1000)
-    log.expire_producers()
+    log.producer_state.expire(log.clock.now_ms())
     assert not log.producer_state.producers, "its transaction is over"
 
 

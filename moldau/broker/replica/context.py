@@ -7,6 +7,7 @@ Owns `last_fetch_ms`. Invariant: eligibility is judged by the newest image alone
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.replica.core.partition_core import UNKNOWN_BROKER_EPOCH
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 METRIC_PREFIX: Final = "kafka.server:type=ReplicaManager,name="
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ReplicationContext:
     """The cluster around the partitions of one broker (a `ClusterView`). Belongs to the data loop.
 
@@ -27,27 +29,22 @@ class ReplicationContext:
     registered broker.
     """
 
-    def __init__(
-        self,
-        *,
-        max_lag_ms: int,
-        clock: Clock,
-        broker_epoch: Callable[[], int],
-        image: Callable[[], MetadataImage],
-        registry: Registry,
-    ) -> None:
-        self.max_lag_ms = max_lag_ms
-        self.last_fetch_ms: dict[int, float] = {}
+    max_lag_ms: int
+    clock: InitVar[Clock]
+    broker_epoch: Callable[[], int]
+    image: Callable[[], MetadataImage]
+    registry: InitVar[Registry]
+    last_fetch_ms: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self, clock: Clock, registry: Registry) -> None:
         self.now_ms = clock.monotonic_ms
-        self.broker_epoch = broker_epoch
         self.isr_expands = registry.meter(METRIC_PREFIX + "IsrExpandsPerSec")
         self.isr_shrinks = registry.meter(METRIC_PREFIX + "IsrShrinksPerSec")
         self.failed_isr_updates = registry.meter(METRIC_PREFIX + "FailedIsrUpdatesPerSec")
-        self._image = image
 
     def is_isr_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         """As `ClusterView` says; a broker in controlled shutdown is on its way out."""
-        registration = self._image().cluster.brokers.get(broker_id)
+        registration = self.image().cluster.brokers.get(broker_id)
         return (
             registration is not None
             and not registration.fenced

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.broker.replica.partition import FetchOwner, FetchPartition, PartitionKey
@@ -158,6 +158,7 @@ def may_be_kept(request: FetchRequest) -> bool:
     return all(len(topic.topic) <= MAX_TOPIC_NAME_LENGTH for topic in request.topics)
 
 
+@dataclass(eq=False, repr=False)
 class FetchSessionCache:
     """The sessions of one broker, at most max.incremental.fetch.session.cache.slots of them, with
     `max_partitions` (`moldau.fetch.session.cache.max.partitions`). A client that finds no room
@@ -167,17 +168,16 @@ class FetchSessionCache:
     the session they name; an incremental fetch must carry the epoch that follows the last one.
     """
 
-    def __init__(
-        self, clock: Clock, random: Random, *, max_sessions: int, max_partitions: int = 500_000
-    ) -> None:
-        self._clock = clock
-        self._random = random
-        self._max_sessions = max_sessions
-        self._max_partitions = max_partitions
-        self._holdings: dict[str, _Holding] = {}
-        self.partition_count = 0
-        self._sessions: dict[int, FetchSession] = {}  # least recently used first
-        self.evicted_count = 0
+    _clock: Clock
+    _random: Random
+    _: KW_ONLY
+    max_sessions: int
+    max_partitions: int = 500_000
+    partition_count: int = 0
+    evicted_count: int = 0
+    _holdings: dict[str, _Holding] = field(default_factory=dict)
+    _sessions: dict[int, FetchSession] = field(default_factory=dict)
+    """The least recently used first."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -261,7 +261,7 @@ class FetchSessionCache:
         names, so many at most.
         """
         named_count = sum(len(topic.partitions) for topic in request.topics)
-        if self.partition_count + named_count <= self._max_partitions:
+        if self.partition_count + named_count <= self.max_partitions:
             return named_count
         known = session.partitions.keys()
         forgotten = {
@@ -295,7 +295,7 @@ class FetchSessionCache:
         stale, by those of consumers for a follower's, and by those of the principal that holds most
         for one that stays within an equal share.
         """
-        while self.partition_count + count > self._max_partitions:
+        while self.partition_count + count > self.max_partitions:
             victim = next(iter(self._sessions.values()), None)
             if victim is None:
                 return False
@@ -318,7 +318,7 @@ class FetchSessionCache:
         """
         mine = self._holdings.get(principal, _Holding()).partition_count
         principal_count = len(self._holdings.keys() | {principal})
-        if not is_privileged and mine + count > self._max_partitions // principal_count:
+        if not is_privileged and mine + count > self.max_partitions // principal_count:
             return None
         sessions = [
             each
@@ -341,9 +341,9 @@ class FetchSessionCache:
         session in use is protected until it is MIN_EVICTION_MS old; a consumer's session is not
         protected from a follower's.
         """
-        if self._max_sessions <= 0:
+        if self.max_sessions <= 0:
             return False
-        if len(self._sessions) < self._max_sessions:
+        if len(self._sessions) < self.max_sessions:
             return True
         now_ms = self._clock.monotonic_ms()
         victim = next(iter(self._sessions.values()))
@@ -368,7 +368,7 @@ class FetchSessionCache:
 
     def _greediest(self, principal: str) -> FetchSession | None:
         mine = self._holdings.get(principal, _Holding()).session_count
-        if mine >= self._max_sessions // len(self._holdings.keys() | {principal}):
+        if mine >= self.max_sessions // len(self._holdings.keys() | {principal}):
             return None
         return max(
             (each for each in self._sessions.values() if not each.is_privileged),

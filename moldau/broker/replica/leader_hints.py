@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.protocol.errors import ErrorCode
@@ -19,15 +20,13 @@ WRONG_LEADER_ERRORS: Final = frozenset(
 NodeEndpoint = TypeVar("NodeEndpoint", "p00_produce.NodeEndpoint", "p01_fetch.NodeEndpoint")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LeaderHints:
     """Collects what one response says about other leaders."""
 
-    __slots__ = ("_leader_ids", "_listener_name", "_manager")
-
-    def __init__(self, manager: ReplicaManager, listener_name: str) -> None:
-        self._manager = manager
-        self._listener_name = listener_name
-        self._leader_ids: dict[int, None] = {}
+    _manager: ReplicaManager
+    _listener_name: str
+    _leader_ids: dict[int, None] = field(default_factory=dict)
 
     def leader(self, topic: str, partition_index: int) -> LeaderHint:
         """The partition's leader; remembered for `endpoints`."""

@@ -54,15 +54,15 @@ needs an operator."""
 class LogOpener:
     """Opens logs for partitions.
 
-    `start` runs work that takes turns with the loop's own; `on_opened` is called for each partition
-    whose log was not opened by `open` itself but later.
+    `start_work` runs work that takes turns with the loop's own; `on_opened` is called for each
+    partition whose log was not opened by `open` itself but later.
     """
 
     _log_manager: LogManager
     _: KW_ONLY
     log_config: Callable[[str], LogConfig]
     timers: TimerWheel
-    start: StartWork
+    start_work: StartWork
     on_opened: Callable[[Partition], None]
     _to_open: deque[tuple[Partition, UUID, bool]] = field(default_factory=deque)
     _new: set[tuple[TopicPartition, UUID]] = field(default_factory=set)
@@ -99,7 +99,7 @@ class LogOpener:
         partition.is_opening = True
         self._to_open.append((partition, assigned, is_believed))
         if len(self._to_open) == 1:
-            self.start(self._open_in_turn())
+            self.start_work(self._open_in_turn())
 
     async def _open_in_turn(self) -> None:
         while self._to_open:
@@ -144,7 +144,7 @@ class LogOpener:
 
     def _end_wait(self, partition: Partition, assigned: UUID, is_believed: bool) -> None:
         if not partition.is_deleted and self._log_manager.lacks_room(partition.topic_partition):
-            self.start(self._open_again(partition, assigned, is_believed))
+            self.start_work(self._open_again(partition, assigned, is_believed))
             return
         self._waits_for_room.discard(partition)
         self._retry_open(partition, assigned, is_believed)

@@ -111,27 +111,32 @@ class FetcherShare:
     )
 
 
+@dataclass(eq=False, repr=False)
 class ReplicaFetcher:
     """States: made -> `start` -> running -> `close` -> ended.
 
     `name` is that of the connections, and stands in log lines.
     """
 
-    def __init__(
-        self,
-        name: str,
-        leader_id: int,
-        endpoint: Endpoint,
-        meters: FetcherMeters,
-        share: FetcherShare,
-    ) -> None:
-        self.name = name
-        self.leader_id = leader_id
-        self.endpoint = endpoint
-        self.meters = meters
-        self._share = share
+    name: str
+    leader_id: int
+    endpoint: Endpoint
+    meters: FetcherMeters
+    _share: FetcherShare
+    task: asyncio.Task[None] | None = None
+    _work: asyncio.Event = field(default_factory=asyncio.Event)
+    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    _connection: Connection | None = None
+    _connecting: asyncio.Task[Connection] | None = None
+    _has_answered: bool = False
+    _session_error_count: int = 0
+    _is_closed: bool = False
+    _owes_notice: bool = False
+    _problem: str = ""
+
+    def __post_init__(self) -> None:
+        share = self._share
         self._settings = share.settings
-        self._work = asyncio.Event()
         self.partitions = FollowedPartitions(
             partition_max_bytes=share.settings.partition_max_bytes,
             backoff_ms=share.settings.backoff_ms,
@@ -139,15 +144,6 @@ class ReplicaFetcher:
             throttle=share.throttle,
             on_work=self._work.set,
         )
-        self._connection: Connection | None = None
-        self._connecting: asyncio.Task[Connection] | None = None
-        self._has_answered = False
-        self._session_error_count = 0
-        self._hurry = asyncio.Event()
-        self._is_closed = False
-        self._owes_notice = False
-        self._problem = ""
-        self.task: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
         assert self.task is None

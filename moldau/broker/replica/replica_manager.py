@@ -151,7 +151,7 @@ class ReplicaManager:
             log_manager,
             log_config=self._settings.log_config,
             timers=timers,
-            start=self.start,
+            start_work=self.start,
             on_opened=self._log_opened,
         )
         self.replication = Replication(

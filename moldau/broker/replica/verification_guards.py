@@ -13,7 +13,7 @@ open for ever:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from moldau.protocol.errors import ErrorCode
@@ -46,17 +46,15 @@ NOT_REQUIRED: Final = VerificationGuard(-1, -1, -1, supports_epoch_bump=False)
 """Stands for a guard where `transaction.partition.verification.enable` is off."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class VerificationGuards:
     """The guards of one partition, by producer id and epoch, and how many requests wait."""
 
-    __slots__ = ("_count", "_guards", "_term", "waiting")
-
-    def __init__(self) -> None:
-        self._guards: dict[int, dict[int, VerificationGuard]] = {}
-        self._count = 0
-        self._term = 0
-        self.waiting: dict[tuple[int, int], int] = {}
-        """Requests that wait for an answer, under any guards."""
+    waiting: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Requests that wait for an answer, under any guards."""
+    _guards: dict[int, dict[int, VerificationGuard]] = field(default_factory=dict)
+    _count: int = 0
+    _term: int = 0
 
     def __len__(self) -> int:
         return self._count

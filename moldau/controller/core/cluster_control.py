@@ -26,7 +26,7 @@ the broker hears of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -57,7 +57,6 @@ from moldau.protocol.messages import p63_broker_heartbeat as p63
 from moldau.protocol.messages import p64_unregister_broker as p64
 from moldau.protocol.messages import p67_allocate_producer_ids as p67
 from moldau.protocol.messages import p70_controller_registration as p70
-from moldau.protocol.metadata_records import nodes
 from moldau.protocol.types import RESERVED_TOPIC_IDS, ZERO_UUID
 
 FENCE: Final = 1
@@ -231,8 +230,8 @@ def registration_record(
         is_migrating_zk_broker=version >= 2 and request.is_migrating_zk_broker,
         incarnation_id=request.incarnation_id,
         broker_epoch=broker_epoch,
-        end_points=_end_points(request.listeners),
-        features=_feature_ranges(request.features),
+        end_points=list(request.listeners),
+        features=list(request.features),
         rack=request.rack,
         fenced=True if keeps is None else keeps.fenced,
         in_controlled_shutdown=keeps is not None and keeps.in_controlled_shutdown,
@@ -260,8 +259,8 @@ def register_controller(
         controller_id=request.controller_id,
         incarnation_id=request.incarnation_id,
         zk_migration_ready=request.zk_migration_ready,
-        end_points=_end_points(request.listeners),
-        features=_feature_ranges(request.features),
+        end_points=list(request.listeners),
+        features=list(request.features),
     )
     return ControllerResult(p70.ControllerRegistrationResponse(error_message=None), [(record, 0)])
 
@@ -285,26 +284,6 @@ def allocate_producer_ids(
         producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK_SIZE
     )
     return ControllerResult(response, [(record, 0)])
-
-
-def _end_points(listeners: Iterable[p62.Listener]) -> list[nodes.Endpoint]:
-    return [
-        nodes.Endpoint(
-            name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol
-        )
-        for each in listeners
-    ]
-
-
-def _feature_ranges(features: Iterable[p62.Feature]) -> list[nodes.Feature]:
-    return [
-        nodes.Feature(
-            name=each.name,
-            min_supported_version=each.min_supported_version,
-            max_supported_version=each.max_supported_version,
-        )
-        for each in features
-    ]
 
 
 class ClusterControl:

@@ -259,10 +259,6 @@ class ControllerCore:
         self._sweep_if_needed()
         return records
 
-    def next_session_expiry_ms(self) -> float | None:
-        """When `fence_expired` may have something to do, in monotonic milliseconds."""
-        return self.cluster_control.heartbeats.next_expiry_ms(self.state.image)
-
     def run_due_task(self, now_ms: float) -> list[VersionedRecord]:
         """Records of the elections the controller holds by itself; empty when none is due."""
         assert self.role is Role.ACTIVE

@@ -112,24 +112,6 @@ def change_partition(
 class _Transition:
     """One partition's change: first the reassignment, then eligible leaders, then the leader."""
 
-    __slots__ = (
-        "adding",
-        "directories",
-        "elr",
-        "gone",
-        "is_acceptable",
-        "isr",
-        "last_known_elr",
-        "leader",
-        "lost",
-        "partition",
-        "recovery_state",
-        "removing",
-        "replicas",
-        "rules",
-        "was_unclean",
-    )
-
     def __init__(
         self,
         partition: PartitionRegistration,

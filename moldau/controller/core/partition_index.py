@@ -8,6 +8,7 @@ image finds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 from uuid import UUID
 
@@ -20,17 +21,15 @@ _Partitions: TypeAlias = dict[UUID, set[int]]
 _NOWHERE: _Partitions = {}
 
 
+@dataclass(slots=True, repr=False)
 class PartitionIndex:
     """Partitions by broker. Iterators give topic id and partition index, in a fixed order."""
 
-    __slots__ = ("_by_elr_member", "_by_isr_member", "_by_leader", "_imbalanced", "_reassigning")
-
-    def __init__(self) -> None:
-        self._by_isr_member: dict[int, _Partitions] = {}
-        self._by_elr_member: dict[int, _Partitions] = {}
-        self._by_leader: dict[int, _Partitions] = {}
-        self._imbalanced: _Partitions = {}
-        self._reassigning: _Partitions = {}
+    _by_isr_member: dict[int, _Partitions] = field(default_factory=dict)
+    _by_elr_member: dict[int, _Partitions] = field(default_factory=dict)
+    _by_leader: dict[int, _Partitions] = field(default_factory=dict)
+    _imbalanced: _Partitions = field(default_factory=dict)
+    _reassigning: _Partitions = field(default_factory=dict)
 
     def replay(self, delta: TopicsDelta) -> Steps[None]:
         for topic in delta.deleted.values():
@@ -114,13 +113,6 @@ class PartitionIndex:
         """Every broker that leads something or is in an ISR, in order."""
         brokers = {*self._by_isr_member, *self._by_leader} - {NO_LEADER}
         return sorted(brokers)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PartitionIndex):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def _iterate(partitions: _Partitions) -> Iterator[PartitionKey]:

@@ -31,7 +31,7 @@ from moldau.metadata.image.values import (
     LevelRange,
 )
 from moldau.protocol import metadata_records as kinds
-from moldau.protocol.metadata_records import nodes
+from moldau.protocol.messages.p62_broker_registration import Feature, Listener
 from moldau.protocol.schema import Message
 
 
@@ -51,15 +51,13 @@ class ClusterImage:
                 yield _controller_record(self.controllers[controller_id]), 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ClusterDelta:
     """Changes to registrations; None stands for a broker that was unregistered."""
 
-    __slots__ = ("_image", "changed_brokers", "changed_controllers")
-
-    def __init__(self, image: ClusterImage) -> None:
-        self._image = image
-        self.changed_brokers: dict[int, BrokerRegistration | None] = {}
-        self.changed_controllers: dict[int, ControllerRegistration | None] = {}
+    _image: ClusterImage
+    changed_brokers: dict[int, BrokerRegistration | None] = field(default_factory=dict)
+    changed_controllers: dict[int, ControllerRegistration | None] = field(default_factory=dict)
 
     def broker(self, broker_id: int) -> BrokerRegistration | None:
         if broker_id in self.changed_brokers:
@@ -143,13 +141,13 @@ class ClusterDelta:
         return registration
 
 
-def _listeners(end_points: Sequence[nodes.Endpoint]) -> Mapping[str, Endpoint]:
+def _listeners(end_points: Sequence[Listener]) -> Mapping[str, Endpoint]:
     return {
         each.name: Endpoint(each.host, each.port, each.security_protocol) for each in end_points
     }
 
 
-def _features(features: Sequence[nodes.Feature]) -> Mapping[str, LevelRange]:
+def _features(features: Sequence[Feature]) -> Mapping[str, LevelRange]:
     return {
         each.name: LevelRange(each.min_supported_version, each.max_supported_version)
         for each in features
@@ -166,7 +164,7 @@ def _broker_record(registration: BrokerRegistration, version: int) -> kinds.Regi
         incarnation_id=registration.incarnation_id,
         broker_epoch=registration.broker_epoch,
         end_points=_end_points(registration),
-        features=range_entries(nodes.Feature, sorted(registration.supported_features.items())),
+        features=range_entries(Feature, sorted(registration.supported_features.items())),
         rack=registration.rack,
         fenced=registration.fenced,
         in_controlled_shutdown=version >= 1 and registration.in_controlled_shutdown,
@@ -181,13 +179,13 @@ def _controller_record(registration: ControllerRegistration) -> kinds.RegisterCo
         incarnation_id=registration.incarnation_id,
         zk_migration_ready=registration.zk_migration_ready,
         end_points=_end_points(registration),
-        features=range_entries(nodes.Feature, sorted(registration.supported_features.items())),
+        features=range_entries(Feature, sorted(registration.supported_features.items())),
     )
 
 
-def _end_points(registration: BrokerRegistration | ControllerRegistration) -> list[nodes.Endpoint]:
+def _end_points(registration: BrokerRegistration | ControllerRegistration) -> list[Listener]:
     return [
-        nodes.Endpoint(
+        Listener(
             name=name,
             host=endpoint.host,
             port=endpoint.port,
@@ -219,8 +217,6 @@ class FeaturesImage:
 class FeaturesDelta(MappingDelta[str, int, FeaturesImage]):
     """Changes to feature levels; None stands for one that is switched off."""
 
-    __slots__ = ()
-
     def replay_feature_level(self, record: kinds.FeatureLevelRecord) -> None:
         self.changes[record.name] = record.feature_level or None
 
@@ -242,10 +238,7 @@ class ProducerIdsImage:
 class ProducerIdsDelta:
     """A newly handed out block."""
 
-    __slots__ = ("_image", "next_producer_id")
-
     def __init__(self, image: ProducerIdsImage) -> None:
-        self._image = image
         self.next_producer_id = image.next_producer_id
 
     def replay_producer_ids(self, record: kinds.ProducerIdsRecord) -> None:

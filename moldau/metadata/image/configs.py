@@ -74,8 +74,6 @@ def config_record(
 class ConfigsDelta(NestedMappingDelta[ConfigResource, str, ConfigsImage]):
     """Changed keys by resource."""
 
-    __slots__ = ()
-
     def replay_config(self, record: ConfigRecord) -> None:
         resource = ConfigResource(record.resource_type, record.resource_name)
         self.changes.setdefault(resource, {})[record.name] = record.value
@@ -112,8 +110,6 @@ def client_quota_record(entity: QuotaEntity, key: str, value: float | None) -> t
 
 class ClientQuotasDelta(NestedMappingDelta[QuotaEntity, float, ClientQuotasImage]):
     """Changed quotas by entity."""
-
-    __slots__ = ()
 
     def replay_client_quota(self, record: ClientQuotaRecord) -> None:
         entity = quota_entity((part.entity_type, part.entity_name) for part in record.entity)

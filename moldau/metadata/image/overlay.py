@@ -7,6 +7,7 @@ holds never changes, however it lies in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from moldau.metadata.steps import Steps
@@ -40,15 +41,13 @@ def overlay(base: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]
     return merged
 
 
+@dataclass(eq=False, repr=False)
 class MappingDelta(Generic[K, V, ImageT]):
     """Changed entries of an image's mapping; None stands for one that was removed."""
 
-    __slots__ = ("_base", "_make_image", "changes")
-
-    def __init__(self, base: Mapping[K, V], make_image: Callable[[Mapping[K, V]], ImageT]) -> None:
-        self._base = base
-        self._make_image = make_image
-        self.changes: dict[K, V | None] = {}
+    _base: Mapping[K, V]
+    _make_image: Callable[[Mapping[K, V]], ImageT]
+    changes: dict[K, V | None] = field(default_factory=dict)
 
     def get(self, key: K) -> V | None:
         """The entry as it is with the changes so far."""
@@ -62,21 +61,15 @@ class MappingDelta(Generic[K, V, ImageT]):
         return self._make_image(overlay(self._base, self.changes))
 
 
+@dataclass(eq=False, repr=False)
 class NestedMappingDelta(Generic[K, V, ImageT]):
     """Changed entries of the mappings in an image's mapping; None stands for one that was removed.
     A mapping without entries is absent.
     """
 
-    __slots__ = ("_base", "_make_image", "changes")
-
-    def __init__(
-        self,
-        base: Mapping[K, Mapping[str, V]],
-        make_image: Callable[[Mapping[K, Mapping[str, V]]], ImageT],
-    ) -> None:
-        self._base = base
-        self._make_image = make_image
-        self.changes: dict[K, dict[str, V | None]] = {}
+    _base: Mapping[K, Mapping[str, V]]
+    _make_image: Callable[[Mapping[K, Mapping[str, V]]], ImageT]
+    changes: dict[K, dict[str, V | None]] = field(default_factory=dict)
 
     def finish_snapshot(self) -> None:
         for key, entries in self._base.items():

@@ -52,8 +52,6 @@ class AclsImage:
 class AclsDelta(MappingDelta[UUID, AccessControlEntry, AclsImage]):
     """Changed rules."""
 
-    __slots__ = ()
-
     def replay_access_control_entry(self, record: kinds.AccessControlEntryRecord) -> None:
         self.changes[record.id] = AccessControlEntry._make(_entry_values(record))
 
@@ -125,8 +123,6 @@ class ScramImage:
 class ScramDelta(MappingDelta[ScramKey, ScramCredential, ScramImage]):
     """Changed credentials."""
 
-    __slots__ = ("_shapes",)
-
     def __init__(self, image: ScramImage) -> None:
         super().__init__(image.credentials, ScramImage)
         self._shapes = image.shapes
@@ -187,8 +183,6 @@ class DelegationTokensImage:
 
 class DelegationTokensDelta(MappingDelta[str, DelegationToken, DelegationTokensImage]):
     """Changed tokens."""
-
-    __slots__ = ()
 
     def replay_delegation_token(self, record: kinds.DelegationTokenRecord) -> None:
         token = DelegationToken._make(_token_values(record))

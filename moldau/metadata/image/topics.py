@@ -10,7 +10,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from uuid import UUID
 
 from moldau.metadata.features import partition_record_version
@@ -92,15 +92,14 @@ class LocalChanges:
     deleted: dict[TopicPartition, UUID] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TopicDelta:
     """Changed partitions of one topic. `created` says whether the topic is new with this delta."""
 
-    __slots__ = ("created", "image", "partition_changes")
-
-    def __init__(self, image: TopicImage, *, created: bool) -> None:
-        self.image = image
-        self.created = created
-        self.partition_changes: dict[int, PartitionRegistration] = {}
+    image: TopicImage
+    _: KW_ONLY
+    created: bool
+    partition_changes: dict[int, PartitionRegistration] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -125,16 +124,14 @@ class TopicDelta:
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TopicsDelta:
     """Changed and deleted topics, by topic id."""
 
-    __slots__ = ("_created_by_name", "_image", "changed", "deleted")
-
-    def __init__(self, image: TopicsImage) -> None:
-        self._image = image
-        self.changed: dict[UUID, TopicDelta] = {}
-        self.deleted: dict[UUID, TopicImage] = {}
-        self._created_by_name: dict[str, UUID] = {}
+    _image: TopicsImage
+    changed: dict[UUID, TopicDelta] = field(default_factory=dict)
+    deleted: dict[UUID, TopicImage] = field(default_factory=dict)
+    _created_by_name: dict[str, UUID] = field(default_factory=dict)
 
     @classmethod
     def from_nothing(cls, image: TopicsImage) -> TopicsDelta:

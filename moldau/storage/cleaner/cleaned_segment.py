@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from moldau.protocol.records import LOG_OVERHEAD, BatchHeader, InvalidBatch, InvalidBatchReason
+from moldau.protocol.records import LOG_OVERHEAD, BatchHeader
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.batch_scan import BatchOrder, scan_headers
+from moldau.storage.batch_scan import BatchOrder, bad_offset, scan_headers
 from moldau.storage.cleaner.job import CleaningJob
 from moldau.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, encode_entries
 from moldau.storage.segment import (
@@ -186,10 +186,8 @@ def _finish_swap(filesystem: Filesystem, directory: str, digits: str, cleaned: s
     found = [name for name in filesystem.listdir(directory) if name.endswith(SEGMENT_SUFFIXES)]
     bases = {name: int(name[:OFFSET_DIGITS]) for name in found if name[:OFFSET_DIGITS].isdigit()}
     if base_offset < max(bases.values(), default=0) < end_offset:
-        raise InvalidBatch(
-            InvalidBatchReason.BAD_OFFSET,
-            f"{log_path}{SWAP_SUFFIX} reaches to {end_offset}, beyond all closed segments",
-        )
+        reason = f"{log_path}{SWAP_SUFFIX} reaches to {end_offset}, beyond all closed segments"
+        raise bad_offset(0, reason)
     for name, base in bases.items():
         if base_offset <= base < max(end_offset, base_offset + 1):
             filesystem.unlink(f"{directory}/{name}")

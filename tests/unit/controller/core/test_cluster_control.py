@@ -163,7 +163,8 @@ def test_a_silent_broker_is_fenced_and_its_partitions_move() -> None:
     driver.now_ms += SESSION_MS - 1
     driver.beat(2)
     assert driver.core.fence_expired(driver.now_ms) == []
-    assert driver.core.next_session_expiry_ms() == SESSION_MS
+    heartbeats = driver.core.cluster_control.heartbeats
+    assert heartbeats.next_expiry_ms(driver.image) == SESSION_MS
     driver.now_ms += 1
     driver.append(driver.core.fence_expired(driver.now_ms))
     assert driver.image.cluster.brokers[1].fenced
