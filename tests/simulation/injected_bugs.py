@@ -257,8 +257,8 @@ def fetch_before_flush(patch: Patch) -> None:
     """A follower fetches from an offset that is not flushed."""
 
     def claim_flushed(self: QuorumCore, *_: Any) -> None:
-        if self._state.following is not None:
-            self._state.flushed_end_offset = self._state.log.log_end_offset
+        if self.state.following is not None:
+            self.state.flushed_end_offset = self.state.log.log_end_offset
 
     _before(patch, QuorumCore, "on_appended", claim_flushed)
 

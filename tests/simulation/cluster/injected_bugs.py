@@ -188,7 +188,7 @@ def deposed_stays_active(patch: Patch) -> None:
     original = Controller.handle_leader_change
 
     def handle_leader_change(self: Any, leader_id: int, leader_epoch: int) -> None:
-        if not self.is_active or leader_id == self._node_id:
+        if not self.is_active or leader_id == self.node_id:
             original(self, leader_id, leader_epoch)
 
     patch.setattr(Controller, "handle_leader_change", handle_leader_change)

@@ -590,7 +590,7 @@ async def test_shutdown_answers_who_waits_for_a_deletion(broker: DataPath) -> No
 
 
 async def test_a_followers_session_takes_the_place_of_a_consumers(broker: DataPath) -> None:
-    broker.sessions._max_sessions = 2
+    broker.sessions.max_sessions = 2
     broker.create_topic("t", 3, replicas=(1, 2), isr=(1, 2))
     everything = {("t", n): 0 for n in range(3)}
     consumers = [
