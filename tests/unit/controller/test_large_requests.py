@@ -167,7 +167,7 @@ async def test_a_request_does_not_overtake_one_whose_names_are_looked_at(
 ) -> None:
     connection = await bench.connect()
     await bench.join(connection)
-    monkeypatch.setattr(bench.apis, "_work", LongWork(BusyClock(), asyncio.to_thread))
+    monkeypatch.setattr(bench.apis, "work", LongWork(BusyClock(), asyncio.to_thread))
     names = [f"t{index}" for index in range(50)]
     elections = ElectLeadersRequest(
         topic_partitions=[TopicPartitions(topic=names[-1], partitions=[0])]
@@ -259,7 +259,7 @@ async def test_a_failure_of_much_is_said_in_another_thread(
         offloaded.append(len(arguments))
         return await asyncio.to_thread(function, *arguments)
 
-    monkeypatch.setattr(bench.apis, "_work", LongWork(bench.clock, offload))
+    monkeypatch.setattr(bench.apis, "work", LongWork(bench.clock, offload))
     bench.controller.handle_leader_change(2, 2)
     for count in (1, MANY_ELEMENTS + 1):
         partitions = [TopicPartitions(topic="t", partitions=list(range(count)))]

@@ -180,7 +180,7 @@ async def test_a_registration_that_raises_is_reported_and_tried_again(
             raise error
         return address(bench)
 
-    monkeypatch.setattr(standby.manager, "_leader", leader)
+    monkeypatch.setattr(standby.manager, "leader", leader)
     standby.manager.start()
     await until_async(lambda: standby.known(2) is not None, "its registration")
     assert [str(error) for error in told] == ["'controller.id'"]

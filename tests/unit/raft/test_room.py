@@ -199,7 +199,7 @@ async def test_a_cut_that_cannot_be_noted_waits_for_room() -> None:
         await quorum.converged("a")
         quorum.network.isolate(former.node_id)
         former.append("lost")
-        former.running._files.flushed_end_offset = former.running.log_end_offset
+        former.running.files.flushed_end_offset = former.running.log_end_offset
         leader = await quorum.leader(other_than=former)
         leader.append("b")
         fault = Fault("append", "flushed-end-offset", errno.ENOSPC, count=2)
@@ -238,7 +238,7 @@ async def test_a_leader_without_descriptors_leads_on_and_serves_again_with_some(
         leader.append("b")
         await quorum.until(lambda: leader.listener.names == ["a", "b"])
         await snapshot_of(leader.running, leader.listener)  # another segment begins
-        leader.running._files.log.segments[0].close_descriptors()
+        leader.running.files.log.segments[0].close_descriptors()
         fault = Fault("open", ".log", errno.EMFILE, count=3)
         leader.filesystem.faults = [fault]
         quorum.network.heal()
