@@ -303,7 +303,7 @@ class Controller:
     active_since: asyncio.Event = field(default_factory=asyncio.Event)
     _waiting: deque[_Waiting] = field(default_factory=deque)
     _undecided: dict[_Waiting, None] = field(default_factory=dict)
-    """In the order they came."""
+    """The requests that are not decided yet, in the order they came."""
     _committed_offset: int = -1
     _last_appended_offset: int = -1
     _session_timer: TimerHandle | None = None

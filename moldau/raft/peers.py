@@ -99,7 +99,7 @@ class ConnectionPeers:
     listener_name: str
     _channels: dict[tuple[str, int, bool], _Channel] = field(default_factory=dict)
     _under_way: dict[asyncio.Task[PeerResponse | None], None] = field(default_factory=dict)
-    """In their order."""
+    """The requests under way, in the order they were made."""
     _is_closed: bool = False
 
     async def request(

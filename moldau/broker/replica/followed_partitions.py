@@ -339,7 +339,7 @@ class FollowedPartitions:
     """The partitions out of range: their leader is asked where its logs begin and end."""
     _followed: dict[PartitionKey, FollowedPartition] = field(default_factory=dict)
     _delayed: dict[FollowedPartition, float] = field(default_factory=dict)
-    """Until when; the earliest first."""
+    """When each may be fetched again; the earliest is first."""
     _throttled: dict[FollowedPartition, None] = field(default_factory=dict)
     _lagging: dict[FollowedPartition, None] = field(default_factory=dict)
     _delay_timer: TimerHandle | None = None
