@@ -405,8 +405,7 @@ class Connection(asyncio.BufferedProtocol):
             frames = self._reader.buffer_updated(nbytes)
             for frame in frames:
                 self._accept(frame)
-            if self._reader.error is not None:
-                raise self._reader.error
+            self._reader.check()
         except BadFrameLength as error:
             if self.answer_count or error.length >> 16 != TLS_ALERT:
                 self._fail(error)

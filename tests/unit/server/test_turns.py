@@ -17,8 +17,10 @@ from moldau.server.turns import (
     MAX_CREDIT_MS,
     SHARED_AT_ONCE_MS,
     SHARED_MS,
+    InTurns,
     Turns,
 )
+from tests.kit.counting import Newcomers, collector_at_rest
 from tests.kit.manual_clock import ManualClock
 from tests.unit.server.connection_rig import Rig, answer, frame, numbers, receive
 
@@ -309,3 +311,18 @@ async def test_work_that_has_ended_with_its_first_step_cannot_be_cancelled() -> 
     assert await (await cancelled_when_it_has_begun(rig.connection(), answers())) == "done"
     with pytest.raises(ValueError, match="wrong"):
         await (await cancelled_when_it_has_begun(rig.connection(), fails()))
+
+
+async def test_work_that_has_ended_with_its_first_step_leaves_no_cycle() -> None:
+    rig = Rig()
+    rig.group.loop = asyncio.get_running_loop()
+
+    async def answers() -> str:
+        return "done"
+
+    new = Newcomers(InTurns)
+    with collector_at_rest():
+        for ends in (begun_in_a_callback, cancelled_when_it_has_begun):
+            assert await (await ends(rig.connection(), answers())) == "done"
+        await asyncio.sleep(0)
+        assert new.objects() == []
