@@ -35,6 +35,7 @@ helm: setup ## Build helm from its Go module into .cache, where Go is and helm i
 fmt: setup ## Format the code, fix what can be fixed mechanically, write the blocking admin client and the types of clients' settings
 	PYTHONPATH=. $(BIN)/python tools/client_keywords.py
 	PYTHONPATH=. $(BIN)/python tools/blocking_admin.py
+	PYTHONPATH=. $(BIN)/python tools/package_names.py
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 

@@ -1,8 +1,9 @@
 """No circle ties files of the product together: of two files, one at most knows the other.
 
-Imports in functions and under `TYPE_CHECKING` count: a file that names a type cannot be understood
-without the file that declares it. import-linter's contracts are about rooms, this one is about
-files. An import of a package counts as one of its `__init__`, not of the modules below it.
+Imports in functions, under `TYPE_CHECKING` and in `.pyi` files count: a file that names a type
+cannot be understood without the file that declares it. import-linter's contracts are about rooms,
+this one is about files. An import of a package counts as one of its `__init__`, not of the modules
+below it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ def imported(tree: ast.AST, modules: Set[str]) -> set[str]:
 
 def product() -> Graph:
     paths = {module_name(path): path for path in python_files("moldau")}
-    return {name: imported(tree_of(path), paths.keys()) - {name} for name, path in paths.items()}
+    graph = {name: imported(tree_of(path), paths.keys()) for name, path in paths.items()}
+    for name, path in paths.items():
+        stub = path.with_suffix(".pyi")
+        if stub.exists():
+            graph[name] |= imported(tree_of(stub), paths.keys())
+    return {name: modules - {name} for name, modules in graph.items()}
 
 
 def circle_in(graph: Graph) -> list[str]:
