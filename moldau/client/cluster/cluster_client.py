@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
-from moldau.client.cluster.connections import Connections, Purpose
+from moldau.client.cluster.connections import Connections, Purpose, Versions, version_of
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import Broker, MetadataCache
 from moldau.client.cluster.metadata_updates import MetadataUpdates, metadata_request
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from moldau.protocol.messages import p00_produce, p01_fetch
 
 Result = TypeVar("Result")
-#: The lowest and the highest version that can say what a request says.
-Versions = tuple[int, int]
 
 PATIENCE_MS: Final = 1_500.0
 """After how long without a connection the next node is asked; the attempt goes on."""
@@ -294,17 +292,7 @@ class ClusterClient:
         address = (host, port)
         limit_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
         connection = await self._connections.connect(address, "data")
-        api_version = None
-        if versions is not None:
-            lowest, highest = versions
-            api_version = connection.best_version(
-                request.API_KEY, type(request), max_version=highest
-            )
-            if api_version < lowest:
-                raise UnsupportedByPeer(
-                    f"{connection.host}:{connection.port} serves {type(request).__name__} up to "
-                    f"version {api_version}, {lowest} is needed"
-                )
+        api_version = None if versions is None else version_of(connection, type(request), versions)
         await self._connections.wait_out_throttle(address, "data")
         response = await connection.send(request, api_version=api_version, timeout_ms=limit_ms)
         throttle_time_ms = getattr(response, "throttle_time_ms", 0)
