@@ -78,7 +78,7 @@ class Appender:
     """Appends records to the accumulator.
 
     Args:
-        partitioner: None for the built-in one; `ignore_keys` as `partitioner.ignore.keys`.
+        partitioner: None for the built-in one.
         _learn: called with the name of an unknown topic and the number of partitions that are
             needed, to request its metadata.
         _used: called with the name of a topic now and then, while it is used.
@@ -92,7 +92,6 @@ class Appender:
     accumulator: Accumulator
     clock: Clock
     partitioner: Partitioner | None
-    ignore_keys: bool
     _learn: Callable[[str, int], object]
     _used: Callable[[str], object]
     refused: Callable[[Exception], object]
@@ -104,6 +103,7 @@ class Appender:
     _lets_pass: bool = False
 
     def __post_init__(self) -> None:
+        self.ignore_keys: bool = self.accumulator.config.partitioner_ignore_keys
         self._topics = self.accumulator.topics
         self._chooses_by_key = self.partitioner is None
 

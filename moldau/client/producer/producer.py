@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, cast
 
 from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
+from moldau.client.cluster.metadata_cache import TopicMetadata
 from moldau.client.config.keywords import ProducerSettings
 from moldau.client.config.producer import ProducerConfig
 from moldau.client.errors import (
@@ -137,7 +138,6 @@ class Producer(ClusterUser, Generic[Key, Value]):
             self._accumulator,
             self._clock,
             partitioner,
-            config.partitioner_ignore_keys,
             self._learn,
             self._client.updates.used,
             self._record_refused,
@@ -424,8 +424,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
         """
         self._check_usable()
         check_topic(topic)
-        known = await self._client.updates.topic(topic, timeout_ms=self.config.max_block_ms)
-        return sorted(known.partitions)
+        return sorted((await self._described(topic)).partitions)
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -581,9 +580,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
 
     async def _learned(self, topic: str, partition_count: int) -> None:
         try:
-            await self._client.updates.topic(
-                topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
-            )
+            await self._described(topic, partition_count)
         except KafkaError as error:
             self._appender.fail_unknown(topic, partition_count, error)
         finally:
@@ -595,14 +592,17 @@ class Producer(ClusterUser, Generic[Key, Value]):
     async def _topic(self, topic: str, partition_count: int = 1) -> TopicQueues:
         self._appender.check_topic(topic)
         try:
-            await self._client.updates.topic(
-                topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
-            )
+            await self._described(topic, partition_count)
         except KafkaError as error:
             self._record_refused(error)
             raise
         self._take_metadata(topic)
         return self._accumulator.topics[topic]
+
+    async def _described(self, topic: str, partition_count: int = 1) -> TopicMetadata:
+        return await self._client.updates.topic(
+            topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
+        )
 
     def _metadata_changed(self) -> None:
         for topic in [*self._accumulator.topics, *self._appender.held]:
