@@ -336,9 +336,9 @@ class PartitionCalls(AdminCalls):
             ),
         )
         outcome: dict[TopicPartition, BrokerError | None] = dict.fromkeys(reassignments)
-        for partition, result in partition_entries(response.responses):
+        for name, result in partition_entries(response.responses):
             # Final: others may be on their way already, so that the caller decides.
-            outcome[partition] = problem_of(result, f"reassign {partition}", final=True)
+            outcome[name] = problem_of(result, f"reassign {name}", final=True)
         return outcome
 
     async def list_partition_reassignments(

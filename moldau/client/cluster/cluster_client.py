@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
-from moldau.client.cluster.connections import Connections, Purpose, Versions, version_of
+from moldau.client.cluster.connections import Connections, Purpose
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import Broker, MetadataCache
 from moldau.client.cluster.metadata_updates import MetadataUpdates, metadata_request
@@ -34,7 +34,7 @@ from moldau.client.errors import (
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
-from moldau.protocol.schema import Request, Response
+from moldau.protocol.schema import AnyRequest, Request, Response
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
 from moldau.runtime.ports import Ports
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from moldau.protocol.messages import p00_produce, p01_fetch
 
 Result = TypeVar("Result")
+#: The lowest and the highest version that can say what a request says.
+Versions = tuple[int, int]
 
 PATIENCE_MS: Final = 1_500.0
 """After how long without a connection the next node is asked; the attempt goes on."""
@@ -436,3 +438,17 @@ class ClusterClient:
                 links.in_flight_count(address, "data"),
             ),
         )
+
+
+def version_of(connection: Connection, kind: type[AnyRequest], versions: Versions) -> int:
+    """The version in which to send a request. Raises: UnsupportedByPeer when the broker serves
+    none of these.
+    """
+    lowest, highest = versions
+    version = connection.best_version(kind.API_KEY, kind, max_version=highest)
+    if version < lowest:
+        raise UnsupportedByPeer(
+            f"{connection.host}:{connection.port} serves {kind.__name__} up to version {version}, "
+            f"{lowest} is needed"
+        )
+    return version

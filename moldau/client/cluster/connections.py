@@ -32,7 +32,6 @@ from moldau.config.backoff import backoff_ms
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
-from moldau.protocol.schema import AnyRequest
 from moldau.runtime.authentication import (
     PLAINTEXT_ADVICE,
     TLS_ADVICE,
@@ -40,17 +39,9 @@ from moldau.runtime.authentication import (
     TlsError,
 )
 from moldau.runtime.clock import Clock, TimerHandle
-from moldau.runtime.connection import (
-    DEFAULT_MAX_IN_FLIGHT,
-    Connection,
-    NothingHeard,
-    UnsupportedByPeer,
-)
+from moldau.runtime.connection import DEFAULT_MAX_IN_FLIGHT, Connection, NothingHeard
 from moldau.runtime.network import Network
 from moldau.runtime.shared_work import outcome_of
-
-Versions: TypeAlias = tuple[int, int]
-"""The lowest and the highest version that can say what a request says."""
 
 Purpose: TypeAlias = Literal["data", "fetch", "coordinator"]
 """Each has its own socket, so that heartbeats wait neither for fetches nor for joins."""
@@ -386,20 +377,6 @@ class Connections:
                 del self._open[key]
                 connection.close()
         self._watch_idleness()
-
-
-def version_of(connection: Connection, kind: type[AnyRequest], versions: Versions) -> int:
-    """The version in which to send a request. Raises: UnsupportedByPeer when the broker serves
-    none of these.
-    """
-    lowest, highest = versions
-    version = connection.best_version(kind.API_KEY, kind, max_version=highest)
-    if version < lowest:
-        raise UnsupportedByPeer(
-            f"{connection.host}:{connection.port} serves {kind.__name__} up to version {version}, "
-            f"{lowest} is needed"
-        )
-    return version
 
 
 async def _speaks_tls(network: Network, host: str, port: int, timeout_ms: int) -> bool:

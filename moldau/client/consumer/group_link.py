@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.cluster.connections import Purpose, version_of
+from moldau.client.cluster.cluster_client import ClusterClient, version_of
+from moldau.client.cluster.connections import Purpose
 from moldau.client.cluster.coordinators import Coordinators, KeyType
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import KafkaError, UnsupportedByBroker

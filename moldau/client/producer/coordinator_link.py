@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.cluster.connections import version_of
+from moldau.client.cluster.cluster_client import ClusterClient, version_of
 from moldau.client.cluster.coordinators import Coordinators, KeyType
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import KafkaError, NoBrokerAvailable
