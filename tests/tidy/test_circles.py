@@ -12,7 +12,7 @@ import ast
 from collections.abc import Mapping, Set
 from pathlib import Path
 
-from tests.tidy.sources import name_of, python_files, tree_of
+from tests.tidy.sources import name_of, python_files, trees_of
 
 Graph = Mapping[str, Set[str]]
 """The modules that each module imports."""
@@ -38,12 +38,11 @@ def imported(tree: ast.AST, modules: Set[str]) -> set[str]:
 
 def product() -> Graph:
     paths = {module_name(path): path for path in python_files("moldau")}
-    graph = {name: imported(tree_of(path), paths.keys()) for name, path in paths.items()}
+    found: dict[str, set[str]] = {name: set() for name in paths}
     for name, path in paths.items():
-        stub = path.with_suffix(".pyi")
-        if stub.exists():
-            graph[name] |= imported(tree_of(stub), paths.keys())
-    return {name: modules - {name} for name, modules in graph.items()}
+        for tree in trees_of(path):
+            found[name] |= imported(tree, paths.keys()) - {name}
+    return found
 
 
 def circle_in(graph: Graph) -> list[str]:

@@ -86,9 +86,7 @@ class AdminCalls(ClusterUser):
     async def _ask_any(
         self, request: Request[Response], what: str, timeout_ms: float | None
     ) -> Response:
-        """The response of any node, without an error of its own: one that is not retriable is
-        raised.
-        """
+        """Ask any node, again after a passing error, and raise the error of a whole response."""
 
         async def attempt() -> Response:
             return _accepted(await self._client.ask_any(request), what)
@@ -104,8 +102,8 @@ class AdminCalls(ClusterUser):
         check: Callable[[Response], object] = lambda _: None,
         versions: Versions | None = None,
     ) -> Response:
-        """As `_ask_any`, but ask the controller. `check` raises the errors of a response's entries
-        that are to be retried, or to be the call's.
+        """As `_ask_any`, but ask the controller. `check` raises those errors of the entries that are
+        to be retried, or to be the call's.
         """
 
         async def attempt() -> Response:
