@@ -102,8 +102,8 @@ class AdminCalls(ClusterUser):
         check: Callable[[Response], object] = lambda _: None,
         versions: Versions | None = None,
     ) -> Response:
-        """As `_ask_any`, but ask the controller. `check` raises those errors of the entries that are
-        to be retried, or to be the call's.
+        """As `_ask_any`, but ask the controller. `check` raises those errors of the entries that
+        are to be retried, or to be the call's.
         """
 
         async def attempt() -> Response:
