@@ -167,14 +167,15 @@ class AdminCalls(ClusterUser):
     async def _by_leader(
         self, partitions: Collection[TopicPartition]
     ) -> dict[int, list[TopicPartition]]:
-        """As `_leaders`, but raise the first error. Leaders are waited for; a topic that does not
-        exist is an error at once, although its code counts as retriable for producers.
-        """
-        problems: dict[TopicPartition, KafkaError] = {}
-        by_leader = await self._leaders(partitions, problems)
-        for problem in problems.values():
-            problem.final = problem.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            raise problem
+        metadata = await self._client.refresh_metadata(sorted({each.topic for each in partitions}))
+        by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        for partition in partitions:
+            if metadata.leader(*partition) is None:
+                error = metadata.problem(*partition)
+                if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    # Raised at once, although its code counts as retriable for producers.
+                    raise error_for(error, None, f"topic {partition}", final=True)
+            by_leader[await self._client.leader_of(*partition)].append(partition)
         return by_leader
 
     async def _try_leaders(
