@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataResponse, MetadataResponseTopic
@@ -250,14 +250,11 @@ class MetadataCache:
         gone = [name for name in self.topics if name not in names]
         for name in gone:
             self.topic_names.pop(self.topics.pop(name).topic_id, None)
-        for name in [name for name in self.topic_errors if name not in names]:
-            del self.topic_errors[name]
-        for name in [name for name in self._ids if name not in names]:
-            del self._ids[name]
-            self._refusal_counts.pop(name, None)
-            self._expected.discard(name)
-        for name in [name for name in self._expected_epochs if name not in names]:
-            del self._expected_epochs[name]
+        self._expected = {name for name in self._expected if name in names}
+        known: dict[str, Any]
+        for known in (self.topic_errors, self._ids, self._refusal_counts, self._expected_epochs):
+            for name in [name for name in known if name not in names]:
+                del known[name]
         if gone:
             self.version += 1
 

@@ -183,13 +183,7 @@ class GroupCoordinator:
         self.commits.commit_nowait(given, callback)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        identity = self._membership.identity()
-        return ConsumerGroupMetadata(
-            self._group_id,
-            identity.generation_id,
-            identity.member_id,
-            self._config.group_instance_id,
-        )
+        return ConsumerGroupMetadata(self._group_id, *self._membership.identity())
 
     # -- the subscription -----------------------------------------------------------------------
 
