@@ -1,6 +1,6 @@
 """AlterReplicaLogDirs (34) v1-v2: move replicas between log directories of one broker."""
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import Int16, Int32, String
 
 
@@ -30,6 +30,5 @@ class AlterReplicaLogDirTopicResult(Struct):
     partitions: list[AlterReplicaLogDirPartitionResult] = field()
 
 
-class AlterReplicaLogDirsResponse(Message, answers=AlterReplicaLogDirsRequest):
-    throttle_time_ms: Int32 = 0
+class AlterReplicaLogDirsResponse(ThrottledResponse, answers=AlterReplicaLogDirsRequest):
     results: list[AlterReplicaLogDirTopicResult] = field()
