@@ -68,8 +68,8 @@ class TokenCredentials:
     _start: Callable[[Work], object]
     _salt_of: Callable[[str, str], bytes]
     _keys: OrderedDict[tuple[str, str], ScramKeys] = field(default_factory=OrderedDict)
+    #: By mechanism and token id, in the order of their turns. While it has any, `_run` runs.
     _waiting: dict[tuple[str, str], list[_Login]] = field(default_factory=dict)
-    """By mechanism and token id, in the order of their turns. While it has any, `_run` runs."""
     _places: FairShares = field(default_factory=lambda: FairShares(MAX_WAITING))
 
     def __call__(self, mechanism: str, token_id: str) -> KnownKeys | None:

@@ -75,12 +75,12 @@ class CachedTokens:
     _rules: RefreshRules
     _pauses: Backoff | None = None
     _token: OAuthBearerToken | None = None
+    #: When another token is asked for: by the wall clock, as tokens' ends are.
     _until_ms: float = 0.0
-    """When another token is asked for: by the wall clock, as tokens' ends are."""
     _renewal: asyncio.Task[OAuthBearerToken] | None = None
     _failure: BaseException | None = None
+    #: Until then no source is asked that has just failed: by the clock that never goes back.
     _paused_until_ms: float = 0.0
-    """Until then no source is asked that has just failed: by the clock that never goes back."""
 
     async def __call__(self) -> OAuthBearerToken:
         token, now_ms = self._token, self._clock.now_ms()
