@@ -12,11 +12,11 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.api import broker_routes
 from moldau.broker.api.services import BrokerServices
@@ -70,7 +70,6 @@ from moldau.storage.log_manager import LogManager
 if TYPE_CHECKING:
     from moldau.node.token_credentials import TokenCredentials
     from moldau.protocol.scram import KnownKeys
-    from moldau.server.authentication.listener_security import ListenerSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -227,19 +226,12 @@ class BrokerPart:
         changes, image = self._listener_changes, self.metadata.image
         listeners = listener_specs(
             self.config.broker_listeners,
-            lambda each: changes.security_of(each, image, partial(self._listener_security, each)),
+            lambda each: changes.security_of(each, image, self._scram_users, self.clock),
         )
         connector = changes.connector(listeners, self.clock, self.network)
         await log_in(connector)
         await server.start(listeners)
         return connector
-
-    def _listener_security(
-        self, endpoint: Endpoint, dynamic: Mapping[str, Any]
-    ) -> ListenerSecurity | None:
-        from moldau.server.authentication.listener_security import ListenerSecurity
-
-        return ListenerSecurity.of(self.config, endpoint, self._scram_users, dynamic, self.clock)
 
     def _token_keys(self, mechanism: str, token_id: str) -> KnownKeys | None:
         if self._token_credentials is None:

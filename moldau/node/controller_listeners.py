@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from moldau.config import ConfigError, Endpoint, NodeConfig, dynamic_listener_values
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
-from moldau.node.listener_changes import ListenerChanges, MakeSecurity
+from moldau.metadata.scram_users import ScramUsers
+from moldau.node.listener_changes import ListenerChanges
 from moldau.node.listeners import listener_specs
 from moldau.server.server import ListenerSpec, Server
 
@@ -34,13 +35,13 @@ class ControllerListeners:
     what is committed → all are open → `close`. Runs on the quorum's loop.
 
     Args:
-        make_security: a listener's, as `ListenerChanges` needs it.
+        users: those of SCRAM.
         on_fatal: called when an address cannot be bound later on.
     """
 
     config: NodeConfig
     binds: Server
-    make_security: Callable[[Endpoint], MakeSecurity]
+    users: ScramUsers
     on_fatal: Callable[[str], None]
     _late: list[ListenerSpec] = field(default_factory=list)
     _image: Callable[[], MetadataImage] = lambda: MetadataImage.EMPTY
@@ -135,5 +136,4 @@ class ControllerListeners:
         return max(len(config.quorum_voters), len(config.quorum_bootstrap_servers)) > 1
 
     def _security_of(self, endpoint: Endpoint) -> ListenerSecurity | None:
-        make = self.make_security(endpoint)
-        return self._changes.security_of(endpoint, MetadataImage.EMPTY, make)
+        return self._changes.security_of(endpoint, MetadataImage.EMPTY, self.users)

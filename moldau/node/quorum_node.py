@@ -15,13 +15,12 @@ import secrets
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from moldau.broker.lifecycle.controller_channel import OwnController
-from moldau.config import ConfigError, Endpoint, NodeConfig
+from moldau.config import ConfigError, NodeConfig
 from moldau.controller.apis import ControllerApis, LongWork
 from moldau.controller.controller import Controller, SnapshotPolicy
 from moldau.controller.core.controller_core import ControllerCore
@@ -64,9 +63,6 @@ from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.request_router import RequestRouter
 from moldau.server.server import Server
 from moldau.server.standard_authorizer import StandardAuthorizer
-
-if TYPE_CHECKING:
-    from moldau.server.authentication.listener_security import ListenerSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -305,20 +301,8 @@ class QuorumNode:
             offload=self._filesystem.offload,
             watchdog=self._watchdog,
         )
-        self._listeners = ControllerListeners(
-            self.config,
-            server,
-            lambda endpoint: partial(self._listener_security, endpoint),
-            self.on_fatal,
-        )
+        self._listeners = ControllerListeners(self.config, server, self._scram_users, self.on_fatal)
         self._ports = await self._listeners.bind()
-
-    def _listener_security(
-        self, endpoint: Endpoint, dynamic: Mapping[str, Any]
-    ) -> ListenerSecurity | None:
-        from moldau.server.authentication.listener_security import ListenerSecurity
-
-        return ListenerSecurity.of(self.config, endpoint, self._scram_users, dynamic)
 
     @property
     def _users(self) -> MetadataImage:
