@@ -40,11 +40,9 @@ def listener_specs(
     """
     specs: list[ListenerSpec] = []
     for endpoint in endpoints:
-        name, host, port, protocol = endpoint
-        security = None
-        if protocol is not SecurityProtocol.PLAINTEXT:
-            security = security_of(endpoint)
-        specs.append(ListenerSpec(name, host, port, security))
+        is_open = endpoint.security_protocol is SecurityProtocol.PLAINTEXT
+        security = None if is_open else security_of(endpoint)
+        specs.append(ListenerSpec(*endpoint[:3], security))
     return specs
 
 

@@ -26,7 +26,8 @@ from moldau.broker.lifecycle.controller_channel import (
 )
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import ConfigError, NodeConfig
-from moldau.node.broker_part import BrokerPart, format_address
+from moldau.config.listeners import host_and_port
+from moldau.node.broker_part import BrokerPart
 from moldau.node.faults import FaultHandler
 from moldau.node.formatting import FormatError, FormatPlan, format_storage, random_cluster_id
 from moldau.node.listeners import controller_connector, log_in
@@ -147,7 +148,7 @@ class Node:
         assert self._quorum is not None, "started"
         endpoint = self._config.advertised_controller_listeners[0]
         port = endpoint.port or self._quorum.port(endpoint.listener_name)
-        return format_address(endpoint._replace(port=port))
+        return host_and_port(endpoint.host, port)
 
     def after_start(self) -> None:
         """What can wait until the node serves: memory housekeeping, metrics."""
@@ -360,10 +361,9 @@ class Node:
         self._is_serving = False
         if self._broker is not None:
             await self._broker.stop()
-        if self._http is not None:
-            await self._http.close()
-        if self._channel is not None:
-            await self._channel.close()
+        for part in (self._http, self._channel):
+            if part is not None:
+                await part.close()
         if self._quorum is not None:
             await self._quorum.stop()
         if self._directories is not None:
