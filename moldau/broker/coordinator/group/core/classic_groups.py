@@ -11,7 +11,6 @@ waits for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ from moldau.broker.coordinator.core.result import (
     Reply,
     SetTimer,
     is_refused,
+    write_error,
 )
 from moldau.broker.coordinator.group.core.classic_group import (
     JOIN,
@@ -32,7 +32,7 @@ from moldau.broker.coordinator.group.core.classic_group import (
     ClassicMember,
     ClassicTimer,
 )
-from moldau.broker.coordinator.group.core.context import group_write_error, refused
+from moldau.broker.coordinator.group.core.context import refused
 from moldau.broker.coordinator.group.core.joining import (
     FIRST_KNOWN_MEMBER_VERSION,
     FIRST_SKIP_ASSIGNMENT_VERSION,
@@ -95,7 +95,7 @@ class ClassicRebalance:
 
     def members_changed(self) -> None:
         """A member came, left or changed its subscription: begin a rebalance, or go on with it."""
-        if self.group.state in (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.DEAD):
+        if self.group.state is ClassicGroupState.PREPARING_REBALANCE:
             self.maybe_complete_join()
         else:
             self.prepare()
@@ -212,13 +212,14 @@ class ClassicRebalance:
 
 
 class ClassicGroups:
-    """The classic protocol on the groups that speak it."""
+    """The classic protocol on the groups that speak it. What it decides in memory holds anyway
+    (`CoordinatorResult`).
+    """
 
-    def __init__(self, context: GroupContext, replayed_count: Callable[[], int]) -> None:
+    def __init__(self, context: GroupContext) -> None:
         self._context = context
         self._groups = context.groups
         self._settings = context.settings
-        self._replayed_count = replayed_count
 
     def get(self, group_id: str) -> ClassicGroup | None:
         group = self._groups.get(group_id)
@@ -231,7 +232,7 @@ class ClassicGroups:
             self.discard(group)
 
     def discard(self, group: ClassicGroup) -> None:
-        """Forget a group of which the log knows nothing, or nothing any more."""
+        """Forget a group of which the log knows nothing, or nothing any more. No other is dead."""
         group.transition_to(ClassicGroupState.DEAD, group.state_timestamp_ms)
         del self._groups[group.group_id]
 
@@ -257,7 +258,7 @@ class ClassicGroups:
 
     def join_group(self, joining: Joining, now_ms: float) -> CoordinatorResult:
         """Join, or come back for the next generation. The request has passed `join_error`."""
-        out = CoordinatorResult()
+        out = CoordinatorResult(holds_anyway=True)
         request = joining.request
         group = self._groups.get(request.group_id)
         if group is None:
@@ -274,7 +275,7 @@ class ClassicGroups:
         else:
             self._join_existing(rebalance, joining)
         self.discard_if_unused(group)
-        return out.whatever_happens(self._replayed_count)
+        return out
 
     def sync_group(self, request: SyncGroupRequest, reply_to: Answerable) -> CoordinatorResult:
         group = self.get(request.group_id)
@@ -282,7 +283,7 @@ class ClassicGroups:
         if error is not ErrorCode.NONE:
             return CoordinatorResult(replies=[refused(reply_to, error, sync_error)])
         assert group is not None
-        out = CoordinatorResult()
+        out = CoordinatorResult(holds_anyway=True)
         member = group.members[request.member_id]
         group.has_synced(member, out)
         if group.state is ClassicGroupState.STABLE:
@@ -293,7 +294,7 @@ class ClassicGroups:
         member.sync_reply_to = reply_to
         if group.leader_id == member.member_id:
             self._write_assignment(group, request, out)
-        return out.whatever_happens(self._replayed_count)
+        return out
 
     def heartbeat(
         self, request: HeartbeatRequest, reply_to: Answerable, now_ms: float
@@ -302,17 +303,11 @@ class ClassicGroups:
         del now_ms
         group = self.get(request.group_id)
         out = CoordinatorResult()
-        error = ErrorCode.UNKNOWN_MEMBER_ID
-        if not request.group_id:
-            error = ErrorCode.INVALID_GROUP_ID
-        elif group is not None:
-            error = group.validate_member(request.member_id, request.group_instance_id)
-            if error is ErrorCode.NONE and request.generation_id != group.generation_id:
-                error = ErrorCode.ILLEGAL_GENERATION
-            if error is ErrorCode.NONE:
-                group.renew_session(group.members[request.member_id], out)
-                if group.state is ClassicGroupState.PREPARING_REBALANCE:
-                    error = ErrorCode.REBALANCE_IN_PROGRESS
+        error = _member_error(group, request)
+        if group is not None and error is ErrorCode.NONE:
+            group.renew_session(group.members[request.member_id], out)
+            if group.state is ClassicGroupState.PREPARING_REBALANCE:
+                error = ErrorCode.REBALANCE_IN_PROGRESS
         out.replies.append(refused(reply_to, error, heartbeat_error))
         return out
 
@@ -332,7 +327,7 @@ class ClassicGroups:
         group = self.get(request.group_id)
         if group is None:
             return CoordinatorResult.reply(reply_to, p13.LeaveGroupResponse(members=answers))
-        out = CoordinatorResult()
+        out = CoordinatorResult(holds_anyway=True)
         response = p13.LeaveGroupResponse(members=answers)
         rebalance = ClassicRebalance(self._context, group, out, now_ms)
         has_left = False
@@ -354,22 +349,21 @@ class ClassicGroups:
         out.answer_when_committed(
             reply_to,
             response,
-            lambda error: p13.LeaveGroupResponse(error_code=group_write_error(error)),
+            lambda error: p13.LeaveGroupResponse(error_code=write_error(error)),
         )
-        return out.whatever_happens(self._replayed_count)
+        return out
 
-    def note_commit(self, group: ClassicGroup, member_id: str, out: CoordinatorResult) -> None:
-        member = group.members.get(member_id)
-        if member is not None and group.state in (
-            ClassicGroupState.STABLE,
-            ClassicGroupState.PREPARING_REBALANCE,
-        ):
+    def note_commit(self, group_id: str, member_id: str, out: CoordinatorResult) -> None:
+        group = self.get(group_id)
+        member = None if group is None else group.members.get(member_id)
+        states = (ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE)
+        if group is not None and member is not None and group.state in states:
             group.renew_session(member, out)
 
     # -- other events ----------------------------------------------------------------------------
 
     def on_timer(self, timer: ClassicTimer, now_ms: float) -> CoordinatorResult:
-        out = CoordinatorResult()
+        out = CoordinatorResult(holds_anyway=True)
         group = self.get(timer.group_id)
         if group is None:
             return out
@@ -381,14 +375,14 @@ class ClassicGroups:
             rebalance.joins_over()
         elif timer.kind == SYNC:
             rebalance.syncs_over()
-        return out.whatever_happens(self._replayed_count)
+        return out
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
         """Every member gets a full session to find the new coordinator. A group that was written in
         the middle of a rebalance goes on with it; one that has become too big begins one, so that
         the members that join first keep their place.
         """
-        out = CoordinatorResult()
+        out = CoordinatorResult(holds_anyway=True)
         for group in list(self._groups.values()):
             if not isinstance(group, ClassicGroup):
                 continue
@@ -412,12 +406,12 @@ class ClassicGroups:
 
     def start_classic(self, group_id: str, now_ms: float) -> CoordinatorResult:
         """Take over a group that was a consumer group until now (KIP-848)."""
-        out = CoordinatorResult()
+        out = CoordinatorResult(holds_anyway=True)
         group = self.get(group_id)
         if group is None:
             return out
         self._start(group, out, now_ms)
-        return out.whatever_happens(self._replayed_count)
+        return out
 
     def _start(
         self, group: ClassicGroup, out: CoordinatorResult, now_ms: float
@@ -563,7 +557,7 @@ class ClassicGroups:
                 answer = self._replaced_answer(group, member, joining, old_leader_id)
                 group.answer_join(member, answer, result)
                 return result
-            told = group_write_error(error)
+            told = write_error(error)
             group.answer_join(member, join_error(told, UNKNOWN_MEMBER, joining.api_version), result)
             if is_refused(error):
                 # Undo the change: the log still knows the old id.
@@ -613,7 +607,7 @@ class ClassicGroups:
             or (state is ClassicGroupState.STABLE and group.leader_id != member_id)
         ):
             out.replies.append(Reply(joining.reply_to, group.join_response(member)))
-        elif state in (ClassicGroupState.EMPTY, ClassicGroupState.DEAD):
+        elif state is ClassicGroupState.EMPTY:
             out.replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
         else:
             self._update(rebalance, member, joining)
@@ -639,15 +633,15 @@ class ClassicGroups:
         out.records.append(group.record(assignments))
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-            result = CoordinatorResult()
+            result = CoordinatorResult(holds_anyway=True)
             # A member may have come or gone since, which ends this generation.
             if (
                 group.state is ClassicGroupState.COMPLETING_REBALANCE
                 and group.generation_id == generation_id
             ):
                 rebalance = ClassicRebalance(self._context, group, result, now_ms)
-                rebalance.assigned(group_write_error(error))
-            return result.whatever_happens(self._replayed_count)
+                rebalance.assigned(write_error(error))
+            return result
 
         out.add_after(after)
 
@@ -672,16 +666,24 @@ class ClassicGroups:
         return ErrorCode.NONE
 
 
-def _sync_error(group: ClassicGroup | None, request: SyncGroupRequest) -> ErrorCode:
+def _member_error(
+    group: ClassicGroup | None, request: HeartbeatRequest | SyncGroupRequest
+) -> ErrorCode:
+    """What is wrong with a request of a member in the group's generation."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     if group is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     error = group.validate_member(request.member_id, request.group_instance_id)
-    if error is not ErrorCode.NONE:
-        return error
-    if request.generation_id != group.generation_id:
+    if error is ErrorCode.NONE and request.generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
+    return error
+
+
+def _sync_error(group: ClassicGroup | None, request: SyncGroupRequest) -> ErrorCode:
+    error = _member_error(group, request)
+    if group is None or error is not ErrorCode.NONE:
+        return error
     if is_of_another_protocol(request, group.protocol_type, group.protocol_name):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if group.state is ClassicGroupState.PREPARING_REBALANCE:

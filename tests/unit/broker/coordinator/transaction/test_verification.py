@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from moldau.broker.coordinator import other_brokers
+from moldau.broker.coordinator.core.result import Producer
 from moldau.broker.coordinator.transaction.verification import Support
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p24_add_partitions_to_txn import (
@@ -121,7 +122,11 @@ class Asker:
         support: Support = Support.ADDS_PARTITIONS,
     ) -> None:
         self.verifier.verify(
-            name, 7, epoch, partitions, support, lambda told: self.told.append((name, dict(told)))
+            name,
+            Producer(7, epoch),
+            partitions,
+            support,
+            lambda told: self.told.append((name, dict(told))),
         )
 
 
