@@ -43,7 +43,6 @@ def handle(
         request.transactional_id,
         Producer(request.producer_id, request.producer_epoch),
         [partition],
-        verify_only=False,
         client_version=0,
         done=answered,
     )

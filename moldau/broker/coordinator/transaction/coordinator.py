@@ -136,7 +136,7 @@ class TransactionCoordinator:
         producer: Producer,
         partitions: Collection[TopicPartition],
         *,
-        verify_only: bool,
+        verify_only: bool = False,
         done: Callable[[dict[TopicPartition, ErrorCode]], None],
         client_version: int = EPOCH_BUMP_VERSION,
     ) -> None:

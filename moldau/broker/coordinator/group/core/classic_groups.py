@@ -210,6 +210,199 @@ class ClassicRebalance:
     def _cancel(self, kind: str) -> None:
         self.out.timers.append(CancelTimer(ClassicTimer(kind, self.group.group_id)))
 
+    # -- joining ---------------------------------------------------------------------------------
+
+    def join(self, joining: Joining) -> None:
+        """Take a JoinGroup's member in, have it wait, or refuse it."""
+        request = joining.request
+        names = (name for name, _ in joining.protocols)
+        if not self._has_room(request.member_id):
+            self._turn_away(joining)
+        elif not self.group.supports(request.protocol_type, names):
+            self.out.replies.append(joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        elif request.member_id == UNKNOWN_MEMBER:
+            self._join_new(joining)
+        else:
+            self._join_existing(joining)
+
+    def _has_room(self, member_id: str) -> bool:
+        group = self.group
+        if group.is_empty:
+            return True
+        member = group.members.get(member_id)
+        limit = self.context.settings.max_group_size
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
+            # Members have to prove that they are present; the first ones have a place.
+            waits = member is not None and member.join_reply_to is not None
+            return waits or group.waiting_to_join_count < limit
+        return member is not None or len(group.members) < limit
+
+    def _turn_away(self, joining: Joining) -> None:
+        member_id = joining.request.member_id
+        self.out.replies.append(joining.refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER))
+        member = self.group.members.get(member_id)
+        if member_id in self.group.pending_members:
+            self._forget_pending(member_id)
+        elif member is not None:
+            self.remove_member(member)
+        else:
+            return
+        self.maybe_complete_join()
+
+    def _forget_pending(self, member_id: str) -> None:
+        self.group.pending_members.discard(member_id)
+        self.group.end_session(member_id, self.out)
+
+    def _join_new(self, joining: Joining) -> None:
+        group, out = self.group, self.out
+        instance_id = joining.request.group_instance_id
+        prefix = joining.client.client_id if instance_id is None else instance_id
+        member_id = f"{prefix[:_MAX_PREFIX_LENGTH]}-{self.context.random_id()}"
+        if instance_id is not None and instance_id in group.static_members:
+            known = group.static_members[instance_id]
+            self._replace(group.members[known], joining, member_id)
+            return
+        if instance_id is not None or joining.api_version < FIRST_KNOWN_MEMBER_VERSION:
+            self._add(joining, member_id)
+            return
+        # The member must come back with the id: otherwise each lost answer would leave a member
+        # without a client behind (KIP-394).
+        group.pending_members.add(member_id)
+        timer = ClassicTimer(SESSION, group.group_id, member_id)
+        out.timers.append(SetTimer(timer, joining.request.session_timeout_ms))
+        out.replies.append(joining.refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+
+    def _add(self, joining: Joining, member_id: str) -> None:
+        group = self.group
+        member = ClassicMember(
+            member_id,
+            joining.request.group_instance_id,
+            joining.client.client_id,
+            joining.client.client_host,
+            _rebalance_timeout_ms(joining),
+            joining.request.session_timeout_ms,
+            joining.protocols,
+        )
+        member.is_new = True
+        if (
+            group.state is ClassicGroupState.PREPARING_REBALANCE
+            and group.previous_state is ClassicGroupState.EMPTY
+        ):
+            group.new_member_added = True
+        group.add(member, joining.request.protocol_type)
+        group.wait_for_join(member, joining.reply_to, joining.api_version)
+        group.renew_session(member, self.out)
+        self.members_changed()
+
+    def _replace(self, member: ClassicMember, joining: Joining, member_id: str) -> None:
+        group, out = self.group, self.out
+        old_member_id = member.member_id
+        old_leader_id = group.leader_id
+        old = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+        group.refuse_waiting(member, ErrorCode.FENCED_INSTANCE_ID, out)
+        group.end_session(old_member_id, out)
+        group.rename(member, member_id)
+        self._update(member, joining)
+        group.renew_session(member, out)
+        if group.state is not ClassicGroupState.STABLE:
+            # In CompletingRebalance the leader may already assign to the old id.
+            self.members_changed()
+            return
+        if group.select_protocol() != group.protocol_name:
+            self.prepare()
+            return
+
+        def written(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
+            result = CoordinatorResult()
+            if member.join_reply_to is not joining.reply_to:
+                return result  # answered since: the member left, or came back once more
+            if error is ErrorCode.NONE:
+                answer = self._replaced_answer(member, joining, old_leader_id)
+                group.answer_join(member, answer, result)
+                return result
+            told = write_error(error)
+            group.answer_join(member, join_error(told, UNKNOWN_MEMBER, joining.api_version), result)
+            if is_refused(error):
+                # Undo the change: the log still knows the old id.
+                group.end_session(member.member_id, result)
+                group.update(member, *old)
+                group.rename(member, old_member_id)
+                group.renew_session(member, result)
+            return result
+
+        assignments = {each.member_id: each.assignment for each in group.members.values()}
+        out.records.append(group.record(assignments))
+        out.add_after(written)
+
+    def _replaced_answer(
+        self, member: ClassicMember, joining: Joining, old_leader_id: str | None
+    ) -> JoinGroupResponse:
+        """The generation goes on. The answer to a leader that came back says that it leads only if
+        it can also say not to assign (KIP-814); an older client is given the old leader's id, as a
+        follower.
+        """
+        if joining.api_version >= FIRST_SKIP_ASSIGNMENT_VERSION:
+            is_leader = self.group.leader_id == member.member_id
+            return self.group.join_response(member, skip_assignment=is_leader)
+        return self.group.join_response(member, leader_id=old_leader_id)
+
+    def _join_existing(self, joining: Joining) -> None:
+        group, out = self.group, self.out
+        member_id = joining.request.member_id
+        if member_id in group.pending_members and joining.request.group_instance_id is None:
+            self._forget_pending(member_id)
+            self._add(joining, member_id)
+            return
+        error = group.validate_member(member_id, joining.request.group_instance_id)
+        if error is not ErrorCode.NONE:
+            out.replies.append(joining.refusal(error))
+            return
+        member = group.members[member_id]
+        state = group.state
+        is_same = list(member.protocols) == list(joining.protocols)
+        if is_same and (
+            # Its first request's answer may have been lost: the generation is the same.
+            state is ClassicGroupState.COMPLETING_REBALANCE
+            or (state is ClassicGroupState.STABLE and group.leader_id != member_id)
+        ):
+            out.replies.append(Reply(joining.reply_to, group.join_response(member)))
+        elif state is ClassicGroupState.EMPTY:
+            out.replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
+        else:
+            self._update(member, joining)
+            self.members_changed()
+
+    def _update(self, member: ClassicMember, joining: Joining) -> None:
+        group = self.group
+        # The client does not wait any more for the answer to an earlier request of the member.
+        group.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, self.out)
+        group.update(
+            member,
+            joining.protocols,
+            _rebalance_timeout_ms(joining),
+            joining.request.session_timeout_ms,
+        )
+        group.wait_for_join(member, joining.reply_to, joining.api_version)
+
+    def leave(self, leaving: p13.MemberIdentity) -> ErrorCode:
+        """A member leaves, or is removed."""
+        group, member_id, instance_id = self.group, leaving.member_id, leaving.group_instance_id
+        if member_id == UNKNOWN_MEMBER:
+            # An administrator names static members by their instance id alone.
+            known = None if instance_id is None else group.static_members.get(instance_id)
+            if known is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            member_id = known
+        elif member_id in group.pending_members:
+            self._forget_pending(member_id)
+            return ErrorCode.NONE
+        else:
+            error = group.validate_member(member_id, instance_id)
+            if error is not ErrorCode.NONE:
+                return error
+        self.remove_member(group.members[member_id])
+        return ErrorCode.NONE
+
 
 class ClassicGroups:
     """The classic protocol on the groups that speak it. What it decides in memory holds anyway
@@ -259,21 +452,12 @@ class ClassicGroups:
     def join_group(self, joining: Joining, now_ms: float) -> CoordinatorResult:
         """Join, or come back for the next generation. The request has passed `join_error`."""
         out = CoordinatorResult(holds_anyway=True)
-        request = joining.request
-        group = self._groups.get(request.group_id)
+        group_id = joining.request.group_id
+        group = self._groups.get(group_id)
         if group is None:
-            group = self._groups[request.group_id] = ClassicGroup(request.group_id, now_ms)
+            group = self._groups[group_id] = ClassicGroup(group_id, now_ms)
         assert isinstance(group, ClassicGroup)
-        rebalance = ClassicRebalance(self._context, group, out, now_ms)
-        names = (name for name, _ in joining.protocols)
-        if not self._has_room(group, request.member_id):
-            self._turn_away(rebalance, joining)
-        elif not group.supports(request.protocol_type, names):
-            out.replies.append(joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-        elif request.member_id == UNKNOWN_MEMBER:
-            self._join_new(rebalance, joining)
-        else:
-            self._join_existing(rebalance, joining)
+        ClassicRebalance(self._context, group, out, now_ms).join(joining)
         self.discard_if_unused(group)
         return out
 
@@ -338,7 +522,7 @@ class ClassicGroups:
                 leaving.member_id in members if instance_id is None else instance_id in static
             )
             if is_known or leaving.member_id in pending:
-                error = told.error_code = self._leave(rebalance, leaving)
+                error = told.error_code = rebalance.leave(leaving)
                 has_left = has_left or error is ErrorCode.NONE
         if has_left and group.state is not ClassicGroupState.EMPTY:
             rebalance.members_changed()
@@ -455,176 +639,6 @@ class ClassicGroups:
             if member is not None and value.generation == group.generation_id:
                 group.assign(member, bytes(written.assignment))
 
-    # -- joining ---------------------------------------------------------------------------------
-
-    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
-        if group.is_empty:
-            return True
-        member = group.members.get(member_id)
-        limit = self._settings.max_group_size
-        if group.state is ClassicGroupState.PREPARING_REBALANCE:
-            # Members have to prove that they are present; the first ones have a place.
-            waits = member is not None and member.join_reply_to is not None
-            return waits or group.waiting_to_join_count < limit
-        return member is not None or len(group.members) < limit
-
-    def _turn_away(self, rebalance: ClassicRebalance, joining: Joining) -> None:
-        group, out, member_id = rebalance.group, rebalance.out, joining.request.member_id
-        out.replies.append(joining.refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER))
-        member = group.members.get(member_id)
-        if member_id in group.pending_members:
-            self._forget_pending(rebalance, member_id)
-        elif member is not None:
-            rebalance.remove_member(member)
-        else:
-            return
-        rebalance.maybe_complete_join()
-
-    def _forget_pending(self, rebalance: ClassicRebalance, member_id: str) -> None:
-        rebalance.group.pending_members.discard(member_id)
-        rebalance.group.end_session(member_id, rebalance.out)
-
-    def _join_new(self, rebalance: ClassicRebalance, joining: Joining) -> None:
-        group, out = rebalance.group, rebalance.out
-        instance_id = joining.request.group_instance_id
-        prefix = joining.client.client_id if instance_id is None else instance_id
-        member_id = f"{prefix[:_MAX_PREFIX_LENGTH]}-{self._context.random_id()}"
-        if instance_id is not None and instance_id in group.static_members:
-            known = group.static_members[instance_id]
-            self._replace(rebalance, group.members[known], joining, member_id)
-            return
-        if instance_id is not None or joining.api_version < FIRST_KNOWN_MEMBER_VERSION:
-            self._add(rebalance, joining, member_id)
-            return
-        # The member must come back with the id: otherwise each lost answer would leave a member
-        # without a client behind (KIP-394).
-        group.pending_members.add(member_id)
-        timer = ClassicTimer(SESSION, group.group_id, member_id)
-        out.timers.append(SetTimer(timer, joining.request.session_timeout_ms))
-        out.replies.append(joining.refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
-
-    def _add(self, rebalance: ClassicRebalance, joining: Joining, member_id: str) -> None:
-        group = rebalance.group
-        member = ClassicMember(
-            member_id,
-            joining.request.group_instance_id,
-            joining.client.client_id,
-            joining.client.client_host,
-            _rebalance_timeout_ms(joining),
-            joining.request.session_timeout_ms,
-            joining.protocols,
-        )
-        member.is_new = True
-        if (
-            group.state is ClassicGroupState.PREPARING_REBALANCE
-            and group.previous_state is ClassicGroupState.EMPTY
-        ):
-            group.new_member_added = True
-        group.add(member, joining.request.protocol_type)
-        group.wait_for_join(member, joining.reply_to, joining.api_version)
-        group.renew_session(member, rebalance.out)
-        rebalance.members_changed()
-
-    def _replace(
-        self,
-        rebalance: ClassicRebalance,
-        member: ClassicMember,
-        joining: Joining,
-        member_id: str,
-    ) -> None:
-        group, out = rebalance.group, rebalance.out
-        old_member_id = member.member_id
-        old_leader_id = group.leader_id
-        old = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
-        group.refuse_waiting(member, ErrorCode.FENCED_INSTANCE_ID, out)
-        group.end_session(old_member_id, out)
-        group.rename(member, member_id)
-        self._update(rebalance, member, joining)
-        group.renew_session(member, out)
-        if group.state is not ClassicGroupState.STABLE:
-            # In CompletingRebalance the leader may already assign to the old id.
-            rebalance.members_changed()
-            return
-        if group.select_protocol() != group.protocol_name:
-            rebalance.prepare()
-            return
-
-        def written(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
-            result = CoordinatorResult()
-            if member.join_reply_to is not joining.reply_to:
-                return result  # answered since: the member left, or came back once more
-            if error is ErrorCode.NONE:
-                answer = self._replaced_answer(group, member, joining, old_leader_id)
-                group.answer_join(member, answer, result)
-                return result
-            told = write_error(error)
-            group.answer_join(member, join_error(told, UNKNOWN_MEMBER, joining.api_version), result)
-            if is_refused(error):
-                # Undo the change: the log still knows the old id.
-                group.end_session(member.member_id, result)
-                group.update(member, *old)
-                group.rename(member, old_member_id)
-                group.renew_session(member, result)
-            return result
-
-        assignments = {each.member_id: each.assignment for each in group.members.values()}
-        out.records.append(group.record(assignments))
-        out.add_after(written)
-
-    def _replaced_answer(
-        self,
-        group: ClassicGroup,
-        member: ClassicMember,
-        joining: Joining,
-        old_leader_id: str | None,
-    ) -> JoinGroupResponse:
-        """The generation goes on. The answer to a leader that came back says that it leads only if
-        it can also say not to assign (KIP-814); an older client is given the old leader's id, as a
-        follower.
-        """
-        if joining.api_version >= FIRST_SKIP_ASSIGNMENT_VERSION:
-            is_leader = group.leader_id == member.member_id
-            return group.join_response(member, skip_assignment=is_leader)
-        return group.join_response(member, leader_id=old_leader_id)
-
-    def _join_existing(self, rebalance: ClassicRebalance, joining: Joining) -> None:
-        group, out = rebalance.group, rebalance.out
-        member_id = joining.request.member_id
-        if member_id in group.pending_members and joining.request.group_instance_id is None:
-            self._forget_pending(rebalance, member_id)
-            self._add(rebalance, joining, member_id)
-            return
-        error = group.validate_member(member_id, joining.request.group_instance_id)
-        if error is not ErrorCode.NONE:
-            out.replies.append(joining.refusal(error))
-            return
-        member = group.members[member_id]
-        state = group.state
-        is_same = list(member.protocols) == list(joining.protocols)
-        if is_same and (
-            # Its first request's answer may have been lost: the generation is the same.
-            state is ClassicGroupState.COMPLETING_REBALANCE
-            or (state is ClassicGroupState.STABLE and group.leader_id != member_id)
-        ):
-            out.replies.append(Reply(joining.reply_to, group.join_response(member)))
-        elif state is ClassicGroupState.EMPTY:
-            out.replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
-        else:
-            self._update(rebalance, member, joining)
-            rebalance.members_changed()
-
-    def _update(self, rebalance: ClassicRebalance, member: ClassicMember, joining: Joining) -> None:
-        group = rebalance.group
-        # The client does not wait any more for the answer to an earlier request of the member.
-        group.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, rebalance.out)
-        group.update(
-            member,
-            joining.protocols,
-            _rebalance_timeout_ms(joining),
-            joining.request.session_timeout_ms,
-        )
-        group.wait_for_join(member, joining.reply_to, joining.api_version)
-
     def _write_assignment(
         self, group: ClassicGroup, request: SyncGroupRequest, out: CoordinatorResult
     ) -> None:
@@ -644,26 +658,6 @@ class ClassicGroups:
             return result
 
         out.add_after(after)
-
-    def _leave(self, rebalance: ClassicRebalance, leaving: p13.MemberIdentity) -> ErrorCode:
-        group = rebalance.group
-        member_id = leaving.member_id
-        instance_id = leaving.group_instance_id
-        if member_id == UNKNOWN_MEMBER:
-            # An administrator names static members by their instance id alone.
-            known = None if instance_id is None else group.static_members.get(instance_id)
-            if known is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            member_id = known
-        elif member_id in group.pending_members:
-            self._forget_pending(rebalance, member_id)
-            return ErrorCode.NONE
-        else:
-            error = group.validate_member(member_id, instance_id)
-            if error is not ErrorCode.NONE:
-                return error
-        rebalance.remove_member(group.members[member_id])
-        return ErrorCode.NONE
 
 
 def _member_error(
