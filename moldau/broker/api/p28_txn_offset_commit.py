@@ -20,7 +20,7 @@ from typing import Final
 
 from moldau.broker.api.p08_offset_commit import find_topic
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.result import CallbackReply, Producer
+from moldau.broker.coordinator.core.result import Producer
 from moldau.broker.coordinator.group.core.offset_requests import (
     PreparedCommit,
     prepare_transactional,
@@ -117,7 +117,7 @@ class _Commit:
     def begin(self) -> None:
         request = self._request
         if not request.topics:
-            self._answer(p28.TxnOffsetCommitResponse())
+            self.respond(p28.TxnOffsetCommitResponse())
             return
         if not request.group_id:
             self.refuse(ErrorCode.INVALID_GROUP_ID)
@@ -175,22 +175,19 @@ class _Commit:
 
     def _commit(self) -> None:
         request, prepared, version = self._request, self._prepared, self._context.api_version
-        reply_to = CallbackReply(self._answer)
         self._services.coordinators.groups.ask(
             request.group_id,
-            reply_to,
-            lambda state, _now_ms: state.offset_requests.commit(
-                request, prepared, version, reply_to
-            ),
+            self,
+            lambda state, _now_ms: state.offset_requests.commit(request, prepared, version, self),
             prepared.refused,
         )
 
     def refuse(self, error: ErrorCode) -> None:
         """Nothing is stored; everything that could have been is answered with the reason."""
         error = _AS_COORDINATOR.get(error, error)
-        self._answer(self._prepared.refused(error))
+        self.respond(self._prepared.refused(error))
 
-    def _answer(self, response: p28.TxnOffsetCommitResponse) -> None:
+    def respond(self, response: p28.TxnOffsetCommitResponse) -> None:
         topics = {topic.name: topic for topic in response.topics}
         for name, unknown in self._unknown.items():
             topic = topics.get(name)

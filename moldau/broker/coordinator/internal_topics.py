@@ -12,11 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.lifecycle.controller_channel import (
-    INTERNAL_PRINCIPAL,
-    ControllerChannel,
-    ControllerUnavailable,
-)
+from moldau.broker.lifecycle.controller_channel import ControllerChannel, ControllerUnavailable
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (
@@ -34,6 +30,7 @@ logger = logging.getLogger(__name__)
 CREATE_TIMEOUT_MS: Final = 30_000
 RETRY_AFTER_MS: Final = 500
 """The pause after a refusal: clients try several times a second."""
+BROKER_PRINCIPAL: Final = "User:ANONYMOUS"
 
 
 _TOPICS: Final = {
@@ -110,7 +107,7 @@ class InternalTopics:
         request = CreateTopicsRequest(topics=[creatable], timeout_ms=CREATE_TIMEOUT_MS)
         try:
             response = await self._controller.send(
-                request, INTERNAL_PRINCIPAL, timeout_ms=CREATE_TIMEOUT_MS
+                request, BROKER_PRINCIPAL, timeout_ms=CREATE_TIMEOUT_MS
             )
             result = response.topics[0]
             error, why = ErrorCode.of(result.error_code), result.error_message

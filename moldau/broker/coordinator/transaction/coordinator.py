@@ -16,7 +16,6 @@ from moldau.broker.coordinator.core.kept_memory import KeptMemory
 from moldau.broker.coordinator.core.result import (
     Answerable,
     CallbackReply,
-    CoordinatorResult,
     Producer,
 )
 from moldau.broker.coordinator.ports import RuntimeSettings, memory_limit
@@ -147,20 +146,20 @@ class TransactionCoordinator:
             done: gets NONE or an error of AddPartitionsToTxn for each partition.
         """
         reply_to = CallbackReply(done)
-
-        def operation(state: TransactionState, now_ms: float) -> CoordinatorResult:
-            if verify_only:
-                return state.verify_partitions(transactional_id, producer, partitions, reply_to)
-            return state.add_partitions(
+        self.ask(
+            transactional_id,
+            reply_to,
+            lambda state, now_ms: state.add_partitions(
                 transactional_id,
                 producer,
                 partitions,
                 reply_to,
                 now_ms,
                 client_version=client_version,
-            )
-
-        self.ask(transactional_id, reply_to, operation, partial(dict.fromkeys, partitions))
+                verify_only=verify_only,
+            ),
+            partial(dict.fromkeys, partitions),
+        )
 
     def describe(self, transactional_id: str, reply_to: Answerable) -> None:
         """Answer with the Transaction, or an ErrorCode."""

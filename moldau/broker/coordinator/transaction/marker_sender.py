@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages import p27_write_txn_markers as p27
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import TopicPartition, by_topic
 from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 
@@ -217,10 +217,6 @@ class MarkerSender:
         )
 
     def _request(self, markers: Iterable[Marker]) -> p27.WriteTxnMarkersRequest:
-        by_command: dict[tuple[int, SendMarkers], dict[str, list[int]]] = {}
-        for marker in markers:
-            topics = by_command.setdefault((marker.coordinator_partition, marker.command), {})
-            topics.setdefault(marker.partition.topic, []).append(marker.partition.partition)
         return p27.WriteTxnMarkersRequest(
             markers=[
                 p27.WritableTxnMarker(
@@ -229,12 +225,12 @@ class MarkerSender:
                     transaction_result=command.is_commit,
                     topics=[
                         p27.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
-                        for topic, indexes in topics.items()
+                        for topic, indexes in by_topic(partitions).items()
                     ],
                     coordinator_epoch=self._coordinator_epoch(coordinator_partition),
                     transaction_version=command.transaction.client_version,
                 )
-                for (coordinator_partition, command), topics in by_command.items()
+                for (coordinator_partition, command), partitions in _by_command(markers).items()
             ]
         )
 
@@ -307,13 +303,17 @@ class MarkerSender:
 
     def _tell_written(self, markers: Iterable[Marker]) -> None:
         """Called last: an exception holds up neither the sending nor the other commands."""
-        by_command: dict[tuple[int, SendMarkers], list[TopicPartition]] = {}
-        for marker in markers:
-            key = (marker.coordinator_partition, marker.command)
-            by_command.setdefault(key, []).append(marker.partition)
         with ExitStack() as calls:
-            for (coordinator_partition, command), partitions in reversed(by_command.items()):
-                calls.callback(self._written, coordinator_partition, command, partitions)
+            for command, partitions in reversed(_by_command(markers).items()):
+                calls.callback(self._written, *command, partitions)
+
+
+def _by_command(markers: Iterable[Marker]) -> dict[tuple[int, SendMarkers], list[TopicPartition]]:
+    """The partitions of each partition of the coordinator's topic and command."""
+    found: dict[tuple[int, SendMarkers], list[TopicPartition]] = {}
+    for coordinator_partition, command, partition in markers:
+        found.setdefault((coordinator_partition, command), []).append(partition)
+    return found
 
 
 def _leader(image: MetadataImage, name: TopicPartition) -> int | None:

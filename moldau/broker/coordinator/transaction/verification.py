@@ -178,10 +178,6 @@ class TransactionVerifier:
         self._lines[transactional_id] = deque()
         self._ask(_Round(transactional_id, [question], self._ports.clock.monotonic_ms()))
 
-    @property
-    def waiting_count(self) -> int:
-        return self._places.held
-
     async def close(self) -> None:
         """Answer COORDINATOR_NOT_AVAILABLE to all questions, later ones included."""
         self._is_closed = True

@@ -404,30 +404,28 @@ class ClassicRebalance:
         return ErrorCode.NONE
 
 
+@dataclass(slots=True, eq=False)
 class ClassicGroups:
     """The classic protocol on the groups that speak it. What it decides in memory holds anyway
     (`CoordinatorResult`).
     """
 
-    def __init__(self, context: GroupContext) -> None:
-        self._context = context
-        self._groups = context.groups
-        self._settings = context.settings
+    _context: GroupContext
 
     def get(self, group_id: str) -> ClassicGroup | None:
-        group = self._groups.get(group_id)
+        group = self._context.groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
     def discard_if_unused(self, group: ClassicGroup) -> None:
         """Forget a group that has never been more than a name."""
-        is_known = self._groups.get(group.group_id) is group
+        is_known = self._context.groups.get(group.group_id) is group
         if is_known and group.is_unused and not self._context.offsets.has_any(group.group_id):
             self.discard(group)
 
     def discard(self, group: ClassicGroup) -> None:
         """Forget a group of which the log knows nothing, or nothing any more. No other is dead."""
         group.transition_to(ClassicGroupState.DEAD, group.state_timestamp_ms)
-        del self._groups[group.group_id]
+        del self._context.groups[group.group_id]
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -439,7 +437,7 @@ class ClassicGroups:
         """
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
-        settings = self._settings
+        settings = self._context.settings
         timeout_ms = request.session_timeout_ms
         if not settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -453,9 +451,9 @@ class ClassicGroups:
         """Join, or come back for the next generation. The request has passed `join_error`."""
         out = CoordinatorResult(holds_anyway=True)
         group_id = joining.request.group_id
-        group = self._groups.get(group_id)
+        group = self._context.groups.get(group_id)
         if group is None:
-            group = self._groups[group_id] = ClassicGroup(group_id, now_ms)
+            group = self._context.groups[group_id] = ClassicGroup(group_id, now_ms)
         assert isinstance(group, ClassicGroup)
         ClassicRebalance(self._context, group, out, now_ms).join(joining)
         self.discard_if_unused(group)
@@ -567,13 +565,13 @@ class ClassicGroups:
         the members that join first keep their place.
         """
         out = CoordinatorResult(holds_anyway=True)
-        for group in list(self._groups.values()):
+        for group in list(self._context.groups.values()):
             if not isinstance(group, ClassicGroup):
                 continue
             rebalance = self._start(group, out, now_ms)
             if (
                 group.state is ClassicGroupState.STABLE
-                and len(group.members) > self._settings.max_group_size
+                and len(group.members) > self._context.settings.max_group_size
             ):
                 rebalance.prepare()
             elif not group.is_persisted:
@@ -582,7 +580,7 @@ class ClassicGroups:
 
     def unloaded(self) -> list[Reply]:
         out = CoordinatorResult()
-        for group in self._groups.values():
+        for group in self._context.groups.values():
             if isinstance(group, ClassicGroup):
                 for member in group.members.values():
                     group.refuse_waiting(member, ErrorCode.NOT_COORDINATOR, out)
@@ -631,7 +629,7 @@ class ClassicGroups:
                 self.discard(group)
             return
         if group is None or group.is_simple or not is_live:
-            self._groups[group_id] = ClassicGroup.from_record(group_id, value)
+            self._context.groups[group_id] = ClassicGroup.from_record(group_id, value)
             return
         group.is_persisted = True
         for written in value.members:

@@ -95,7 +95,7 @@ class ConsumerGroup:
         self.assignor_counts: Counter[str] = Counter()
         self.classic_protocol_counts: Counter[str] = Counter()
         self.classic_member_count = 0
-        self._is_refresh_requested = True
+        self.is_refresh_requested = True
         self._refreshed_epoch = 0
         self._topic_counts: Counter[str] = Counter()
         self._topic_index = topic_index
@@ -132,24 +132,20 @@ class ConsumerGroup:
             return "Empty"
         if self.group_epoch > self.assignment_epoch:
             return "Assigning"
-        for member in self.members.values():
-            if not member.is_reconciled_to(self.assignment_epoch):
-                return "Reconciling"
-        return "Stable"
+        epoch = self.assignment_epoch
+        is_stable = all(member.is_reconciled_to(epoch) for member in self.members.values())
+        return "Stable" if is_stable else "Reconciling"
 
     @property
     def needs_metadata_refresh(self) -> bool:
         """Whether subscribed topics may have changed since the hash was last computed, or what was
         written then has been lost.
         """
-        return self._is_refresh_requested or self.group_epoch < self._refreshed_epoch
-
-    def request_metadata_refresh(self) -> None:
-        self._is_refresh_requested = True
+        return self.is_refresh_requested or self.group_epoch < self._refreshed_epoch
 
     def metadata_refreshed(self, group_epoch: int) -> None:
         """The hash has been computed; with it the group is to get this epoch."""
-        self._is_refresh_requested = False
+        self.is_refresh_requested = False
         self._refreshed_epoch = group_epoch
 
     @property
@@ -278,12 +274,12 @@ class ConsumerGroup:
         """Whether another member still owns a partition of the target of `member`."""
         if member.state is not MemberState.UNRELEASED_PARTITIONS:
             return False
-        for topic_id, partitions in self.targets.get(member.member_id, NOTHING).items():
-            assigned = member.assigned.get(topic_id, {})
-            for index in partitions:
-                if index not in assigned and self.owner_of(topic_id, index) is not None:
-                    return True
-        return False
+        return any(
+            index not in member.assigned.get(topic_id, {})
+            and self.owner_of(topic_id, index) is not None
+            for topic_id, partitions in self.targets.get(member.member_id, NOTHING).items()
+            for index in partitions
+        )
 
     # -- what every kind of group answers --------------------------------------------------------
 

@@ -486,7 +486,7 @@ class ConsumerGroups:
             for group_id in self._topic_index.get(name, ()):
                 group = self._context.groups[group_id]
                 assert isinstance(group, ConsumerGroup)
-                group.request_metadata_refresh()
+                group.is_refresh_requested = True
 
     def regular_expressions_resolved(
         self,

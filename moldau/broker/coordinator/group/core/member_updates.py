@@ -232,13 +232,12 @@ class MemberUpdates:
         if new is not old or not is_known:
             update.result.records.append(member_record(group.group_id, new))
             changed = new.subscribed_topic_names != old.subscribed_topic_names
-        plan = self._expressions.plan(group, old, new, update.client, update.now_ms)
-        update.result.records += plan.records
-        if plan.command is not None:
-            update.result.commands.append(plan.command)
-        update.has_subscription_changed = changed or plan.change is not Change.NONE
+        change = self._expressions.plan(
+            group, old, new, update.client, update.now_ms, update.result
+        )
+        update.has_subscription_changed = changed or change is not Change.NONE
         update.group_epoch = group.group_epoch
-        needs_epoch = changed or plan.change is Change.UPDATED_AND_RESOLVED
+        needs_epoch = changed or change is Change.UPDATED_AND_RESOLVED
         if update.has_subscription_changed or group.needs_metadata_refresh or not is_known:
             self._refresh_epoch(update, needs_epoch=needs_epoch)
 

@@ -62,9 +62,6 @@ class OffsetRemoval:
     """
     _deleted: list[_Deleted] = field(default_factory=list)
 
-    def loaded(self) -> CoordinatorResult:
-        return CoordinatorResult(timers=[self._next_round()])
-
     def on_timer(self, key: str, now_ms: float) -> CoordinatorResult:
         """Look at the next groups, of a new round if the last one is over; or try again to remove
         the offsets of deleted topics.
@@ -77,14 +74,14 @@ class OffsetRemoval:
         looked_at = 0
         while self._left and looked_at < MAX_OFFSETS_AT_ONCE and not portion.is_full:
             looked_at += 1 + self._expire(*self._left.pop(), portion, now_ms)
-        timer = SetTimer(EXPIRY, PAUSE_MS) if self._left else self._next_round()
+        timer = SetTimer(EXPIRY, PAUSE_MS) if self._left else self.next_round()
 
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             if not is_refused(error):
                 return CoordinatorResult()
             # What could not be written is found again in the next round.
             self._left.clear()
-            return CoordinatorResult(timers=[self._next_round()])
+            return CoordinatorResult(timers=[self.next_round()])
 
         return CoordinatorResult(
             records=portion.records,
@@ -93,7 +90,7 @@ class OffsetRemoval:
             after=after if portion.records else None,
         )
 
-    def _next_round(self) -> SetTimer:
+    def next_round(self) -> SetTimer:
         return SetTimer(EXPIRY, self._context.settings.offsets_check_interval_ms)
 
     def _expire(

@@ -201,9 +201,7 @@ class OffsetRequests:
         of a TxnOffsetCommit count when the producer's transaction commits.
         """
         error = self._commit_error(request, api_version)
-        if error is ErrorCode.NONE and prepared.is_too_large:
-            error = offset_write_error(ErrorCode.MESSAGE_TOO_LARGE)
-        if error is ErrorCode.NONE and not self._has_memory(prepared):
+        if error is ErrorCode.NONE and (prepared.is_too_large or not self._has_memory(prepared)):
             error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         if error is not ErrorCode.NONE:
             return CoordinatorResult(
@@ -236,15 +234,13 @@ class OffsetRequests:
         return self._context.memory.may_grow(prepared.group_id, prepared.principal, growth_bytes)
 
     def _commit_error(self, request: CommitRequest, api_version: int) -> ErrorCode:
-        is_transactional = isinstance(request, p28.TxnOffsetCommitRequest)
+        if isinstance(request, p08.OffsetCommitRequest):
+            is_transactional, epoch = False, request.generation_id_or_member_epoch
+        else:
+            is_transactional, epoch = True, request.generation_id
         if is_transactional and not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self._context.groups.get(request.group_id)
-        epoch = (
-            request.generation_id
-            if isinstance(request, p28.TxnOffsetCommitRequest)
-            else request.generation_id_or_member_epoch
-        )
         if group is None:
             if epoch < 0:
                 return ErrorCode.NONE  # replay makes a group for these offsets alone

@@ -276,7 +276,7 @@ class GroupState:
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
         self._is_live = True
-        result = self.removal.loaded()
+        result = CoordinatorResult(timers=[self.removal.next_round()])
         result.merge(self.classic.loaded(now_ms))
         result.merge(self.consumer_groups.loaded())
         deleted = self._deleted_topics()

@@ -317,7 +317,8 @@ def end_transaction(
     if error is not ErrorCode.NONE:
         return error
     if is_repeated or not (bumps or is_open):
-        if _is_outcome(transaction.status, is_commit):
+        commit, abort = TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT
+        if transaction.status is (commit if is_commit else abort):
             return transaction.producer
         return ErrorCode.INVALID_TXN_STATE
     if is_commit and not is_open:
@@ -333,9 +334,3 @@ def end_transaction(
         now_ms=now_ms,
     )
     return Decision(prepared, prepared.producer_after_end, used_producer_id=uses_spare)
-
-
-def _is_outcome(status: TransactionStatus, is_commit: bool) -> bool:
-    return status is (
-        TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT
-    )

@@ -86,11 +86,6 @@ class SendMarkers:
     def is_commit(self) -> bool:
         return self.transaction.status is TransactionStatus.PREPARE_COMMIT
 
-    def written(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Take these off; whether none remains."""
-        self.remaining.difference_update(partitions)
-        return not self.remaining
-
 
 ABORT_TIMER: Final = "abort-timed-out"
 EXPIRY_TIMER: Final = "expire-ids"
@@ -232,46 +227,33 @@ class TransactionState:
         self,
         transactional_id: str,
         producer: Producer,
-        added: Collection[TopicPartition],
+        partitions: Collection[TopicPartition],
         reply_to: Answerable,
         now_ms: float,
         *,
         client_version: int,
+        verify_only: bool = False,
     ) -> CoordinatorResult:
-        """Answer an error, or NONE, by partition. `client_version` is 2 from request v4 on."""
-        failed = partial(dict.fromkeys, added)
-
+        """Answer an error, or NONE, by partition; with `verify_only` nothing is written.
+        `client_version` is 2 from request v4 on.
+        """
+        failed = partial(dict.fromkeys, partitions)
         if not transactional_id:
             return CoordinatorResult.reply(reply_to, failed(ErrorCode.INVALID_REQUEST))
+        transaction = self.transactions.get(transactional_id)
+        if verify_only:
+            errors = rules.verify_partitions(transaction, producer, partitions)
+            return self._answer(reply_to, errors, failed, is_final=_is_final(*errors.values()))
         decision = rules.add_partitions(
-            self.transactions.get(transactional_id),
-            producer,
-            added,
-            client_version=client_version,
-            now_ms=now_ms,
+            transaction, producer, partitions, client_version=client_version, now_ms=now_ms
         )
         if not isinstance(decision, ErrorCode) and not self._memory.may_grow(
-            transactional_id, "", PARTITION_BYTES * len(added)
+            transactional_id, "", PARTITION_BYTES * len(partitions)
         ):
             decision = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if isinstance(decision, ErrorCode):
             return self._refuse(reply_to, decision, failed)
         return self._write(decision, reply_to, failed(ErrorCode.NONE), failed)
-
-    def verify_partitions(
-        self,
-        transactional_id: str,
-        producer: Producer,
-        verified: Collection[TopicPartition],
-        reply_to: Answerable,
-    ) -> CoordinatorResult:
-        """Answer NONE or an error by partition; nothing is written."""
-        failed = partial(dict.fromkeys, verified)
-        if not transactional_id:
-            return CoordinatorResult.reply(reply_to, failed(ErrorCode.INVALID_REQUEST))
-        transaction = self.transactions.get(transactional_id)
-        errors = rules.verify_partitions(transaction, producer, verified)
-        return self._answer(reply_to, errors, failed, is_final=_is_final(*errors.values()))
 
     def end_transaction(
         self,
@@ -330,9 +312,10 @@ class TransactionState:
     ) -> CoordinatorResult:
         """The markers of `sent` (the very object) are committed, or the partitions are gone."""
         transactional_id = sent.transaction.transactional_id
-        if self._sending.get(transactional_id) is not sent or not sent.written(written):
+        if self._sending.get(transactional_id) is not sent:
             return CoordinatorResult()
-        return self._complete(sent, now_ms)
+        sent.remaining.difference_update(written)
+        return CoordinatorResult() if sent.remaining else self._complete(sent, now_ms)
 
     def _send_markers(self, transactional_ids: Iterable[str], now_ms: float) -> CoordinatorResult:
         """The outcomes are committed: tell the partitions."""

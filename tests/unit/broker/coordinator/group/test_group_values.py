@@ -185,7 +185,7 @@ def test_a_refresh_of_metadata_is_needed_until_it_is_made_and_again_when_it_is_l
     assert group.needs_metadata_refresh, "the epoch of that refresh was not written"
     group.group_epoch = 5
     assert not group.needs_metadata_refresh
-    group.request_metadata_refresh()
+    group.is_refresh_requested = True
     assert group.needs_metadata_refresh
 
 

@@ -163,8 +163,14 @@ class Bench:
         partitions: Collection[TopicPartition],
     ) -> Caller:
         return self._call(
-            lambda state, caller, now: state.verify_partitions(
-                transactional_id, producer, partitions, caller
+            lambda state, caller, now: state.add_partitions(
+                transactional_id,
+                producer,
+                partitions,
+                caller,
+                now,
+                client_version=2,
+                verify_only=True,
             )
         )
 

@@ -281,7 +281,7 @@ async def test_what_was_not_written_is_sent_again_to_who_leads_then(
     future.set_result(answer(request, {P1: error}))
     await sender.turn()
     assert sender.written == [(0, one, [P2])]
-    one.written([P2])
+    one.remaining.discard(P2)
     assert sender.here == []
     sender.lead(P1, BROKER)
     await sender.retry()
