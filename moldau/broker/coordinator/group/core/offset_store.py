@@ -119,9 +119,6 @@ class OffsetStore:
             stored.append(committed)
         return max((each.log_offset for each in stored), default=-1)
 
-    def group_ids(self) -> list[str]:
-        return list(self._committed)
-
     def partitions_of(self, topics: frozenset[str]) -> Iterator[PartitionKey]:
         """The partitions of these topics with offsets, open transactions included; each once."""
         seen: set[PartitionKey] = set()
