@@ -4,10 +4,54 @@ from __future__ import annotations
 
 import pytest
 
+from moldau.metadata.features import FeatureRange
 from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
+from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.server import api_versions
 from moldau.server.apis import BROKER_APIS
 from tests.unit.broker.harness import DataPath
+
+
+@pytest.mark.parametrize(("api_version", "told"), [(3, ["b", "c"]), (4, ["a", "b", "c"])])
+async def test_features_with_a_level_zero_are_for_clients_that_know_it(
+    broker: DataPath, api_version: int, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges = {"a": FeatureRange(0, 1, 1), "b": FeatureRange(1, 2, 2), "c": FeatureRange(2, 2, 2)}
+    monkeypatch.setattr(api_versions, "advertised_features", lambda _levels: ranges)
+    for level, name in enumerate(("none", "transaction.version", "group.version")):
+        broker.replay(FeatureLevelRecord(name=name, feature_level=level))
+    request = ApiVersionsRequest(client_software_name="kcat", client_software_version="1")
+    response = await broker.ask(request, api_version)
+    assert [
+        (each.name, each.min_version, each.max_version) for each in response.supported_features
+    ] == [(name, *ranges[name][:2]) for name in told]
+    finalized = {
+        each.name: (each.min_version_level, each.max_version_level)
+        for each in response.finalized_features
+    }
+    assert "none" not in finalized
+    assert finalized["transaction.version"] == (1, 1)
+    assert finalized["group.version"] == (2, 2)
+    assert [each.name for each in response.finalized_features] == sorted(finalized)
+    assert broker.connection.client_software_name == "kcat"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("api_version", [0, 2])
+async def test_old_clients_learn_of_no_features(broker: DataPath, api_version: int) -> None:
+    broker.replay(FeatureLevelRecord(name="group.version", feature_level=1))
+    response = await broker.ask(ApiVersionsRequest(), api_version)
+    assert (response.error_code, response.finalized_features) == (ErrorCode.NONE, [])
+
+
+@pytest.mark.parametrize(("name", "version"), [("", "1"), ("a", "-"), ("a b", "1"), ("a", "1\n")])
+async def test_a_client_whose_software_has_an_illegal_name_is_refused(
+    broker: DataPath, name: str, version: str
+) -> None:
+    request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
+    response = await broker.ask(request, 3)
+    assert (response.error_code, response.api_keys) == (ErrorCode.INVALID_REQUEST, [])
 
 
 @pytest.mark.parametrize("api_version", range(5))

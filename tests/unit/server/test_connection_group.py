@@ -239,6 +239,22 @@ async def test_a_group_ends_when_its_last_connection_has() -> None:
     assert len(rig.group) == 0
 
 
+async def test_a_group_that_has_ended_waits_for_no_time() -> None:
+    rates = ConnectionRates()
+    rates.change({(("ip", "10.0.0.9"),): {"connection_creation_rate": 1.0}})
+    rig = Rig(rates=rates)
+    turns = [rig.group.begin_handshake("L", "10.0.0.9") for _ in range(11)]
+    assert isinstance(turns[-1], asyncio.Future)
+    rig.group.authentication_log.failed("L", "10.0.0.9", "guessed")
+    rig.group._shares_log.took_too_much(rig.connection().share, "it waits")
+    assert rig.clock.timer_count > 0
+    for connection in rig.group:
+        connection.close("the test ends it")
+        rig.group.forget(connection)
+    await rig.group.close(0)
+    assert rig.clock.timer_count == 0
+
+
 async def test_work_that_fails_is_reported_to_the_loop() -> None:
     rig = Rig()
 

@@ -41,7 +41,9 @@ def test_what_is_much_is_not_passed_by_what_is_little() -> None:
     shares.wait("large", 80, lambda: granted.append("large"))
     assert not shares.take("other", 10)
     shares.wait("other", 10, lambda: granted.append("other"))
-    shares.give_back("small", 50)
+    shares.give_back("small", 20)
+    assert granted == [], "it is not enough for the one that comes first"
+    shares.give_back("small", 30)
     assert granted == ["large", "other"]
 
 
@@ -51,6 +53,37 @@ def test_more_than_there_is_counts_as_all() -> None:
     assert shares.held == 10
     shares.give_back("a", 1_000)
     assert shares.held == 0
+
+
+def test_what_waited_behind_a_request_that_is_given_up_has_its_turn() -> None:
+    shares = FairShares(100)
+    granted: list[str] = []
+    assert shares.take("small", 50)
+    large = shares.wait("large", 80, lambda: granted.append("large"))
+    shares.wait("other", 10, lambda: granted.append("other"))
+    assert granted == [], "what is free is kept for the one that holds nothing"
+    shares.give_up(large)
+    assert granted == ["other"]
+    shares.give_up(large)
+    assert (shares.held, shares.waiting_count("large")) == (60, 0)
+
+
+def test_callbacks_that_give_back_at_once_do_not_run_inside_each_other() -> None:
+    shares = FairShares(1)
+    depth, depths = 0, []
+
+    def granted() -> None:
+        nonlocal depth
+        depth += 1
+        depths.append(depth)
+        shares.give_back("a")
+        depth -= 1
+
+    assert shares.take("a")
+    for _ in range(5):
+        shares.wait("a", 1, granted)
+    shares.give_back("a")
+    assert (depths, shares.held) == ([1] * 5, 0)
 
 
 async def test_a_turn_that_is_not_awaited_any_more_goes_to_the_next() -> None:

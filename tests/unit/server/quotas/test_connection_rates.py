@@ -71,8 +71,11 @@ def test_addresses_are_bounded_and_forgotten() -> None:
     for number in range(1000):
         found.admit("L", f"10.0.{number // 250}.{number % 250}", 0.0)
     assert found.address_count == 10
-    found.admit("L", "10.9.9.9", SENSOR_LIFE_MS + 1)
-    assert found.address_count == 1
+    last_ms = SENSOR_LIFE_MS
+    found.admit("L", "10.9.9.8", last_ms)
+    assert found.address_count == 10, "just used"
+    found.admit("L", "10.9.9.9", last_ms + 1)
+    assert found.address_count == 2
 
 
 def test_connections_above_the_nodes_limit_wait_in_line() -> None:

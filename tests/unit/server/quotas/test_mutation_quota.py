@@ -52,6 +52,16 @@ def test_a_permissive_quota_grants_everything_and_pauses() -> None:
     assert quota.throttle_ms(0.0) == 10_000
 
 
+def test_a_pause_is_as_long_as_what_is_left_of_it() -> None:
+    quota = of(make(), at=1_000.0)
+    assert quota.take(32, 1_000.0)
+    assert not quota.take(1, 2_000.0)
+    assert [quota.throttle_ms(each) for each in (2_000.0, 5_000.0, 6_000.0, 9_000.0)] == [
+        *(4_000, 1_000),
+        *(0, 0),
+    ]
+
+
 def test_each_user_has_tokens_of_its_own_and_a_new_limit_counts() -> None:
     quotas = make()
     assert of(quotas).take(30, 0.0)
