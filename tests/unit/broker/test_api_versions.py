@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.metadata.features import FeatureRange
+from moldau.metadata.features import KRAFT_VERSION, FeatureRange
+from moldau.metadata.image import MetadataImage, Provenance
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.server import api_versions
+from moldau.server.api_versions import listener_handlers
 from moldau.server.apis import BROKER_APIS
-from tests.unit.broker.harness import DataPath
+from moldau.server.authorizer import Authorizer
+from moldau.server.request import RequestContext
+from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest
 
 
 @pytest.mark.parametrize(("api_version", "told"), [(3, ["b", "c"]), (4, ["a", "b", "c"])])
@@ -36,6 +40,21 @@ async def test_features_with_a_level_zero_are_for_clients_that_know_it(
     assert finalized["group.version"] == (2, 2)
     assert [each.name for each in response.finalized_features] == sorted(finalized)
     assert broker.connection.client_software_name == "kcat"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kraft_version", [0, 1])
+def test_the_quorum_s_own_version_is_told_from_its_first_level_on(kraft_version: int) -> None:
+    image = MetadataImage(provenance=Provenance(77, 1, 0))
+    handlers = listener_handlers(BROKER_APIS, lambda: image, lambda: kraft_version)
+    request = FakeRequest(FakeConnection(), ApiKey.API_VERSIONS, 3, b"")
+    handle = handlers[ApiKey.API_VERSIONS].handle
+    assert handle is not None
+    asked = ApiVersionsRequest(client_software_name="kcat", client_software_version="1.2")
+    handle(RequestContext(request, Authorizer()), asked)  # type: ignore[arg-type]
+    levels = {each.name: each.max_version_level for each in request.response.finalized_features}
+    assert levels == ({KRAFT_VERSION: 1} if kraft_version else {})
+    assert request.response.finalized_features_epoch == 77
+    assert request.connection.client_software_version == "1.2"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("api_version", [0, 2])

@@ -119,6 +119,7 @@ async def test_memory_is_held_until_the_answer() -> None:
     await bench.handled_count(1)
     assert bench.handled[0][1].coordinator_keys == ["a-coordinator"] * KEYS
     assert KEYS * 62 <= bench.memory.held <= KEYS * 80
+    assert not any(request.connection.state.values()), "nothing waits that ends with it"
     bench.answer()
     assert bench.memory.held == 0
     assert request.connection.suspended_count == 0
@@ -386,6 +387,35 @@ async def test_work_in_slices_takes_turns_by_principal() -> None:
     await until_async(lambda: all(request.is_answered for request in requests), "all are answered")
     await bench.router.close()
     assert bench.router._decoding.turns.held == 0
+
+
+async def test_work_that_is_cancelled_before_its_turn_ends_with_its_connection() -> None:
+    """As when a loop ends with all of its tasks."""
+    bench = Bench()
+    ended: list[str] = []
+
+    def steps(context: Any, message: Any) -> Iterator[None]:
+        bench.clock.stand_still(SLICE_MS)
+        try:
+            yield
+        finally:
+            ended.append(context.principal)
+
+    bench.handle = steps  # type: ignore[assignment,method-assign]
+    bench.router._decoding.turns.take("User:x", MAX_IN_SLICES)
+    request = bench.ask("User:a", FindCoordinatorRequest(coordinator_keys=["a"]).to_bytes(4))
+    await asyncio.sleep(0)
+    assert not request.is_answered
+    (task,) = asyncio.all_tasks() - {asyncio.current_task()}
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert task.cancelled()
+    assert request.connection.close_reason == "a request failed inside the node"
+    assert request.connection.suspended_count == 0
+    del task
+    assert (ended, bench.faults) == (["User:a"], [])
+    assert bench.router._decoding.turns.held_by("User:a") == 0
 
 
 async def test_an_offset_fetch_of_megabytes_is_refused_without_taking_them(

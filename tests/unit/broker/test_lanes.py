@@ -378,6 +378,7 @@ async def test_a_request_that_changes_its_lane_takes_no_place_of_the_first() -> 
     bench.ask("stays", connection)
     await bench.settle()
     assert bench.started[-1] == "stays"
+    assert any(connection.state.values()), "what ends with the connection"
     await bench.finish("0")
     assert bench.started[-1] == "2 moved"
     connection.close("the client has gone")
@@ -385,6 +386,7 @@ async def test_a_request_that_changes_its_lane_takes_no_place_of_the_first() -> 
     await bench.finish("stays")
     assert bench.router.request_count == 0
     assert bench.router._places_of(GIVEN_UP).held == 0
+    assert not any(connection.state.values()), "nothing is left to end"
 
 
 # -- the broker's table ---------------------------------------------------------------------------

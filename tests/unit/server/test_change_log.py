@@ -153,6 +153,9 @@ def test_many_keys_are_counted(told: Any) -> None:
     begin = "changed the configuration of TOPIC:flights: SET k0, DELETE k1, APPEND k2, SUBTRACT k3"
     assert line.startswith(begin)
     assert line.endswith(f"k{MAX_PARTS - 1}, and {30 - MAX_PARTS} more")
+    del resource.configs[MAX_PARTS:]
+    [line] = told(request, p44.IncrementalAlterConfigsResponse(responses=[answer]))
+    assert line.endswith(f"k{MAX_PARTS - 1}")
 
 
 @pytest.mark.parametrize(

@@ -356,12 +356,14 @@ def test_those_over_their_share_make_way_first(
     slowest, greedy = rig.connection(), rig.connection("L", ("10.0.0.8", 1))
     lags[slowest], lags[greedy] = MAX_LAG_MS + 9, MAX_LAG_MS + 1
     slowest.share.charge(60)
-    greedy.share.charge(greedy.share.budget.share_bytes + 1)
+    held_bytes = greedy.share.budget.share_bytes + 1
+    greedy.share.charge(held_bytes)
+    greedy.share.count_unread(7)
     waiting(rig, "w", wanted=1)
     swept(rig)
     assert (slowest.is_closed, greedy.is_closed) == (False, True)
     assert "a connection that makes no progress is closed" in caplog.text
-    assert "bytes that others wait for" in caplog.text
+    assert f"it holds {held_bytes + 7} bytes that others wait for" in caplog.text
 
 
 def test_the_slow_of_one_budget_make_way_for_that_budget_alone(

@@ -66,6 +66,31 @@ def test_what_waited_behind_a_request_that_is_given_up_has_its_turn() -> None:
     assert granted == ["other"]
     shares.give_up(large)
     assert (shares.held, shares.waiting_count("large")) == (60, 0)
+    assert shares._parties.keys() == {"small", "other"}
+
+
+def test_a_party_that_has_been_served_comes_after_the_others() -> None:
+    shares = FairShares(10)
+    granted: list[str] = []
+    assert shares.take("x", 5)
+    assert shares.take("y", 5)
+    for name in ("a1", "a2", "b1"):
+        shares.wait(name[0], 1, lambda name=name: granted.append(name))  # type: ignore[misc]
+    shares.give_back("x", 5)
+    assert granted == ["a1", "b1", "a2"]
+
+
+def test_those_whose_amount_does_not_fit_yet_are_passed_by_one_whose_does() -> None:
+    shares = FairShares(100)
+    granted: list[str] = []
+    for name, amount in (("a", 30), ("b", 25), ("c", 10), ("d", 20)):
+        assert shares.take(name, amount)
+    for name, amount in (("a", 40), ("b", 40), ("c", 15)):
+        assert not shares.take(name, amount)
+        shares.wait(name, amount, lambda name=name: granted.append(name))  # type: ignore[misc]
+    shares.give_back("d", 20)
+    assert granted == ["c"]
+    assert [shares.waiting_count(name) for name in "abc"] == [1, 1, 0]
 
 
 def test_callbacks_that_give_back_at_once_do_not_run_inside_each_other() -> None:

@@ -293,6 +293,8 @@ def test_too_many_unread_answers_keep_their_own_reader_waiting() -> None:
     assert other.allows(1, Use.READ), "a name answers for itself, and not for its address"
     assert nameless.allows(1, Use.READ)
     assert rig.budget.needed([nameless]) == [nameless]
+    nameless.count_unread(share_bytes)
+    assert rig.share("", "g").allows(1, Use.READ), "just a share"
     nameless.count_unread(share_bytes + 1)
     assert not rig.share("", "g").allows(1, Use.READ), "its address has too many"
     nameless.move(NODES, "node")
