@@ -66,6 +66,12 @@ def test_an_address_is_the_same_however_it_is_written() -> None:
         assert not found.admit("L", host, 0.0).is_taken
 
 
+def test_quotas_of_others_and_other_quotas_limit_no_connections() -> None:
+    found = rates()
+    found.change({(("user", "alice"),): {KEY: 1.0}, (("ip", "10.0.0.1"),): {"other": 1.0}})
+    assert not found.is_limited
+
+
 def test_addresses_are_bounded_and_forgotten() -> None:
     found = rates(default=1)
     for number in range(1000):

@@ -78,3 +78,21 @@ def test_buckets_are_forgotten_after_an_hour_and_have_a_limit() -> None:
     assert [user for (user, _), _ in quotas] == ["a", "c", "d"]
     of(quotas, "e", at=SENSOR_LIFE_MS + 1)
     assert [user for (user, _), _ in quotas] == ["e"]
+
+
+def test_a_bucket_is_kept_for_an_hour_after_its_last_use() -> None:
+    quotas, begun_ms = make(), SENSOR_LIFE_MS
+    of(quotas, "a", at=begun_ms)
+    of(quotas, "b", at=begun_ms + SENSOR_LIFE_MS)
+    assert [user for (user, _), _ in quotas] == ["a", "b"]
+    of(quotas, "c", at=begun_ms + SENSOR_LIFE_MS + 1)
+    assert [user for (user, _), _ in quotas] == ["b", "c"]
+
+
+def test_the_rate_of_what_was_granted_is_measured() -> None:
+    quotas = make()
+    quota = of(quotas)
+    assert quota.take(30, 0.0)
+    assert not quota.take(5, 0.0)
+    ((_, mutations),) = quotas
+    assert mutations.rate.total(0.0) == 30
