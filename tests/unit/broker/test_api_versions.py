@@ -43,7 +43,7 @@ async def test_features_with_a_level_zero_are_for_clients_that_know_it(
 
 
 @pytest.mark.parametrize("kraft_version", [0, 1])
-def test_the_quorum_s_own_version_is_told_from_its_first_level_on(kraft_version: int) -> None:
+def test_the_quorum_s_own_version_is_shown_from_its_first_level_on(kraft_version: int) -> None:
     image = MetadataImage(provenance=Provenance(77, 1, 0))
     handlers = listener_handlers(BROKER_APIS, lambda: image, lambda: kraft_version)
     request = FakeRequest(FakeConnection(), ApiKey.API_VERSIONS, 3, b"")
