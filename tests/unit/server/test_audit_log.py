@@ -131,6 +131,19 @@ def test_allowed_actions_are_lines_at_debug(
     assert by_name.endswith("rule SuperUser")
 
 
+def test_what_is_allowed_is_counted_as_well(
+    authorizer: StandardAuthorizer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        for _ in range(3):
+            assert sender(authorizer).authorized_topic(Operation.READ, "payments")
+        assert authorizer.log is not None
+        authorizer.log.close()
+    assert len(caplog.records) == 2
+    assert caplog.records[1].getMessage().endswith(": 2 more times within 10 s")
+    assert clock.timer_count == 0
+
+
 def test_what_refuses_nothing_is_not_logged(
     authorizer: StandardAuthorizer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -366,6 +366,21 @@ def test_those_over_their_share_make_way_first(
     assert f"it holds {held_bytes + 7} bytes that others wait for" in caplog.text
 
 
+def test_slow_readers_make_way_where_too_many_answers_are_not_read_though_nothing_waits(
+    lags: dict[ServerConnection, float],
+) -> None:
+    rig = Rig()
+    rig.group.start_sweeping()
+    slow, quick = rig.connection(), rig.connection("L", ("10.0.0.8", 1))
+    lags[slow] = MAX_LAG_MS + 1
+    slow.share.count_unread(slow.share.budget.limit_bytes // 2)
+    swept(rig)
+    assert not slow.is_closed
+    quick.share.count_unread(1)
+    swept(rig)
+    assert (slow.is_closed, quick.is_closed) == (True, False)
+
+
 def test_the_slow_of_one_budget_make_way_for_that_budget_alone(
     lags: dict[ServerConnection, float],
 ) -> None:
