@@ -1,4 +1,4 @@
-"""`moldau acls`: list, create, delete access control entries; which decides: `acl_decisions`."""
+"""`moldau acls`: list, create and delete access control entries, and say which one decides."""
 
 from __future__ import annotations
 
