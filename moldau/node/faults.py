@@ -1,4 +1,4 @@
-"""The fault table: what a node does about an unexpected exception.
+"""The fault table: what a node does about an unexpected exception, report it or stop.
 
 Owns the one decision between reporting and stopping, and the only place where any exception is
 caught.

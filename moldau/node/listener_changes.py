@@ -1,10 +1,11 @@
 """What changes while a node runs (KIP-226): certificates, the key and trust stores of its listeners
 (KIP-978), when their configuration changes, and when it renews its Kerberos tickets.
 
-Owns which settings each listener with TLS has now. Must not accept connections. Invariants: what
-a broker is asked for is tried before it is stored; stored settings that cannot be used are
-logged, and the listener keeps what it has; what is tried is what is used, whatever becomes of the
-files; connections that exist stay as they are.
+Owns which settings each listener with TLS has now; `runtime.authentication.store_contexts` looks
+for changed files. Must not accept connections. Invariants: what a broker is asked for is tried
+before it is stored; stored settings that cannot be used are logged, and the listener keeps what it
+has; what is tried is what is used, whatever becomes of the files; connections that exist stay as
+they are.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Both sides of a node's listeners, from its configuration: what it binds, and how it connects to
-the same listeners of other nodes. What the keys mean is in `server/authentication`, which is loaded
-only by a node that has a listener which is not PLAINTEXT.
+"""Both sides of a node's listeners, from its configuration (parsed by `config.listeners`): what it
+binds, and how it connects to the same listeners of other nodes. What the keys mean is in
+`server/authentication`, which is loaded only by a node that has a listener which is not PLAINTEXT.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From configuration keys to the settings of the parts that the node joins, key by key."""
+"""From configuration keys, dynamic ones too, to the settings of the parts that the node joins."""
 
 from __future__ import annotations
 

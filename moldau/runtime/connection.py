@@ -1,10 +1,10 @@
 """The client side of one socket: pipelined requests, answered in order.
 
 Owns: correlation ids, the queue of requests awaiting responses, their deadlines, version
-negotiation. Must not: choose brokers, retry, or know what messages mean (but ApiVersions).
-Invariant: responses belong to requests in order. As soon as that cannot be relied on (a foreign
-correlation id, undecodable bytes, a request timed out) the connection is closed and everything
-pending fails.
+negotiation, when to log in again (KIP-368). Must not: choose brokers, retry, or know what messages
+mean (but ApiVersions). Invariant: responses belong to requests in order. As soon as that cannot be
+relied on (a foreign correlation id, undecodable bytes, a request timed out) the connection is
+closed and everything pending fails.
 """
 
 from __future__ import annotations

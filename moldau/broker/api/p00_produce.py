@@ -1,4 +1,4 @@
-"""Produce v3-v13: append record batches to partitions this broker leads.
+"""Produce v3-v13: append record batches to partitions this broker leads (`replica.partition`).
 
 Behaviour: one batch of magic 2 per partition (KIP-98); acks 0, 1 and all; topics by name up to v12,
 by id from v13 (KIP-516). acks=all waits until the high watermark passes the batch, at most

@@ -1,4 +1,4 @@
-"""OffsetCommit v2–v10: store how far a group has come.
+"""OffsetCommit v2–v10: store how far a group has come (`group.core.offset_requests`).
 
 Behaviour: READ on the group and on each topic. Topics are named, from v10 on by id
 (UNKNOWN_TOPIC_ID); a topic or partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, the

@@ -1,4 +1,4 @@
-"""EndTxn v0-v5: commit or abort a transaction.
+"""EndTxn v0-v5: commit or abort a transaction, as `transaction.core.rules` decides.
 
 Behaviour: answered as soon as the outcome is committed in the coordinator's log; the partitions'
 markers follow, and until they are all written the next transaction gets CONCURRENT_TRANSACTIONS. v5

@@ -1,7 +1,7 @@
 """What a client last heard about brokers, topics and leaders.
 
-Owns the cache and nothing else; the client decides when to ask again. Invariants: a topic's entry
-is what one Metadata response said, brought forward by newer leaders from Produce and Fetch
+Owns the cache and nothing else; `metadata_updates` decides when to ask again. Invariants: a topic's
+entry is what one Metadata response said, brought forward by newer leaders from Produce and Fetch
 responses (KIP-951); an older leader epoch never replaces a newer one, and a leader of an older
 epoch than is expected is not named (KIP-320); a deleted topic never replaces the one of the same
 name that was created after it, although a lagging broker may still name it.

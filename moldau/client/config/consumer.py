@@ -1,4 +1,4 @@
-"""Settings of the consumer. Owns what excludes what."""
+"""Settings of the consumer. Owns what excludes what (`group.protocol`, `group.id`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the producer. Owns what excludes what."""
+"""Settings of the producer. Owns what excludes what (`enable.idempotence`, `acks`, `retries`)."""
 
 from __future__ import annotations
 

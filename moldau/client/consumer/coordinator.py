@@ -1,9 +1,10 @@
 """A consumer's side of its group: what polls do about rebalances, automatic commits, and the end.
 
 Owns the order of a rebalance (commit, listener, taking away, handing out), which happens inside
-polls only. Must not fetch records; the member's life between polls is `Membership`'s. Invariants: a
-step of a rebalance that has begun is finished exactly once, even when the poll that began it is
-cancelled; nothing of a partition is handed out between its revocation and its next assignment.
+polls only. Must not fetch records, or decide when a commit is due (`commits` does); the member's
+life between polls is `Membership`'s. Invariants: a step of a rebalance that has begun is finished
+exactly once, even when the poll that began it is cancelled; nothing of a partition is handed out
+between its revocation and its next assignment.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """From a record to its place in a batch: partitioning, holding back, room.
 
 Owns the per-record path, the records that are held until the metadata has their partition, and the
-callers that wait for room. Must not send, or ask for metadata itself. Invariants: records of one
-partition are appended in the order of the calls; a call that raises has appended nothing; held
-records leave in the order in which they came, into batches or with an error.
+callers that wait for room (`max.block.ms`). Must not send, or ask for metadata itself. Invariants:
+records of one partition are appended in the order of the calls; a call that raises has appended
+nothing; held records leave in the order in which they came, into batches or with an error.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The HTTP listener: metrics, health and read-only JSON, on its own thread and loop. Imported
 when it starts: its libraries cost more than the rest of a node.
 
-Owns the thread, the aiohttp application and its routes. Must not run anything on the data loop but
-the short functions of `views` and `metrics`, handed over one at a time. Invariants: whatever a
-client does, the data loop never waits for it; probes wait for no other page; no page is served
-without its row in `RULES`.
+Owns the thread, the aiohttp application, its routes (`/metrics`, `/healthz`, `/readyz`,
+`/api/v1/…`) and the permission that each needs (`access` asks). Must not run anything on the data
+loop but the short functions of `views` and `metrics`, handed over one at a time. Invariants:
+whatever a client does, the data loop never waits for it; probes wait for no other page; no page is
+served without its row in `RULES`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logs: the format of lines, levels that change at run time, and the limit on repetitive lines.
+"""Logs: form (`moldau.log.format`), levels that change at run time, the limit on repetitive lines.
 
 Owns: the handler on the "moldau" logger. Every module logs through `logging.getLogger(__name__)`,
 as often as it has something to say; only the loggers of `AUDIT` have names of their own. Must not

@@ -1,9 +1,9 @@
 """What a bearer token must say of itself: its times, its issuer, its audience and its user.
 
-Owns the rules of Kafka's two validators: for signed tokens (KIP-768), whose signature is checked
-elsewhere, and for the unsecured ones of development clusters (KIP-255). Must not verify a
-signature, or read a clock. Invariants: a claim of the wrong type is as bad as a missing one; no
-reason holds anything of the token but the names of claims.
+Owns the rules of Kafka's two validators (`sasl.oauthbearer.expected.*`): for signed tokens
+(KIP-768), whose signature is checked elsewhere, and for the unsecured ones of development clusters
+(KIP-255). Must not verify a signature, or read a clock. Invariants: a claim of the wrong type is as
+bad as a missing one; no reason holds anything of the token but the names of claims.
 """
 
 from __future__ import annotations

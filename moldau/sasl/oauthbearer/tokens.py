@@ -2,8 +2,9 @@
 
 Where tokens come from is in `token_endpoint` and `assertions`, but for the user's function; how a
 listener checks one at login is in `listener` and `claims`. Invariants: a token
-is not used after it has expired, and no other one is requested before `window_factor` of its
-lifetime is over; one request is under way at a time, however many connections wait for it.
+is not used after it has expired, and no other one is requested before `window_factor`
+(`sasl.login.refresh.window.factor`) of its lifetime is over; one request is under way at a time,
+however many connections wait for it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Outcomes of batches: acknowledged, sent again, split, failed, expired.
 
-Owns the meaning of error codes for batches without or with sequence numbers (KIP-98, KIP-360), and
-the exceptions of failed records. Must not pick what is sent next, which the queues do. Invariant: a
-batch that comes back from the wire is confirmed, given up, split or left to be sent again.
+Owns the meaning of error codes for batches without or with sequence numbers (KIP-98, KIP-360),
+whether one is sent again (`retries`, `delivery.timeout.ms`), and the exceptions of failed records.
+Must not pick what is sent next, which the queues do. Invariant: a batch that comes back from the
+wire is confirmed, given up, split or left to be sent again.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Owns the group with its legal transitions, the requests that wait at its members, its record in the
 log, and the questions that other parts of the coordinator ask any kind of group. Must not decide
-when a generation begins or ends (`ClassicRebalance` does). Invariants: one leader, who is a
-member, while there are members; the count of waiting members and the supported protocols agree with
-the members; the state changes only along `_TRANSITIONS`; each waiting request is answered once.
+when a generation begins or ends (`classic_groups` does). Invariants: one leader, who is a member,
+while there are members; the count of waiting members and the supported protocols agree with the
+members; the state changes only along `_TRANSITIONS`; each waiting request is answered once.
 """
 
 from __future__ import annotations

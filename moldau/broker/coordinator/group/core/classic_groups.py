@@ -1,12 +1,12 @@
 """All classic groups of one partition of `__consumer_offsets`: the classic protocol's requests.
 
 Owns JoinGroup, SyncGroup, Heartbeat and LeaveGroup, the way of every event to its group, the steps
-from a change of members to a new generation, and what the log says about classic groups. Must not
-know consumer groups (the state machine asks them first). Invariants: only `replay` makes a group
-persistent; a group that was never written and has no members is forgotten; a JoinGroup is answered
-at once or waits at its member; a group in PreparingRebalance has a join timer, one in
-CompletingRebalance a sync timer or a leader's assignment on its way to the log, so that no member
-waits for ever.
+from a change of members to a new generation (`group.initial.rebalance.delay.ms`), the end of
+sessions, and what the log says about classic groups. Must not know consumer groups (the state
+machine asks them first). Invariants: only `replay` makes a group persistent; a group that was never
+written and has no members is forgotten; a JoinGroup is answered at once or waits at its member; a
+group in PreparingRebalance has a join timer, one in CompletingRebalance a sync timer or a leader's
+assignment on its way to the log, so that no member waits for ever.
 """
 
 from __future__ import annotations

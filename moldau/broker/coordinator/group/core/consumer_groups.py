@@ -2,11 +2,11 @@
 
 Owns ConsumerGroupHeartbeat from request to answer (the checks in Kafka's order, finding or making
 the group and the member, and what one heartbeat adds up to), ConsumerGroupDescribe, the end of
-members by leaving and by timeout, and what new metadata means to groups. Must not decide what a
-change of a member leads to (`member_updates` does), or change a group but by `replay`. Invariants:
-a request that is refused has changed nothing, in memory either; a member whose session is not
-renewed in time is fenced, and so is one that does not give partitions back in its rebalance
-timeout; what could not be written then is tried again.
+members by leaving and by timeout, and what new metadata means to groups. Which partitions members
+get is computed in `assignors`. Must not decide what a change of a member leads to (`member_updates`
+does), or change a group but by `replay`. Invariants: a request that is refused has changed nothing,
+in memory either; a member whose session is not renewed in time is fenced, and so is one that does
+not give partitions back in its rebalance timeout; what could not be written then is tried again.
 """
 
 from __future__ import annotations

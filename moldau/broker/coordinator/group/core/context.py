@@ -1,5 +1,5 @@
-"""What the parts of the group coordinator share: limits and times of groups and offsets (in
-milliseconds), the sender of a request, refusals, and the errors of failed writes.
+"""What the parts of the group coordinator share: the settings of `group.*` and `offsets.*` keys
+(times in milliseconds), the sender of a request, refusals, and the errors of failed writes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The removal of expired offsets, of those of deleted topics, and of groups.
 
-Owns which offsets and groups are removed, and in which portions. Invariant: one portion looks at a
-bounded number of offsets and writes a bounded number of records, so that it blocks neither the loop
-nor a batch.
+Owns which offsets and groups are removed (`offsets.retention.minutes`), and in which portions.
+Invariant: one portion looks at a bounded number of offsets and writes a bounded number of records,
+so that it blocks neither the loop nor a batch.
 """
 
 from __future__ import annotations

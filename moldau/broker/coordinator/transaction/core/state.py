@@ -1,8 +1,9 @@
 """The transactional ids of one partition of `__transaction_state`.
 
 Owns the ids as the log has them, what is remembered beside it (markers being sent, producers that
-came back), and what becomes of requests, timers and marker answers. The decisions themselves are in
-`rules`. Must not know brokers or clocks.
+came back), what becomes of requests and marker answers, and the timers: what is open beyond its
+timeout is aborted, what is idle for `transactional.id.expiration.ms` forgotten. The decisions
+themselves are in `rules`. Must not know brokers or clocks.
 
 Invariants: an id changes only in `replay`; an outcome is in the log and committed before the first
 marker is sent, and every marker is committed before the log says that the transaction is complete;
