@@ -31,7 +31,7 @@ from moldau.metadata.image.values import (
     LevelRange,
 )
 from moldau.protocol import metadata_records as kinds
-from moldau.protocol.messages.p62_broker_registration import Feature, Listener
+from moldau.protocol.metadata_records import nodes
 from moldau.protocol.schema import Message
 
 
@@ -141,13 +141,13 @@ class ClusterDelta:
         return registration
 
 
-def _listeners(end_points: Sequence[Listener]) -> Mapping[str, Endpoint]:
+def _listeners(end_points: Sequence[nodes.Endpoint]) -> Mapping[str, Endpoint]:
     return {
         each.name: Endpoint(each.host, each.port, each.security_protocol) for each in end_points
     }
 
 
-def _features(features: Sequence[Feature]) -> Mapping[str, LevelRange]:
+def _features(features: Sequence[nodes.Feature]) -> Mapping[str, LevelRange]:
     return {
         each.name: LevelRange(each.min_supported_version, each.max_supported_version)
         for each in features
@@ -164,7 +164,7 @@ def _broker_record(registration: BrokerRegistration, version: int) -> kinds.Regi
         incarnation_id=registration.incarnation_id,
         broker_epoch=registration.broker_epoch,
         end_points=_end_points(registration),
-        features=range_entries(Feature, sorted(registration.supported_features.items())),
+        features=range_entries(nodes.Feature, sorted(registration.supported_features.items())),
         rack=registration.rack,
         fenced=registration.fenced,
         in_controlled_shutdown=version >= 1 and registration.in_controlled_shutdown,
@@ -179,13 +179,13 @@ def _controller_record(registration: ControllerRegistration) -> kinds.RegisterCo
         incarnation_id=registration.incarnation_id,
         zk_migration_ready=registration.zk_migration_ready,
         end_points=_end_points(registration),
-        features=range_entries(Feature, sorted(registration.supported_features.items())),
+        features=range_entries(nodes.Feature, sorted(registration.supported_features.items())),
     )
 
 
-def _end_points(registration: BrokerRegistration | ControllerRegistration) -> list[Listener]:
+def _end_points(registration: BrokerRegistration | ControllerRegistration) -> list[nodes.Endpoint]:
     return [
-        Listener(
+        nodes.Endpoint(
             name=name,
             host=endpoint.host,
             port=endpoint.port,

@@ -1,8 +1,20 @@
 """The records of brokers and controllers that register with the cluster."""
 
-from moldau.protocol.messages.p62_broker_registration import Feature, Listener
-from moldau.protocol.schema import Message, field
-from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int32, Int64, String, Uuid
+from moldau.protocol.schema import Message, Struct, field
+from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int16, Int32, Int64, String, Uint16, Uuid
+
+
+class Endpoint(Struct):
+    name: String = ""
+    host: String = ""
+    port: Uint16 = 0
+    security_protocol: Int16 = 0
+
+
+class Feature(Struct):
+    name: String = ""
+    min_supported_version: Int16 = 0
+    max_supported_version: Int16 = 0
 
 
 class RegisterBrokerRecord(Message, number=0, versions="0-4", flexible="0+"):
@@ -10,7 +22,7 @@ class RegisterBrokerRecord(Message, number=0, versions="0-4", flexible="0+"):
     is_migrating_zk_broker: Bool = field(False, since=2)
     incarnation_id: Uuid = ZERO_UUID
     broker_epoch: Int64 = 0
-    end_points: list[Listener] = field()
+    end_points: list[Endpoint] = field()
     features: list[Feature] = field()
     rack: String | None = field("", nullable="0+")
     fenced: Bool = True
@@ -53,5 +65,5 @@ class RegisterControllerRecord(Message, number=27, versions="0", flexible="0+"):
     controller_id: Int32 = 0
     incarnation_id: Uuid = ZERO_UUID
     zk_migration_ready: Bool = False
-    end_points: list[Listener] = field()
+    end_points: list[Endpoint] = field()
     features: list[Feature] = field()

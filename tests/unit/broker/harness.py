@@ -35,7 +35,6 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.headers import decode_response
 from moldau.protocol.messages.p19_create_topics import CreateTopicsRequest
-from moldau.protocol.messages.p62_broker_registration import Listener as Endpoint
 from moldau.protocol.metadata_records import (
     ConfigRecord,
     PartitionChangeRecord,
@@ -44,6 +43,7 @@ from moldau.protocol.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.registry import response_class
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connector import Connector

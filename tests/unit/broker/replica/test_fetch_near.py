@@ -10,8 +10,8 @@ import pytest
 
 from moldau.config.node_config import RACK_AWARE_REPLICA_SELECTOR
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p62_broker_registration import Listener as Endpoint
 from moldau.protocol.metadata_records import FenceBrokerRecord, RegisterBrokerRecord
+from moldau.protocol.metadata_records.nodes import Endpoint
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import batch, fetch, produce
 

@@ -26,9 +26,9 @@ from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
-from moldau.protocol.messages.p62_broker_registration import Listener as Endpoint
 from moldau.protocol.messages.p73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from moldau.protocol.metadata_records import PartitionRecord, RegisterBrokerRecord, TopicRecord
+from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.storage.log_directory import open_log_directories

@@ -22,7 +22,6 @@ from moldau.protocol.messages.p56_alter_partition import (
     PartitionDataResponse,
     TopicDataResponse,
 )
-from moldau.protocol.messages.p62_broker_registration import Listener as Endpoint
 from moldau.protocol.messages.p73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from moldau.protocol.metadata_records import (
     BrokerRegistrationChangeRecord,
@@ -30,6 +29,7 @@ from moldau.protocol.metadata_records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.types import TopicPartition
 from tests.kit.waiting import until_async
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem

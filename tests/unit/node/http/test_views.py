@@ -8,8 +8,8 @@ import pytest
 
 from moldau.broker.replica.partition import Partition
 from moldau.node.http import views
-from moldau.protocol.messages.p62_broker_registration import Listener as Endpoint
 from moldau.protocol.metadata_records import RegisterBrokerRecord
+from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.types import uuid_to_base64
 from moldau.runtime.filesystem import OsFilesystem
 from tests.unit.broker.harness import BROKER_ID, CLUSTER_ID, OTHER_BROKER_ID, DataPath, topic_id_of

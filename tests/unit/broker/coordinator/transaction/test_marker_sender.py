@@ -30,7 +30,6 @@ from moldau.protocol.messages.p27_write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from moldau.protocol.messages.p62_broker_registration import Listener as Endpoint
 from moldau.protocol.metadata_records import (
     PartitionChangeRecord,
     PartitionRecord,
@@ -38,6 +37,7 @@ from moldau.protocol.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import ConnectionLost
 from moldau.runtime.connector import Connector
