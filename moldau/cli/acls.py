@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from moldau import client
-from moldau.cli.options import AsJson, ClusterAccess, cluster_command
+from moldau.cli.options import AsJson, ClusterAccess
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.security import AclBinding, AclFilter, SecurityCalls
 from moldau.config.principals import KEY, NodePrincipals
@@ -152,7 +152,7 @@ def _print(rows: list[dict[str, str]]) -> None:
     print_table(columns, ([*row.values()] for row in rows))
 
 
-@cluster_command(app, "list")
+@app.command("list")
 def list_all(
     access: ClusterAccess, resources: Resources, which: Which, as_json: AsJson = False
 ) -> None:
@@ -170,7 +170,7 @@ async def _found(admin: SecurityCalls, filters: list[AclFilter]) -> set[AclBindi
     return {each for one in filters for each in await admin.describe_acls(one)}
 
 
-@cluster_command(app, "create")
+@app.command("create")
 def create(
     access: ClusterAccess,
     resources: Resources,
@@ -247,7 +247,7 @@ def _pairs(
     return [(resource, each) for resource in resources for each in sorted(needed[resource[0]])]
 
 
-@cluster_command(app, "delete")
+@app.command("delete")
 def delete(
     access: ClusterAccess,
     resources: Resources,
@@ -280,7 +280,7 @@ def delete(
     _print(_rows(set(deleted)))
 
 
-@cluster_command(app, "check")
+@app.command("check")
 def check(
     access: ClusterAccess,
     resources: Resources,
@@ -301,12 +301,10 @@ def check(
     [(kind, name)] = named
     wanted = _named(operation, SUPPORTED_OPERATIONS[kind], "--operation")
     question = Question(_principal(principal), host, wanted, kind, name)
-
-    async def work(admin: client.Admin) -> tuple[list[AclBinding], dict[str, Any]]:
-        bindings = await admin.describe_acls(AclFilter(kind, name, pattern_type=PatternType.MATCH))
-        return bindings, await _settings(admin)
-
-    bindings, settings = access.run(work)
+    wanted_entries = AclFilter(kind, name, pattern_type=PatternType.MATCH)
+    with access.asking(client.Admin) as (admin, loop):
+        bindings = loop.run(admin.describe_acls(wanted_entries))
+        settings = loop.run(_settings(admin))
     decision = decide(question, bindings, **settings)
     binding = decision.binding
     if as_json:

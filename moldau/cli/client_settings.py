@@ -43,8 +43,8 @@ def client_properties(
     properties: list[str] | None,
     *,
     profile: str | None = None,
-    defaults: Mapping[str, str],
-    options: Mapping[str, str | None],
+    defaults: Mapping[str, str] | None = None,
+    options: Mapping[str, str | None] | None = None,
 ) -> dict[str, object]:
     """Dotted keys with text values; exits with status 2 when a file cannot be read.
 
@@ -55,7 +55,7 @@ def client_properties(
         options: what the command's options say; None where they say nothing.
     """
     _tell_warnings()
-    settings: dict[str, object] = dict(defaults)
+    settings: dict[str, object] = dict(defaults or {})
     given = key_values(properties or [], "--property")
     if command_config is not None and profile is not None:
         fail("--command-config and --profile exclude each other", status=2)
@@ -74,7 +74,7 @@ def client_properties(
         chosen = chosen_profile(profile)
         settings.update({} if chosen is None else chosen.properties)
     settings.update(given)
-    settings.update({key: value for key, value in options.items() if value is not None})
+    settings.update({key: value for key, value in (options or {}).items() if value is not None})
     if bootstrap_server is not None:
         settings["bootstrap.servers"] = bootstrap_server
         settings.pop("bootstrap.controllers", None)

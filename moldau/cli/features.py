@@ -8,7 +8,7 @@ import typer
 
 from moldau import client
 from moldau.cli.client_settings import key_values
-from moldau.cli.options import AsJson, ClusterAccess, cluster_command
+from moldau.cli.options import AsJson, ClusterAccess, ControllerAccess
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.metadata.features import (
@@ -27,8 +27,8 @@ Release = Annotated[str | None, "--release-version -r", "All features as in this
 DryRun = Annotated[bool, "--dry-run", "Only check, change nothing."]
 
 
-@cluster_command(app, "describe", controllers=True)
-def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
+@app.command("describe")
+def describe(access: ControllerAccess, as_json: AsJson = False) -> None:
     """Show supported and finalized feature levels."""
     features = access.ask(ClusterCalls, lambda admin: admin.describe_features())
     rows = [
@@ -52,9 +52,9 @@ def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
     )
 
 
-@cluster_command(app, "upgrade", controllers=True)
+@app.command("upgrade")
 def upgrade(
-    access: ClusterAccess,
+    access: ControllerAccess,
     feature: Levels = None,
     release_version: Release = None,
     dry_run: DryRun = False,
@@ -63,9 +63,9 @@ def upgrade(
     _change(access, _levels(feature, release_version), client.UpgradeType.UPGRADE, dry_run)
 
 
-@cluster_command(app, "downgrade", controllers=True)
+@app.command("downgrade")
 def downgrade(
-    access: ClusterAccess,
+    access: ControllerAccess,
     feature: Levels = None,
     release_version: Release = None,
     unsafe: Annotated[bool, "Even if metadata is lost."] = False,

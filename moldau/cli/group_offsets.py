@@ -20,23 +20,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from moldau import client
 from moldau.cli.options import (
-    AllGroups,
     AsJson,
     ClusterAccess,
-    GroupIds,
+    GroupChoice,
     Topics,
-    asks_cluster,
-    chosen_groups,
     existing_partitions,
     parse_datetime,
     parse_topics,
     partitions_of,
     read_small_file,
-    require_groups,
 )
 from moldau.cli.output import byte_output, complain, fail, print_json, print_table, safe_bytes, say
 from moldau.cli.parameters import Within
@@ -50,28 +44,6 @@ _UNIT_MS: Final = (86_400_000, 3_600_000, 60_000)
 FORM: Final = "topic,partition,offset or group,topic,partition,offset"
 GroupOffsets = dict[str | None, dict[client.TopicPartition, int]]
 """Offsets by group; None where lines name no group."""
-AllTopics = Annotated[bool, "--all-topics", "Every topic of which the group has committed offsets."]
-ToEarliest = Annotated[bool, "--to-earliest", "To the start of each log."]
-ToLatest = Annotated[bool, "--to-latest", "To the end of each log."]
-ToCurrent = Annotated[bool, "--to-current", "Keep the present offsets, for --export."]
-ToOffset = Annotated[int | None, Within(0), "To this offset."]
-ShiftBy = Annotated[int | None, "Forward by this many offsets; back if negative."]
-ToDatetime = Annotated[
-    str | None,
-    typer.Option(
-        metavar="YYYY-MM-DD[THH:MM:SS.sss]",
-        help="To the first record of that time or later; UTC unless a time zone is given; a date "
-        "alone is its midnight.",
-    ),
-]
-ByDuration = Annotated[
-    str | None,
-    typer.Option(metavar="PnDTnHnMnS", help="To the first record that is not older than this."),
-]
-FromFile = Annotated[Path | None, "To the offsets in this CSV file."]
-Execute = Annotated[bool, "--execute", "Change the offsets; otherwise they are only shown."]
-DryRun = Annotated[bool, "--dry-run", "Only show what would change (the default)."]
-Export = Annotated[bool, "--export", "Print CSV for --from-file."]
 GONE = "there is no such partition any more"
 
 
@@ -267,81 +239,84 @@ class Outcome:
     errors: list[str] = field(default_factory=list)
 
 
-@asks_cluster()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoalOptions:
+    """The options that say where a group shall go on."""
+
+    to_earliest: Annotated[bool, "To the start of each log."] = False
+    to_latest: Annotated[bool, "To the end of each log."] = False
+    to_current: Annotated[bool, "Keep the present offsets, for --export."] = False
+    to_offset: Annotated[int | None, Within(0), "To this offset."] = None
+    shift_by: Annotated[int | None, "Forward by this many offsets; back if negative."] = None
+    to_datetime: Annotated[
+        str | None,
+        "--to-datetime YYYY-MM-DD[THH:MM:SS.sss]",
+        "To the first record of that time or later; UTC unless a time zone is given; a date "
+        "alone is its midnight.",
+    ] = None
+    by_duration: Annotated[
+        str | None, "--by-duration PnDTnHnMnS", "To the first record that is not older than this."
+    ] = None
+    from_file: Annotated[Path | None, "To the offsets in this CSV file."] = None
+
+    def goal(self) -> Goal:
+        """The scenario that is asked for; exits with status 2 for none, several or a bad one."""
+        numbers = {
+            Scenario.EARLIEST: 0 if self.to_earliest else None,
+            Scenario.LATEST: 0 if self.to_latest else None,
+            Scenario.CURRENT: 0 if self.to_current else None,
+            Scenario.OFFSET: self.to_offset,
+            Scenario.SHIFT: self.shift_by,
+            Scenario.FILE: None if self.from_file is None else 0,
+        }
+        goals = [Goal(kind, number) for kind, number in numbers.items() if number is not None]
+        now_ms = time.time_ns() // 1_000_000
+        for text, option, parse in (
+            (self.to_datetime, "--to-datetime", parse_datetime),
+            (self.by_duration, "--by-duration", lambda text: now_ms - parse_duration(text)),
+        ):
+            if text is None:
+                continue
+            try:
+                moment_ms = parse(text)
+            except ValueError as error:
+                fail(f"{option} {text!r}: {error}", status=2)
+            # Negative numbers mean other things to a broker; nothing is older than 1970.
+            goals.append(Goal(Scenario.TIMESTAMP, max(0, moment_ms)))
+        if len(goals) != 1:
+            options = ", ".join(scenario.value for scenario in Scenario)
+            fail(f"where to? give one of {options}", status=2)
+        return goals[0]
+
+
 def reset_offsets(
     access: ClusterAccess,
-    group_ids: GroupIds = None,
-    all_groups: AllGroups = False,
+    groups: GroupChoice,
+    *,
     topics: Topics = None,
-    all_topics: AllTopics = False,
-    to_earliest: ToEarliest = False,
-    to_latest: ToLatest = False,
-    to_current: ToCurrent = False,
-    to_offset: ToOffset = None,
-    shift_by: ShiftBy = None,
-    to_datetime: ToDatetime = None,
-    by_duration: ByDuration = None,
-    from_file: FromFile = None,
-    execute: Execute = False,
-    dry_run: DryRun = False,
-    export: Export = False,
+    all_topics: Annotated[bool, "Every topic of which the group has committed offsets."] = False,
+    where: GoalOptions,
+    execute: Annotated[bool, "Change the offsets; otherwise they are only shown."] = False,
+    dry_run: Annotated[bool, "Only show what would change (the default)."] = False,
+    export: Annotated[bool, "Print CSV for --from-file."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Move the offsets of groups without members."""
-    file = read_offsets(from_file) if from_file is not None else None
-    if all_groups or group_ids or file is None or None in file:
-        require_groups(group_ids, all_groups)
+    file = read_offsets(where.from_file) if where.from_file is not None else None
+    if groups.all_groups or groups.group_ids or file is None or None in file:
+        groups.check()
     if execute and dry_run:
         fail("give --execute or --dry-run, not both", status=2)
     if export and as_json:
         fail("give --export or --json, not both", status=2)
-    goal = _goal(
-        {
-            Scenario.EARLIEST: 0 if to_earliest else None,
-            Scenario.LATEST: 0 if to_latest else None,
-            Scenario.CURRENT: 0 if to_current else None,
-            Scenario.OFFSET: to_offset,
-            Scenario.SHIFT: shift_by,
-            Scenario.FILE: None if file is None else 0,
-        },
-        to_datetime,
-        by_duration,
-    )
-    wanted = parse_topics(topics)
+    goal, wanted = where.goal(), parse_topics(topics)
     if file is None and bool(wanted) == all_topics:
         fail("give --topic or --all-topics" + (", not both" if wanted else ""), status=2)
-
-    async def work(admin: client.Admin) -> Outcome:
-        chosen = await chosen_groups(admin, group_ids, all_groups)
-        return await _reset(admin, chosen, goal, wanted, file, execute=execute)
-
-    outcome = access.run(work)
+    with access.asking(client.Admin) as (admin, loop):
+        chosen = loop.run(groups.found(admin))
+        outcome = loop.run(_reset(admin, chosen, goal, wanted, file, execute=execute))
     _show(outcome, executed=execute, export=export, as_json=as_json)
     complain(outcome.errors)
-
-
-def _goal(
-    numbers: Mapping[Scenario, int | None], to_datetime: str | None, by_duration: str | None
-) -> Goal:
-    """The one scenario that is asked for; exits with status 2 for none, several or a bad one."""
-    goals = [Goal(scenario, number) for scenario, number in numbers.items() if number is not None]
-    now_ms = time.time_ns() // 1_000_000
-    for text, option, parse in (
-        (to_datetime, "--to-datetime", parse_datetime),
-        (by_duration, "--by-duration", lambda text: now_ms - parse_duration(text)),
-    ):
-        if text is None:
-            continue
-        try:
-            moment_ms = parse(text)
-        except ValueError as error:
-            fail(f"{option} {text!r}: {error}", status=2)
-        # Negative numbers mean other things to a broker; nothing is older than 1970.
-        goals.append(Goal(Scenario.TIMESTAMP, max(0, moment_ms)))
-    if len(goals) != 1:
-        options = ", ".join(scenario.value for scenario in Scenario)
-        fail(f"where to? give one of {options}", status=2)
-    return goals[0]
 
 
 async def _reset(

@@ -74,10 +74,11 @@ def fail(message: str, *, status: int = 1) -> NoReturn:
     sys.exit(status)
 
 
-def complain(errors: Iterable[object]) -> None:
-    """Print a line for each thing that failed while others did not, and one for what failed alike;
-    exit with 1 if one did.
+def complain(outcomes: Iterable[object]) -> None:
+    """Print a line for each thing that failed (an error, or text) while others did not, and one for
+    what failed alike; exit with 1 if one did.
     """
+    errors = (each for each in outcomes if isinstance(each, str | Exception))
     lines = dict.fromkeys(" ".join(str(error).split()) for error in errors)
     for line in lines:
         warn(line)

@@ -20,11 +20,11 @@ from moldau.cli.options import (
     AsJson,
     ClusterAccess,
     Topics,
-    cluster_command,
     existing_partitions,
     parse_topics,
     partitions_of,
     registered_broker,
+    value_of,
 )
 from moldau.cli.output import age_text, complain, fail, print_json, print_rows, print_table, say
 from moldau.cli.parameters import Within
@@ -130,7 +130,7 @@ async def _expected(
     return expected
 
 
-@cluster_command(app, "list")
+@app.command("list")
 def list_transactions(
     access: ClusterAccess,
     states: Annotated[
@@ -156,25 +156,26 @@ def list_transactions(
             "producer_id": each.producer_id,
             "state": each.state,
         }
-        for each in access.run(
+        for each in access.ask(
+            client.Admin,
             lambda admin: admin.list_transactions(
                 states=states or (),
                 producer_ids=producer_ids or (),
                 longer_than_ms=longer_than_ms,
                 transactional_id_pattern=pattern,
-            )
+            ),
         )
     ]
     columns = ("transactional id", "coordinator", "producer id", "state")
     print_rows(columns, rows, as_json=as_json)
 
 
-@cluster_command(app, "describe")
+@app.command("describe")
 def describe(
     access: ClusterAccess, transactional_ids: TransactionalIds, as_json: AsJson = False
 ) -> None:
     """Show producer, state and partitions of transactions."""
-    outcome = access.run(lambda admin: admin.describe_transactions(transactional_ids))
+    outcome = access.ask(client.Admin, lambda admin: admin.describe_transactions(transactional_ids))
     now_ms = time.time_ns() // 1_000_000
     rows = [
         _described(each, now_ms)
@@ -191,16 +192,16 @@ def describe(
             ("figure", *(str(row["transactional_id"]) for row in rows)),
             ((name.replace("_", " "), *(_cell(row[name]) for row in rows)) for name in names),
         )
-    complain(each for each in outcome.values() if isinstance(each, client.KafkaError))
+    complain(outcome.values())
 
 
-@cluster_command(app, "describe-producers")
+@app.command("describe-producers")
 def describe_producers(
     access: ClusterAccess, partition: Partition, broker_id: BrokerId = None, as_json: AsJson = False
 ) -> None:
     """Show a partition's producers and their transactions."""
     wanted = _parsed(partition)
-    producers = access.run(lambda admin: _producers(admin, wanted, broker_id))
+    producers = access.ask(client.Admin, lambda admin: _producers(admin, wanted, broker_id))
     rows = [
         {
             "producer_id": each.producer_id,
@@ -219,7 +220,7 @@ def describe_producers(
     print_rows(columns, rows, as_json=as_json)
 
 
-@cluster_command(app, "abort")
+@app.command("abort")
 def abort(
     access: ClusterAccess,
     partition: Partition,
@@ -246,10 +247,9 @@ def abort(
             "give --start-offset, or --producer-id, --producer-epoch and --coordinator-epoch",
             status=2,
         )
-
-    async def work(admin: client.Admin) -> client.AbortTransaction:
+    with access.asking(client.Admin) as (admin, loop):
         if start_offset is not None:
-            producers = await _producers(admin, wanted, None)
+            producers = loop.run(_producers(admin, wanted, None))
             found = [
                 each for each in producers if each.current_transaction_start_offset == start_offset
             ]
@@ -263,14 +263,11 @@ def abort(
             transaction = client.AbortTransaction(
                 wanted, producer_id, producer_epoch, coordinator_epoch
             )
-        await admin.abort_transaction(transaction)
-        return transaction
-
-    aborted = access.run(work)
-    say(f"aborted the transaction of producer {aborted.producer_id} on {aborted.partition}")
+        loop.run(admin.abort_transaction(transaction))
+    say(f"aborted the transaction of producer {transaction.producer_id} on {wanted}")
 
 
-@cluster_command(app, "find-hanging")
+@app.command("find-hanging")
 def find_hanging_transactions(
     access: ClusterAccess,
     topics: Topics = None,
@@ -288,20 +285,18 @@ def find_hanging_transactions(
     """Find open transactions that no coordinator will end."""
     wanted = parse_topics(topics)
     now_ms = time.time_ns() // 1_000_000
-
-    async def work(admin: client.Admin) -> Search:
+    with access.asking(client.Admin) as (admin, loop):
         if broker_id is not None:
-            await registered_broker(admin, broker_id)
-        partitions = await _searched(admin, wanted, broker_id)
-        return await find_hanging(
+            loop.run(registered_broker(admin, broker_id))
+        partitions = loop.run(_searched(admin, wanted, broker_id))
+        searching = find_hanging(
             admin,
             partitions,
             now_ms=now_ms,
             older_than_ms=max_transaction_timeout_minutes * MINUTE_MS,
             broker_id=broker_id,
         )
-
-    search = access.run(work)
+        search = loop.run(searching)
     rows = [_hanging_row(each, now_ms) for each in search.hanging]
     columns = (
         *("topic", "partition", "producer id", "producer epoch", "coordinator epoch"),
@@ -314,17 +309,17 @@ def find_hanging_transactions(
     complain(search.errors)
 
 
-@cluster_command(app, "force-terminate")
+@app.command("force-terminate")
 def force_terminate(access: ClusterAccess, transactional_ids: TransactionalIds) -> None:
     """Abort open transactions and fence their producers."""
-    outcome = access.run(lambda admin: admin.fence_producers(transactional_ids))
+    outcome = access.ask(client.Admin, lambda admin: admin.fence_producers(transactional_ids))
     for transactional_id, answer in outcome.items():
         if not isinstance(answer, client.KafkaError):
             say(
                 f"terminated {transactional_id}: its producer is now {answer.producer_id} "
                 f"in epoch {answer.producer_epoch}"
             )
-    complain(each for each in outcome.values() if isinstance(each, client.KafkaError))
+    complain(outcome.values())
 
 
 async def _producers(
@@ -332,10 +327,8 @@ async def _producers(
 ) -> list[client.ProducerState]:
     if broker_id is not None:
         await registered_broker(admin, broker_id)
-    answer = (await admin.describe_partition_producers([partition], broker_id=broker_id))[partition]
-    if isinstance(answer, client.KafkaError):
-        raise answer
-    return sorted(answer, key=lambda each: each.producer_id)
+    asked = await admin.describe_partition_producers([partition], broker_id=broker_id)
+    return sorted(value_of(asked[partition]), key=lambda each: each.producer_id)
 
 
 async def _searched(

@@ -60,13 +60,6 @@ RegistryUrl = Annotated[
         show_default=False,
     ),
 ]
-KeySchema = Annotated[str | None, "--key-schema", "Of avro, …; see --value-schema."]
-ValueSchema = Annotated[
-    str | None,
-    "--value-schema",
-    "Of avro, protobuf, json-schema: a FILE, which is registered; id:N; latest. With "
-    "#MESSAGE behind it for another message than the file's first.  [default: latest]",
-]
 
 
 class TypedFormat(NamedTuple):

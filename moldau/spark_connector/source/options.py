@@ -34,7 +34,13 @@ from moldau.spark_connector.core.ranges import (
     AdmissionLimits,
 )
 from moldau.spark_connector.errors import InvalidOption
-from moldau.spark_connector.options import KAFKA_PREFIX, MAX_INT, OptionReader, whole_number_of
+from moldau.spark_connector.options import (
+    KAFKA_PREFIX,
+    MAX_INT,
+    ONLY_READ,
+    OptionReader,
+    whole_number_of,
+)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -50,23 +56,9 @@ DEFAULT_RETRY_INTERVAL_MS: Final = 1_000
 
 STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
 OPTIONS: Final = (
-    *STRATEGIES,
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsets",
-    "startingOffsetsByTimestampStrategy",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "endingOffsets",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "failOnDataLoss",
+    *ONLY_READ,
     "includeHeaders",
     "includeTopicId",
-    "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
