@@ -7,20 +7,24 @@ is that of the brokers' authorizer for the same entries and settings.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from dataclasses import asdict
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from moldau.addresses import canonical_address
 from moldau.client.admin.security import AclBinding
 from moldau.config.principals import KEY, NodePrincipals
-from moldau.protocol.access_control import (
-    ANY_PRINCIPAL,
-    WILDCARD,
-    Operation,
-    PatternType,
-    PermissionType,
-    ResourceType,
-)
-from moldau.server.standard_authorizer import IMPLIED, may_as_node
+from moldau.metadata.image.security import AccessControlEntry
+from moldau.protocol.access_control import Operation, ResourceType
+from moldau.server.standard_authorizer import StandardAuthorizer
+
+#: By the authorizer's name of the rule, where no entry decides.
+REASONS: Final = {
+    "SuperUser": "super.users names {0}",
+    "NodePrincipal": f"{KEY} has {{0}}, and nodes need it",
+    "NoAclFound": "no entry is about the resource, and allow.everyone.if.no.acl.found=true",
+    "DefaultDeny": "no entry allows it",
+}
 
 
 class Question(NamedTuple):
@@ -61,44 +65,30 @@ def decide(
         allows_unmentioned: whether every principal may do what no entry is about.
         nodes: which principals are nodes, as the node is configured.
     """
-    if question.principal in super_users:
-        return Decision(True, f"super.users names {question.principal}")
-    asked = (question.operation, question.resource_type, question.resource_name)
-    if nodes and may_as_node(nodes, question.principal, *asked):
-        return Decision(True, f"{KEY} has {question.principal}, and nodes need it")
-    question = question._replace(host=canonical_address(question.host))
-    about = [each for each in bindings if _is_about(each, question)]
-    mine = [each for each in about if _is_of(each, question)]
-    for each in mine:
-        if each.permission == PermissionType.DENY and _names(each, question.operation):
-            return Decision(False, "an entry denies it, whatever others allow", each)
-    for each in mine:
-        if each.permission != PermissionType.ALLOW:
-            continue
-        if _names(each, question.operation):
-            return Decision(True, "an entry allows it", each)
-        if IMPLIED.get(each.operation, 0) & 1 << question.operation:
-            return Decision(True, "an entry allows what implies it", each)
-    if about or not allows_unmentioned:
-        return Decision(False, "no entry allows it")
-    return Decision(True, "no entry is about the resource, and allow.everyone.if.no.acl.found=true")
+    asked = question._replace(host=canonical_address(question.host))
+    authorizer = _authorizer(bindings, super_users, allows_unmentioned, nodes)
+    rule, is_allowed = authorizer.rule(*asked), authorizer.authorize(*asked)
+    if rule.entry is None:
+        return Decision(is_allowed, REASONS[rule.name].format(question.principal))
+    alike = (each for each in bindings if each.permission == rule.entry.permission_type)
+    binding = next(each for each in alike if _authorizer([each]).rule(*asked).entry is not None)
+    if not is_allowed:
+        return Decision(False, "an entry denies it, whatever others allow", binding)
+    is_named = binding.operation in (question.operation, Operation.ALL)
+    what = "it" if is_named else "what implies it"
+    return Decision(True, f"an entry allows {what}", binding)
 
 
-def _is_about(binding: AclBinding, question: Question) -> bool:
-    if binding.resource_type != question.resource_type:
-        return False
-    if binding.pattern_type == PatternType.PREFIXED:
-        return question.resource_name.startswith(binding.resource_name)
-    return binding.resource_name in (question.resource_name, WILDCARD)
-
-
-def _is_of(binding: AclBinding, question: Question) -> bool:
-    hosts = (question.host, WILDCARD)
-    return (
-        binding.principal in (question.principal, ANY_PRINCIPAL)
-        and canonical_address(binding.host) in hosts
-    )
-
-
-def _names(binding: AclBinding, operation: Operation) -> bool:
-    return binding.operation in (operation, Operation.ALL)
+def _authorizer(
+    bindings: Sequence[AclBinding],
+    super_users: Collection[str] = (),
+    allows_unmentioned: bool = False,
+    nodes: NodePrincipals | None = None,
+) -> StandardAuthorizer:
+    made = StandardAuthorizer(super_users, allows_unmentioned=allows_unmentioned, nodes=nodes)
+    fields = [asdict(each) for each in bindings]
+    entries = [
+        AccessControlEntry(permission_type=each.pop("permission"), **each) for each in fields
+    ]
+    made.change({UUID(int=number): each for number, each in enumerate(entries)})
+    return made

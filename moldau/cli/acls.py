@@ -78,21 +78,12 @@ class Which:
         known = [each for each in Operation if each > Operation.ANY]
         patterns = (PatternType.ANY, PatternType.MATCH, PatternType.LITERAL, PatternType.PREFIXED)
         permissions = (PermissionType.ALLOW, PermissionType.DENY)
-        pattern, permission, operation = self.pattern, self.permission, self.operation
         wanted = AclFilter(
             principal=None if self.principal is None else _principal(self.principal),
             host=self.host,
-            operation=Operation.ANY
-            if operation is None
-            else _named(operation, known, "--operation"),
-            permission=(
-                PermissionType.ANY
-                if permission is None
-                else _named(permission, permissions, "--permission")
-            ),
-            pattern_type=PatternType.ANY
-            if pattern is None
-            else _named(pattern, patterns, "--pattern"),
+            operation=_named(self.operation, known, "--operation", Operation.ANY),
+            permission=_named(self.permission, permissions, "--permission", PermissionType.ANY),
+            pattern_type=_named(self.pattern, patterns, "--pattern", PatternType.ANY),
         )
         return [
             replace(wanted, resource_type=kind, resource_name=name) for kind, name in resources
@@ -109,8 +100,13 @@ def _word(member: IntEnum) -> str:
     return "".join(part.capitalize() for part in member.name.split("_"))
 
 
-def _named(text: str, kinds: Iterable[Kind], option: str) -> Kind:
+def _named(
+    text: str | None, kinds: Iterable[Kind], option: str, default: Kind | None = None
+) -> Kind:
     """The one of these that a text names; exits with status 2 where there is none."""
+    if text is None:
+        assert default is not None, "required"
+        return default
     wanted = text.lower().replace("_", "").replace("-", "")
     members = list(kinds)
     for member in members:

@@ -272,25 +272,19 @@ def describe(
         ),
     ] = None,
     under_replicated: Annotated[
-        bool,
-        typer.Option(
-            Only.UNDER_REPLICATED.value, help="Only partitions with replicas that are not in sync."
-        ),
+        bool, Only.UNDER_REPLICATED.value, "Only partitions with replicas that are not in sync."
     ] = False,
     unavailable: Annotated[
-        bool, typer.Option(Only.UNAVAILABLE.value, help="Only partitions without a leader.")
+        bool, Only.UNAVAILABLE.value, "Only partitions without a leader."
     ] = False,
     under_min_isr: Annotated[
-        bool,
-        typer.Option(Only.UNDER_MIN_ISR.value, help="Only partitions below min.insync.replicas."),
+        bool, Only.UNDER_MIN_ISR.value, "Only partitions below min.insync.replicas."
     ] = False,
     at_min_isr: Annotated[
-        bool,
-        typer.Option(Only.AT_MIN_ISR.value, help="Only partitions exactly at min.insync.replicas."),
+        bool, Only.AT_MIN_ISR.value, "Only partitions exactly at min.insync.replicas."
     ] = False,
     overrides: Annotated[
-        bool,
-        typer.Option(Only.OVERRIDES.value, help="Only topics with their own configuration."),
+        bool, Only.OVERRIDES.value, "Only topics with their own configuration."
     ] = False,
     exclude_internal: Annotated[bool, "Leave internal topics out."] = False,
     watch: Annotated[bool, "--watch -w", "Show it again and again, until Ctrl-C."] = False,
