@@ -15,7 +15,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Final
@@ -231,12 +231,8 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What came of all groups."""
-
-    plans: dict[str, list[PlannedOffset]] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
+Plans = dict[str, list[PlannedOffset]]
+"""By group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,9 +310,9 @@ def reset_offsets(
         fail("give --topic or --all-topics" + (", not both" if wanted else ""), status=2)
     with access.asking(client.Admin) as (admin, loop):
         chosen = loop.run(groups.found(admin))
-        outcome = loop.run(_reset(admin, chosen, goal, wanted, file, execute=execute))
-    _show(outcome, executed=execute, export=export, as_json=as_json)
-    complain(outcome.errors)
+        plans, errors = loop.run(_reset(admin, chosen, goal, wanted, file, execute=execute))
+    _show(plans, executed=execute, export=export, as_json=as_json)
+    complain(errors)
 
 
 async def _reset(
@@ -327,9 +323,10 @@ async def _reset(
     file: GroupOffsets | None,
     *,
     execute: bool,
-) -> Outcome:
+) -> tuple[Plans, list[str]]:
     """Plan each group by itself, and carry the plan out where that is asked for."""
-    outcome = Outcome()
+    plans: Plans = {}
+    errors: list[str] = []
     if file is not None and not group_ids:
         group_ids = [group_id for group_id in file if group_id is not None]
     described = await admin.describe_groups(group_ids)
@@ -338,7 +335,7 @@ async def _reset(
     for group_id in group_ids:
         problem, offsets = refusal(group_id, described[group_id]), committed[group_id]
         if problem is not None or isinstance(offsets, client.KafkaError):
-            outcome.errors.append(problem or str(offsets))
+            errors.append(problem or str(offsets))
             continue
         chosen = partitions or sorted(offsets)
         if file is not None:
@@ -349,18 +346,18 @@ async def _reset(
             present = [each for each in chosen if each not in gone]
             plan = await plan_offsets(admin, goal, present, offsets)
         except NoPlan as error:
-            outcome.errors.append(f"{group_id}: {error}")
+            errors.append(f"{group_id}: {error}")
             continue
         if not plan:
-            outcome.errors.append(f"{group_id}: there are no offsets to move")
+            errors.append(f"{group_id}: there are no offsets to move")
             continue
         if execute:
-            plan = await _carry_out(admin, group_id, plan, outcome.errors)
-        outcome.plans[group_id] = plan + [
+            plan = await _carry_out(admin, group_id, plan, errors)
+        plans[group_id] = plan + [
             PlannedOffset(each, offsets[each].offset if each in offsets else None, None, GONE)
             for each in gone
         ]
-    return outcome
+    return plans, errors
 
 
 def refusal(group_id: str, described: client.GroupDescription | client.KafkaError) -> str | None:
@@ -397,12 +394,12 @@ async def _carry_out(
     return [each for each in plan if outcome[each.partition] is None]
 
 
-def _show(outcome: Outcome, *, executed: bool, export: bool, as_json: bool) -> None:
+def _show(plans: Plans, *, executed: bool, export: bool, as_json: bool) -> None:
     if export:
         document = offsets_csv(
             {
                 group_id: {each.partition: each.new.offset for each in plan if each.new}
-                for group_id, plan in outcome.plans.items()
+                for group_id, plan in plans.items()
             }
         ).encode()
         byte_output().write(safe_bytes(document) if sys.stdout.isatty() else document)
@@ -415,7 +412,7 @@ def _show(outcome: Outcome, *, executed: bool, export: bool, as_json: bool) -> N
             "new_offset": each.new.offset if each.new else None,
             "note": each.note or None,
         }
-        for group_id, plan in outcome.plans.items()
+        for group_id, plan in plans.items()
         for each in plan
     ]
     if as_json:

@@ -46,15 +46,6 @@ class OpenTransaction:
     producer: client.ProducerState
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What was found, and what could not be asked."""
-
-    hanging: tuple[OpenTransaction, ...]
-    errors: tuple[client.KafkaError, ...]
-    partition_count: int
-
-
 async def find_hanging(
     admin: client.Admin,
     partitions: Collection[client.TopicPartition],
@@ -62,8 +53,9 @@ async def find_hanging(
     now_ms: int,
     older_than_ms: int,
     broker_id: int | None = None,
-) -> Search:
-    """Search partitions for transactions whose last record is older than any may be.
+) -> tuple[list[OpenTransaction], list[client.KafkaError]]:
+    """Search partitions for transactions whose last record is older than any may be; those that
+    were found, and why partitions could not be asked.
 
     Args:
         older_than_ms: no transaction of the cluster may last longer
@@ -74,14 +66,14 @@ async def find_hanging(
         KafkaError: the coordinators could not be asked: then nothing can be said.
     """
     asked = await admin.describe_partition_producers(partitions, broker_id=broker_id)
-    errors = tuple(each for each in asked.values() if isinstance(each, client.KafkaError))
+    errors = [each for each in asked.values() if isinstance(each, client.KafkaError)]
     candidates = [
         each
         for each in _open_transactions(asked)
         if now_ms - each.producer.last_timestamp_ms > older_than_ms
     ]
     if not candidates:
-        return Search((), errors, len(partitions))
+        return [], errors
     expected = await _expected(admin, {each.producer.producer_id for each in candidates})
     suspected = [
         each
@@ -93,8 +85,7 @@ async def find_hanging(
         {each.partition for each in suspected}, broker_id=broker_id
     )
     still_open = {_identity(each) for each in _open_transactions(again)}
-    hanging = tuple(each for each in suspected if _identity(each) in still_open)
-    return Search(hanging, errors, len(partitions))
+    return [each for each in suspected if _identity(each) in still_open], errors
 
 
 def _open_transactions(
@@ -296,8 +287,8 @@ def find_hanging_transactions(
             older_than_ms=max_transaction_timeout_minutes * MINUTE_MS,
             broker_id=broker_id,
         )
-        search = loop.run(searching)
-    rows = [_hanging_row(each, now_ms) for each in search.hanging]
+        hanging, errors = loop.run(searching)
+    rows = [_hanging_row(each, now_ms) for each in hanging]
     columns = (
         *("topic", "partition", "producer id", "producer epoch", "coordinator epoch"),
         *("start offset", "last timestamp", "minutes"),
@@ -305,8 +296,8 @@ def find_hanging_transactions(
     if as_json or rows:
         print_rows(columns, rows, as_json=as_json)
     else:
-        say(f"no transaction hangs on {search.partition_count} partitions")
-    complain(search.errors)
+        say(f"no transaction hangs on {len(partitions)} partitions")
+    complain(errors)
 
 
 @app.command("force-terminate")
