@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from moldau import client
-from moldau.cli.output import fail, warn
+from moldau.cli.output import fail, refusing, warn
 from moldau.cli.profile_files import ENVIRONMENT as PROFILE_ENVIRONMENT
 from moldau.cli.profile_files import chosen_profile
 from moldau.client.config.settings import with_references
@@ -61,10 +61,8 @@ def client_properties(
         fail("--command-config and --profile exclude each other", status=2)
     named = profile is not None or PROFILE_ENVIRONMENT in os.environ
     if command_config is not None:
-        try:
+        with refusing(ConfigError):
             settings.update(read_properties_file(command_config))
-        except ConfigError as error:
-            fail(str(error), status=2)
     has_address = not {"bootstrap.servers", "bootstrap.controllers"}.isdisjoint({*settings, *given})
     if bootstrap_server is None and not has_address and not profile:
         bootstrap_server = os.environ.get("MOLDAU_BOOTSTRAP_SERVER") or None
@@ -80,10 +78,8 @@ def client_properties(
         settings.pop("bootstrap.controllers", None)
     elif "bootstrap.controllers" not in settings:
         settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP_SERVER)
-    try:
+    with refusing(client.ConfigurationError):
         return dict(with_references(settings))
-    except client.ConfigurationError as error:
-        fail(str(error), status=2)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from moldau.cli.output import (
     fail,
     file_errors,
     rate_line,
+    refusing,
     safe_bytes,
     warn,
 )
@@ -439,13 +440,11 @@ def consume(
         },
     )
     group = group or str(settings.get("group.id") or "") or None
-    try:
+    with refusing(InputProblem):
         pattern, start = pattern_of(topics, regex), reading.start()
         is_open = (reading.end_offset, reading.end_timestamp) == (None, None)
         ends = None if is_open and not reading.until_end else _Ends(reading)
         formatter = writing.formatter(settings)
-    except InputProblem as problem:
-        fail(str(problem), status=2)
     if group is not None and (
         reading.partition or reading.from_offset is not None or reading.timestamp is not None
     ):

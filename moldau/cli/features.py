@@ -9,7 +9,7 @@ import typer
 from moldau import client
 from moldau.cli.client_settings import key_values
 from moldau.cli.options import AsJson, ClusterAccess, ControllerAccess
-from moldau.cli.output import fail, print_json, print_table, say
+from moldau.cli.output import fail, print_json, print_table, refusing, say
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.metadata.features import (
     KRAFT_VERSION,
@@ -93,7 +93,7 @@ def _levels(pairs: list[str] | None, release: str | None) -> dict[str, int]:
         fail("--feature and --release-version exclude each other", status=2)
     if not pairs and release is None:
         fail("nothing to change: give --feature or --release-version", status=2)
-    try:
+    with refusing(UnsupportedFeatureLevel):
         if release is not None:
             levels = initial_feature_levels(release=release)
             levels.pop(KRAFT_VERSION)
@@ -101,8 +101,6 @@ def _levels(pairs: list[str] | None, release: str | None) -> dict[str, int]:
         return {
             name: _level(name, text) for name, text in key_values(pairs or [], "--feature").items()
         }
-    except UnsupportedFeatureLevel as error:
-        fail(str(error), status=2)
 
 
 def _level(name: str, text: str) -> int:

@@ -32,7 +32,16 @@ from moldau.cli.options import (
     partitions_of,
     read_small_file,
 )
-from moldau.cli.output import byte_output, complain, fail, print_json, print_table, safe_bytes, say
+from moldau.cli.output import (
+    byte_output,
+    complain,
+    fail,
+    print_json,
+    print_table,
+    refusing,
+    safe_bytes,
+    say,
+)
 from moldau.cli.parameters import Within
 from moldau.protocol.errors import ErrorCode
 
@@ -189,13 +198,10 @@ def offsets_csv(offsets: Mapping[str, Mapping[client.TopicPartition, int]]) -> s
 
 def read_offsets(path: Path) -> GroupOffsets:
     """The offsets in a file; exits with status 2 when it cannot be read or has another form."""
-    try:
+    not_text = refusing(UnicodeDecodeError, of=f"{path}: not UTF-8")
+    with refusing(ValueError, csv.Error, of=path), not_text:
         text = io.TextIOWrapper(io.BytesIO(read_small_file(path)), encoding="utf-8").read()
         return parse_offsets(text)
-    except UnicodeDecodeError as error:
-        fail(f"{path}: not UTF-8: {error}", status=2)
-    except (ValueError, csv.Error) as error:
-        fail(f"{path}: {error}", status=2)
 
 
 def parse_offsets(text: str) -> GroupOffsets:
@@ -273,10 +279,8 @@ class GoalOptions:
         ):
             if text is None:
                 continue
-            try:
+            with refusing(ValueError, of=f"{option} {text!r}"):
                 moment_ms = parse(text)
-            except ValueError as error:
-                fail(f"{option} {text!r}: {error}", status=2)
             # Negative numbers mean other things to a broker; nothing is older than 1970.
             goals.append(Goal(Scenario.TIMESTAMP, max(0, moment_ms)))
         if len(goals) != 1:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from moldau import client
 from moldau.cli.client_settings import client_properties
 from moldau.cli.completion import complete_groups, complete_profiles, complete_topics
-from moldau.cli.output import fail
+from moldau.cli.output import fail, file_errors, refusing
 from moldau.cli.parameters import Within
 from moldau.config import small_files
 from moldau.protocol.types import is_legal_topic_name
@@ -106,7 +106,7 @@ class ClusterAccess(ClientOptions):
         if self.bootstrap_controller is not None:
             settings["bootstrap.controllers"] = self.bootstrap_controller
             settings.pop("bootstrap.servers", None)
-        try:
+        with refusing(client.ConfigurationError):
             config = client.AdminConfig.from_properties(settings)
             return client.AdminConfig.resolve(
                 None,
@@ -116,8 +116,6 @@ class ClusterAccess(ClientOptions):
                     "default_api_timeout_ms": self.timeout_ms,
                 },
             )
-        except client.ConfigurationError as error:
-            fail(str(error), status=2)
 
     @contextmanager
     def asking(self, kind: type[Calls]) -> Iterator[tuple[Calls, asyncio.Runner]]:
@@ -129,17 +127,16 @@ class ClusterAccess(ClientOptions):
         async def made() -> Calls:
             return kind(config=config)
 
-        try:
-            with asyncio.Runner() as loop:
-                admin = loop.run(made())
-                try:
-                    yield admin, loop
-                finally:
-                    loop.run(admin.close())
-        except client.ConfigurationError as error:  # one that only shows in use
-            fail(str(error), status=2)
-        except client.KafkaError as error:
-            fail(str(error))
+        with (
+            refusing(client.KafkaError, status=1),
+            refusing(client.ConfigurationError),  # one that only shows in use
+            asyncio.Runner() as loop,
+        ):
+            admin = loop.run(made())
+            try:
+                yield admin, loop
+            finally:
+                loop.run(admin.close())
 
     def ask(
         self, kind: type[Calls], call: Callable[[Calls], Coroutine[Any, Any, Result]]
@@ -175,10 +172,8 @@ def read_small_file(path: Path) -> bytes:
     """What is in a file, or comes from a pipe; exits with status 2 when it cannot be read, or is
     too big.
     """
-    try:
+    with file_errors(path, status=2):
         return small_files.read_small_file(str(path), MAX_FILE_BYTES, takes_pipe=True)
-    except OSError as error:
-        fail(f"{path}: {error.strerror or error}", status=2)
 
 
 def parse_datetime(text: str) -> int:
@@ -247,10 +242,8 @@ async def resolve_names(
     patterns = [text for text in given if not is_legal_topic_name(text)]
     compiled = []
     for text in patterns:
-        try:
+        with refusing(re.error, of=f"{text!r} is neither a topic's name nor a regular expression"):
             compiled.append(re.compile(text.replace(",", "|")))
-        except re.error as error:
-            fail(f"{text!r} is neither a topic's name nor a regular expression: {error}", status=2)
     found = {text for text in given if text not in patterns}
     if patterns or not given:
         known = await admin.list_topics(include_internal=with_internal)

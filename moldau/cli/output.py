@@ -114,12 +114,21 @@ def print_own(text: str, *, to_stderr: bool = False) -> None:
 
 
 @contextmanager
-def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+def file_errors(path: str | os.PathLike[str], *, status: int = 1) -> Iterator[None]:
     """A file that cannot be used is one line."""
     try:
         yield
     except OSError as error:
-        fail(f"{path}: {error.strerror or error}")
+        fail(f"{path}: {error.strerror or error}", status=status)
+
+
+@contextmanager
+def refusing(*kinds: type[Exception], of: object = "", status: int = 2) -> Iterator[None]:
+    """An error of these kinds is one line, behind what it is about, and that exit status."""
+    try:
+        yield
+    except kinds as error:
+        fail(f"{of}: {error}" if of else str(error), status=status)
 
 
 def print_json(document: object, *, is_row: bool = False) -> None:

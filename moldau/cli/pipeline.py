@@ -19,7 +19,16 @@ import typer
 
 from moldau.cli.client_settings import key_values
 from moldau.cli.options import AsJson, ClientOptions
-from moldau.cli.output import error_console, fail, print_json, print_rows, print_table, say, warn
+from moldau.cli.output import (
+    error_console,
+    fail,
+    print_json,
+    print_rows,
+    print_table,
+    refusing,
+    say,
+    warn,
+)
 from moldau.schema_registry.settings import take_registry_settings
 
 if TYPE_CHECKING:
@@ -68,10 +77,8 @@ def run(
     for key in options.settings:
         if not key.startswith("spark."):
             fail(f"--conf {key}: Spark's settings begin with spark.", status=2)
-    try:
+    with refusing(SparkConnectorError, status=1):
         _run_and_show(pipelines, options, as_json=as_json)
-    except SparkConnectorError as error:
-        fail(str(error))
 
 
 @app.command("check")
@@ -81,12 +88,10 @@ def check(file: File, as_json: AsJson = False) -> None:
     from moldau.spark_connector.pipelines.jobs.streams import load_function
 
     pipelines = _loaded(file)
-    try:
+    with refusing(PipelineError, of=file):
         for each in pipelines.pipelines:
             if each.transform is not None and each.transform.python is not None:
                 load_function(each.transform.python, each.directory)
-    except PipelineError as error:
-        fail(f"{file}: {error}", status=2)
     rows = [_described(each) for each in pipelines.pipelines]
     if as_json:
         print_json({"file": str(file), "pipelines": rows, "spark": dict(pipelines.spark)})
@@ -106,10 +111,8 @@ def settle(file: File) -> None:
     from moldau.spark_connector.pipelines.topics import settle_pipeline
 
     for each in _loaded(file).pipelines:
-        try:
+        with refusing(SparkConnectorError, of=each.name, status=1):
             is_settled = settle_pipeline(each)
-        except SparkConnectorError as error:
-            fail(f"{each.name}: {error}")
         say(f"{each.name}: {'settled' if is_settled else 'has nothing to settle'}")
 
 

@@ -28,7 +28,7 @@ from moldau.cli.options import (
     Properties,
     unknown_topic,
 )
-from moldau.cli.output import INTERRUPTED, RateLine, fail, print_json, rate_line
+from moldau.cli.output import INTERRUPTED, RateLine, fail, print_json, rate_line, refusing
 from moldau.cli.parameters import Within
 from moldau.cli.record_formats import (
     InputProblem,
@@ -268,10 +268,8 @@ def produce(
     is_text = reading.input_format is InputFormat.TEXT
     if not is_text and (reading.key_separator or reading.null_value is not None):
         fail("--key-separator and --null-value are for --format text", status=2)
-    try:
+    with refusing(InputProblem):
         reader = _Reader(reading, topic, settings)
-    except InputProblem as problem:
-        fail(str(problem), status=2)
     named = files or [STANDARD_INPUT]
     typed = STANDARD_INPUT in named and sys.stdin.isatty()
     with rate_line(topic, beside_terminal=typed) as line:

@@ -18,7 +18,7 @@ from moldau import client
 from moldau.cli.client_settings import key_values
 from moldau.cli.completion import complete_profiles
 from moldau.cli.options import AsJson
-from moldau.cli.output import fail, print_json, print_table, say, warn
+from moldau.cli.output import fail, file_errors, print_json, print_table, refusing, say, warn
 from moldau.cli.profile_files import (
     ENVIRONMENT,
     NO_PROFILE,
@@ -69,10 +69,8 @@ def _check(key: str, value: str) -> None:
         return
     from moldau.client.config.settings import check_property
 
-    try:
+    with refusing(client.ConfigurationError):
         check_property(key, value)
-    except client.ConfigurationError as error:
-        fail(str(error), status=2)
 
 
 def _is_secret(key: str) -> bool:
@@ -154,10 +152,8 @@ def create(
         fail(f"the profile {name} exists already (`moldau profile set {name} …`)")
     properties: dict[str, str] = {}
     if from_file is not None:
-        try:
+        with refusing(ConfigError):
             properties.update(read_properties_file(str(from_file)))
-        except ConfigError as error:
-            fail(str(error), status=2)
     _save(name, {**properties, **_given(settings)})
     say(f"created profile {name}")
     if use_it:
@@ -198,10 +194,8 @@ def use(name: Name) -> None:
 def delete(name: Name) -> None:
     """Delete a profile."""
     read_profile(name)
-    try:
+    with file_errors(profile_path(name)):
         profile_path(name).unlink()
-    except OSError as error:
-        fail(f"{profile_path(name)}: {error.strerror}")
     say(f"deleted profile {name}")
     if profile_in_use() == name:
         use_profile(None)

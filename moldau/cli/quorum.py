@@ -15,7 +15,7 @@ import typer
 from moldau import client
 from moldau.cli.local_nodes import bootstrap
 from moldau.cli.options import AsJson, ControllerAccess
-from moldau.cli.output import age_text, fail, print_json, print_table, say
+from moldau.cli.output import age_text, fail, print_json, print_table, refusing, say
 from moldau.cli.parameters import Within
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
@@ -228,17 +228,13 @@ def _new_voter(path: Path) -> tuple[int, uuid.UUID, str, list[client.QuorumEndpo
     from moldau.storage.faults import CorruptFile
     from moldau.storage.meta_properties import read_meta_properties
 
-    try:
+    with refusing(ConfigError, of=path):
         config = NodeConfig.load(str(path), {}, os.environ)
-    except ConfigError as error:
-        fail(f"{path}: {error}", status=2)
     if not config.is_controller:
         fail(f"{path}: process.roles has no controller", status=2)
     directory = config.metadata_log_directory
-    try:
+    with refusing(CorruptFile, OSError, status=1):
         identity = read_meta_properties(OsFilesystem(), directory)
-    except (CorruptFile, OSError) as error:
-        fail(str(error))
     if identity is None or identity.directory_id is None:
         fail(
             f"{directory} is not formatted, or has no directory id: "

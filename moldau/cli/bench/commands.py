@@ -23,7 +23,7 @@ from moldau.cli.bench.plans import (
     TransactionsPlan,
 )
 from moldau.cli.options import AsJson, ClusterAccess, TimeoutMs
-from moldau.cli.output import fail, print_json, print_table, progress_bar, say
+from moldau.cli.output import fail, print_json, print_table, progress_bar, refusing, say
 from moldau.client import ClientConfig, KafkaError
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.runtime.event_loop import new_event_loop
@@ -127,10 +127,8 @@ def metadata(plan: MetadataPlan, as_json: AsJson = False) -> None:
     from moldau.cli.bench.metadata import COLUMNS, NOTE, BenchFailed, measure
     from moldau.testing import NodeFailed
 
-    try:
+    with refusing(BenchFailed, NodeFailed, KafkaError, OSError, status=1):
         figures = measure(plan)
-    except (BenchFailed, NodeFailed, KafkaError, OSError) as error:
-        fail(str(error))
     document = figures.document()
     if as_json:
         print_json(document)
@@ -191,8 +189,6 @@ async def _show_progress(figures: Figures, what: str, record_count: int) -> None
 
 def _run(work: Coroutine[None, None, Result]) -> Result:
     """Run a load; a `KafkaError` becomes one line and status 1."""
-    try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(work)
-    except (KafkaError, OSError) as error:
-        fail(str(error))
+    runner = asyncio.Runner(loop_factory=new_event_loop)
+    with refusing(KafkaError, OSError, status=1), runner:
+        return runner.run(work)
