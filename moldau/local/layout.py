@@ -26,7 +26,7 @@ from moldau.config.listeners import host_and_port
 from moldau.local.secure_files import (
     CLIENT_LISTENER,
     INTERNAL_LISTENER,
-    NotSecured,
+    LayoutError,
     SecureFiles,
     secure_properties,
 )
@@ -61,10 +61,6 @@ FEW_PORTS: Final = 1_000
 MOST_TRIES: Final = 2_000
 #: A bound socket that does not listen shares its port on Linux only.
 CAN_HOLD: Final = sys.platform == "linux"
-
-
-class LayoutError(ValueError):
-    """A cluster that cannot be laid out as asked; one line that says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,12 +252,7 @@ class ClusterLayout:
         """
         if self.secure is not None:
             homes = {node.name: node.home for node in self.nodes}
-            try:
-                self.secure.make(
-                    self.host, homes, self.bootstrap_server, self.bootstrap_controllers
-                )
-            except NotSecured as error:
-                raise LayoutError(str(error)) from None
+            self.secure.make(self.host, homes, self.bootstrap_server, self.bootstrap_controllers)
         for node in self.nodes:
             pairs = self.properties(node).items()
             text = "".join(f"{key}={_escaped(value)}\n" for key, value in pairs)
@@ -315,10 +306,7 @@ class ClusterLayout:
         if self.secure is not None:
             from moldau.node.initial_users import scram_records
 
-            try:
-                users = scram_records(self.secure.initial_users(), secrets.token_bytes)
-            except NotSecured as error:
-                raise LayoutError(str(error)) from None
+            users = scram_records(self.secure.initial_users(), secrets.token_bytes)
         cluster_id = cluster_id or random_cluster_id(source)
         voters = tuple(
             VoterDescription(

@@ -31,8 +31,12 @@ _LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _PASSWORD_KEY: Final = "sasl.jaas.config"
 
 
-class NotSecured(ValueError):
-    """A cluster that cannot be secured; one line that says why."""
+class LayoutError(ValueError):
+    """A cluster that cannot be laid out as asked; one line that says why."""
+
+
+class NotSecured(LayoutError):
+    """One that cannot be secured."""
 
 
 @dataclass(frozen=True, slots=True)
