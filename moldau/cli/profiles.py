@@ -31,12 +31,12 @@ from moldau.cli.profile_files import (
     use_profile,
 )
 from moldau.config import ConfigError, read_properties_file
+from moldau.local.secure_files import properties_text
 from moldau.schema_registry.settings import REGISTRY_KEYS, SERIALIZER_KEYS
 
 SERVERS: Final = "bootstrap.servers"
 HIDDEN: Final = "[hidden]"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_ESCAPED: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 
 app = typer.Typer()
 Name = Annotated[str, complete_profiles, "The profile's name."]
@@ -48,19 +48,7 @@ Settings = Annotated[
 def _save(name: str, properties: Mapping[str, str]) -> None:
     for key, value in properties.items():
         _check(key, value)
-    lines = [
-        f"{_key_text(key)}={_value_text(value)}\n" for key, value in sorted(properties.items())
-    ]
-    replace_file(profile_path(name), "".join(lines))
-
-
-def _value_text(text: str) -> str:
-    escaped = "".join(_ESCAPED.get(each, each) for each in text)
-    return "\\" + escaped if escaped.startswith(" ") else escaped
-
-
-def _key_text(text: str) -> str:
-    return re.sub(r"[\s:=#!\\]", lambda found: f"\\{found.group()}", text)
+    replace_file(profile_path(name), properties_text(dict(sorted(properties.items()))))
 
 
 def _check(key: str, value: str) -> None:

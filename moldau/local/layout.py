@@ -28,6 +28,7 @@ from moldau.local.secure_files import (
     INTERNAL_LISTENER,
     LayoutError,
     SecureFiles,
+    properties_text,
     secure_properties,
 )
 from moldau.runtime.private_files import OWNER_ONLY_DIRECTORY, close_to_others, owner_only
@@ -254,8 +255,7 @@ class ClusterLayout:
             homes = {node.name: node.home for node in self.nodes}
             self.secure.make(self.host, homes, self.bootstrap_server, self.bootstrap_controllers)
         for node in self.nodes:
-            pairs = self.properties(node).items()
-            text = "".join(f"{key}={_escaped(value)}\n" for key, value in pairs)
+            text = properties_text(self.properties(node))
             if "log.dirs" not in self.config and "," in str(node.data_directory.absolute()):
                 raise LayoutError(f"{node.home}: directories of log.dirs cannot have a comma")
             node.home.mkdir(OWNER_ONLY_DIRECTORY, parents=True, exist_ok=True)
@@ -359,11 +359,6 @@ def check_counts(controllers: int, brokers: int) -> None:
 def counting_from(port: int) -> NextPort:
     ports = iter(range(port, port + MOST_BROKERS + MOST_CONTROLLERS))
     return lambda: next(ports)
-
-
-def _escaped(value: str) -> str:
-    """The value as a `.properties` file takes it."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _number_in(home: Path) -> int:
