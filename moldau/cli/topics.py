@@ -183,19 +183,15 @@ def _chosen(
         move = snapshot.moves.get(client.TopicPartition(name, partition.partition))
         # Replicas that are still being added do not count as missing.
         factor = len(partition.replicas) - (len(move.adding_replicas) if move else 0)
-        if only is None:
-            shown = True
-        elif only is Only.UNDER_REPLICATED:
-            shown = in_sync_count < factor
-        elif only is Only.UNAVAILABLE:
-            shown = partition.leader not in snapshot.live_broker_ids
-        elif only is Only.UNDER_MIN_ISR:
-            shown = min_isr is not None and in_sync_count < min_isr
-        elif only is Only.AT_MIN_ISR:
-            shown = in_sync_count == min_isr
-        else:
-            shown = bool(snapshot.overrides.get(name))
-        if shown:
+        is_like = {
+            None: True,
+            Only.UNDER_REPLICATED: in_sync_count < factor,
+            Only.UNAVAILABLE: partition.leader not in snapshot.live_broker_ids,
+            Only.UNDER_MIN_ISR: min_isr is not None and in_sync_count < min_isr,
+            Only.AT_MIN_ISR: in_sync_count == min_isr,
+            Only.OVERRIDES: bool(snapshot.overrides.get(name)),
+        }
+        if is_like[only]:
             yield partition
 
 
