@@ -32,7 +32,6 @@ from moldau.local.layout import (
     MOST_CONTROLLERS,
     QUICK_GROUPS,
     ClusterLayout,
-    LayoutError,
     NextPort,
     NodeSpec,
     NoFreePort,
@@ -41,7 +40,7 @@ from moldau.local.layout import (
     counting_from,
     replication_properties,
 )
-from moldau.local.secure_files import SecureFiles
+from moldau.local.secure_files import LayoutError, SecureFiles
 
 server_app = typer.Typer()
 #: Controllers listen this far above the first broker.
