@@ -1,5 +1,5 @@
-"""What changes while a node runs (KIP-226): key and trust stores of its listeners (KIP-978), and
-when it renews its Kerberos tickets.
+"""What changes while a node runs (KIP-226): certificates, the key and trust stores of its listeners
+(KIP-978), when their configuration changes, and when it renews its Kerberos tickets.
 
 Owns which settings each listener with TLS has now. Must not accept connections. Invariants: what
 a broker is asked for is tried before it is stored; stored settings that cannot be used are

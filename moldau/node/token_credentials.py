@@ -1,5 +1,7 @@
 """SCRAM keys of delegation tokens: a token's HMAC, in base64, is its password (KIP-48).
 
+The check at login is in `sasl.scram`; bearer tokens are another thing: `sasl.oauthbearer.listener`.
+
 Owns the keys that were made, so that each is made once, and the logins that wait for keys.
 Invariants: keys are made one at a time and never on the loop; however many logins wait for a
 token's keys, they are made once; keys of tokens that are gone or past their end are never found;

@@ -1,5 +1,5 @@
 """Whether a process's event loops run, answered on a Unix domain socket: for probes that need
-no network, which others may fill.
+no network, which others may fill. Those of HTTP are in `node.http.server`.
 
 Owns the socket and the thread that answers on it. Must not do anything on the loops but ask them to
 run a callback. Invariants: one question at a time, and one callback that waits at each loop; who

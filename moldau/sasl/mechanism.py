@@ -2,9 +2,10 @@
 
 A mechanism's package has two functions: `login` gives the `SaslLogin` with which this process logs
 in, `offer` the `Offer` of a listener, whose `ServerExchange` serves one authentication. Both may
-block, as they read files, and complain of settings that cannot work. Invariants: no secret is in a
-`repr` or in the text of an error; what a client reads of a refusal does not depend on which part
-of its credentials is wrong.
+block, as they read files, and complain of settings that cannot work. To add a mechanism: its
+package here, and its row in `config.mechanisms`. Invariants: no secret is in a `repr` or in the
+text of an error; what a client reads of a refusal does not depend on which part of its credentials
+is wrong.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """SCRAM (RFC 5802, RFC 7677), both sides, with the credentials of the metadata (KIP-84).
 
-Owns the messages and the proofs. Must not look a user up: that comes from outside. Invariants: a
-nonce serves one exchange; on the listener's side a user that does not exist goes through the same
-steps and computations as one with a wrong password, and only then is refused, and a delegation
-token is good at the last message, not only at the first; the client accepts no broker that has not
-proved that it knows the user's keys.
+Owns the messages and the proofs, those of delegation tokens too (their keys:
+`node.token_credentials`). Must not look a user up: that comes from outside. Invariants: a nonce
+serves one exchange; on the listener's side a user that does not exist goes through the same steps
+and computations as one with a wrong password, and only then is refused, and a delegation token is
+good at the last message, not only at the first; the client accepts no broker that has not proved
+that it knows the user's keys.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """A connection of a server: frames in, requests to the handler, responses out in request order.
 
 Owns: the deque of unanswered requests, the frames not yet given to the handler, why reading is
-paused. Must not: know any API (but the header), or wait; what connections share is the group's.
+paused. Must not: know any API (but the header), or wait; what connections share is
+`connection_group`'s, which ends idle and slow ones.
 
 Invariants: responses leave in the order of their requests; at most `MAX_IN_FLIGHT_REQUESTS` are
 with the handler, `MAX_HELD_REQUESTS` of those that are held; while any pause reason holds, nothing
 more is read from the socket; what the handler has not had at once waits for turns, one request
-each; whatever one peer sends, only its own connection suffers; all memory that
-a peer can make us hold has a limit.
+each; whatever one peer sends, only its own connection suffers; all memory that a peer can make us
+hold has a limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The exceptions of the storage package, and which operating-system errors leave a log usable."""
+"""The exceptions of the storage package, and which operating-system errors leave a log usable.
+
+`log` raises what makes a log offline, `log_manager` knows which partitions are and why, and
+`broker.replica.log_opener` what becomes of a damaged one.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
 """LogManager: all partitions' logs of one node, in all its log directories.
 
-Owns: which log is where, loading and creating and deleting them, which partitions are offline and
-why, and the orderly end.
-Must not: read or write records, know leaders or replicas, or answer clients. Regular work is in
-log_jobs, the comparison with the metadata in found_partitions, what becomes of a directory that
-fails in served_directories.
-Invariant: a partition is in exactly one of: online, offline, unknown. A partition that cannot be
-served never keeps another from being served; nothing in the directory of one that cannot be opened
-is removed. Offsets of a deleted partition are out of the checkpoint files before a partition of the
-same name is made.
+Owns: which log is where, and in which directory a new one is made that the metadata leaves to the
+broker; loading and creating and deleting them, which partitions are offline and why, and the
+orderly end. Must not: read or write records, know leaders or replicas, or answer clients. Regular
+work is in log_jobs, the comparison with the metadata in found_partitions, what becomes of a
+directory that fails in served_directories. Invariant: a partition is in exactly one of: online,
+offline, unknown. A partition that cannot be served never keeps another from being served; nothing
+in the directory of one that cannot be opened is removed. Offsets of a deleted partition are out of
+the checkpoint files before a partition of the same name is made.
 """
 
 from __future__ import annotations

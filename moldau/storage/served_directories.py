@@ -1,7 +1,8 @@
 """ServedDirectories: a node's log directories at work, and the checkpoint files in them.
 
 Owns: what is written into the checkpoint files, and that a failed directory takes its logs with it.
-Must not: make, open or flush logs. Invariant: a failed directory is written to no more, and none of
+Must not: make, open or flush logs, nor choose the directory of a new one (`log_manager` does).
+Invariant: a failed directory is written to no more, and none of
 its logs is online.
 """
 

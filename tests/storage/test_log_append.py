@@ -1,4 +1,6 @@
-"""Appending: what a leader takes, refuses and writes, and what becomes of it after a failure."""
+"""Appending: what a leader takes, refuses (CRC, lengths, counts) and writes, and what becomes of it
+after a failure.
+"""
 
 from __future__ import annotations
 

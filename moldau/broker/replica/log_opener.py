@@ -1,10 +1,12 @@
 """The logs of this broker's replicas: found or made in the directory that the metadata names.
 
-Owns when and where a new log is made, and what happens to a log that cannot be used. Must not know
-leaders, requests or other brokers. Invariants: an empty log is made only for a replica that is new
-on this broker, that certainly never had a log here, or that is neither in sync nor eligible while
-another broker leads and can be neither by an older proposal (docs/adr/0011, 0016), and never for
-one that may lie in a directory that failed; a damaged log is put aside, never removed.
+Owns when a new log is made, and what happens to a log that cannot be used; where the metadata names
+no directory, `LogManager` chooses one. Moves of a replica between directories (KIP-113) are not
+served: the second log of such a replica would be opened here. Must not know leaders, requests or
+other brokers. Invariants: an empty log is made only for a replica that is new on this broker, that
+certainly never had a log here, or that is neither in sync nor eligible while another broker leads
+and can be neither by an older proposal (docs/adr/0011, 0016), and never for one that may lie in a
+directory that failed; a damaged log is put aside, never removed.
 """
 
 from __future__ import annotations

@@ -147,6 +147,10 @@ TRANSITIONS: Final = {
     Phase.ENDING: (Phase.GONE,),
     Phase.GONE: (),
 }
+_OUTSIDE_OF_HANDLERS: Final = "Unhandled exception"
+"""What aiohttp says of an error that no handler has raised. It raises one itself where it still
+throws away a body as the connection is cut.
+"""
 _LATE: Final = {
     Phase.HEADER: "no whole header block in time",
     Phase.ANSWERING: "the answer is not taken in time",
@@ -352,6 +356,8 @@ class _Handler(web.RequestHandler):
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """One line of what a client caused; the traceback of what it did not."""
         error = kw.get("exc_info")
+        if not self.connected and args == (_OUTSIDE_OF_HANDLERS,):
+            return  # what cut the connection has its own line
         if isinstance(error, HttpProcessingError | web.RequestPayloadError | ConnectionError):
             self.connection.tell(NO_HTTP)
         else:

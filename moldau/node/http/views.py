@@ -1,4 +1,4 @@
-"""The read-only JSON that the HTTP listener serves.
+"""The read-only JSON that the HTTP listener serves; health and readiness are in `server`.
 
 Owns the shape of each document. Must not do I/O or touch a socket: it runs on the data loop,
 between two requests, and is therefore bounded in what it looks at. Invariant: no sensitive value is

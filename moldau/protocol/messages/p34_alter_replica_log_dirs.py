@@ -1,4 +1,6 @@
-"""AlterReplicaLogDirs (34) v1-v2: move replicas between log directories of one broker."""
+"""AlterReplicaLogDirs (34) v1-v2: move replicas between log directories of one broker. Not served:
+`moldau.broker.replica.log_opener` says where such a move would begin.
+"""
 
 from moldau.protocol.schema import Message, Request, Struct, field
 from moldau.protocol.types import Int16, Int32, String

@@ -1,6 +1,7 @@
-"""OAUTHBEARER tokens, and the cache of one token that all connections of a client or a node share.
+"""The OAUTHBEARER token of a client, or of a node as one, that all its connections share.
 
-Where tokens come from is in `token_sources`, but for the user's own function. Invariants: a token
+Where tokens come from is in `token_endpoint` and `assertions`, but for the user's function; how a
+listener checks one at login is in `listener` and `claims`. Invariants: a token
 is not used after it has expired, and no other one is requested before `window_factor` of its
 lifetime is over; one request is under way at a time, however many connections wait for it.
 """

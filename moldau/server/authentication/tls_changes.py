@@ -1,4 +1,7 @@
-"""What must hold when a listener's key or trust store changes while it runs (KIP-226, KIP-978)."""
+"""What a changed key or trust store of a listener must fulfil before it is used (KIP-226, KIP-978).
+
+How a node learns of a change is in `node.listener_changes`.
+"""
 
 from __future__ import annotations
 

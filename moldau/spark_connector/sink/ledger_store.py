@@ -1,10 +1,10 @@
 """The ledger topic: taken, read to its end, and written in the ledger's own transaction.
 
 Owns the topic's making and checking, one transactional producer at a time, and how far the topic
-was read; what was read is an index that several stores may share, one after the other. Must not
-decide what is written. Invariants: what is read holds everything that was committed before the
-taking, and nothing that was not; a write counts only when its transaction was committed under the
-epoch of the last taking.
+was read; what was read is an index that several stores may share, one after the other. A record is
+the decision about one batch of a query: `core.commit_protocol` makes it. Invariants: what is read
+holds everything that was committed before the taking, and nothing that was not; a write counts only
+when its transaction was committed under the epoch of the last taking.
 
 Several sinks share the topic. A transaction that another sink's dead driver has left open holds
 back what `read_committed` shows, so that one's own newest record may be hidden: reading goes to the

@@ -2,7 +2,8 @@
 
 Owns the questions to the cluster (one admin client, from the first to `close`) and their order, and
 what the driver remembers of one run of a streaming query: the target of AvailableNow, the time of
-the last batch, which losses were reported. Must not read records. Invariants: an answer is of one
+the last batch, which losses were reported. Must not read records, nor decide where a batch ends
+(`core.ranges` does). Invariants: an answer is of one
 moment, and what does not exist is said, not left out; a batch read looks up the ends before
 anything that narrows the ranges, so that records written during the planning are in completely or
 not at all. A stream's offsets go into Spark's checkpoint before anything is read, with the ids of

@@ -1,4 +1,4 @@
-"""Produce requests that must be refused, each with Kafka's own error, and nothing stored."""
+"""Produce requests that must be refused (CRC, magic, lengths), each with Kafka's own error."""
 
 from __future__ import annotations
 

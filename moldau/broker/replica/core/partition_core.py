@@ -1,13 +1,13 @@
 """What one replica of a partition may do: its role, its leader epoch, its high watermark.
 
 Owns the leader's decisions: which requests are valid under the leader epoch, whether enough
-replicas are in sync, how far the log is committed, which change of the ISR to propose. Knows no
-log: log end offsets come in as numbers. Invariants: the high watermark of a leader never goes back
-within one leader epoch, never passes its own log end offset nor that of any replica that is or may
-be in sync, and does not move while fewer than `min.insync.replicas` are; a state older than the one
-applied changes nothing.
-Sources: KIP-101 and KIP-320 (leader epochs), KIP-497 (AlterPartition), KIP-966 (high watermark
-under min.insync.replicas).
+replicas are in sync, how far the log is committed, which change of the ISR to propose
+(`replica.lag.time.max.ms`). Knows no log: log end offsets come in as numbers. Invariants: the high
+watermark of a leader never goes back within one leader epoch, never passes its own log end offset
+nor that of any replica that is or may be in sync, and does not move while fewer than
+`min.insync.replicas` are; a state older than the one applied changes nothing. Sources: KIP-101 and
+KIP-320 (leader epochs), KIP-497 (AlterPartition), KIP-966 (high watermark under
+min.insync.replicas).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Records waiting to be sent, batch by batch: the producer's memory.
 
 Owns every batch from its first record to its outcome and the bytes of `buffer.memory`. Must not
-send, wait or read a clock: the sender asks it which batches may go out now, and `results` applies
-the answers to them.
+send, wait or read a clock: the sender asks it which batches may go out now (`queues` says whether
+one is full or has lingered), and `results` applies the answers to them.
 
 Invariants:
 1. The batches of `incomplete` are exactly those without an outcome.

@@ -1,8 +1,9 @@
 """The batches of a topic's partitions on their way out: order, sequence numbers, the sticky choice.
 
-Owns what may go out next, numbering (KIP-98) and renumbering under a new epoch (KIP-360), where
-records without a key go (KIP-480, KIP-794) and which compression ratio to expect. Must not know
-memory, nodes, requests or what error codes mean.
+Owns what may go out next (a batch of `batch.size`, or one older than `linger.ms`), numbering
+(KIP-98) and renumbering under a new epoch (KIP-360), where records without a key go (KIP-480,
+KIP-794) and which compression ratio to expect. Must not know memory, nodes, requests or what error
+codes mean.
 
 Invariants:
 1. Batches leave in the order of their records. While one is to be sent again, only the oldest that

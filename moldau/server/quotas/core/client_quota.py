@@ -1,4 +1,4 @@
-"""One key's quota: what each client used, and how long it has to pause.
+"""One key's quota: what each client used, and the throttle time, how long it has to pause.
 
 Owns: the sensors, one for all clients that share a limit. Must not: know requests, connections or
 clocks. Invariants: there are at most `max_sensors`, and none that was not used for SENSOR_LIFE_MS

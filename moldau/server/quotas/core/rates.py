@@ -1,4 +1,7 @@
-"""What was used over the last samples, and the token bucket, measured as Kafka measures them."""
+"""What was used over the last samples, and the token bucket, measured as Kafka measures them.
+
+Here is the formula of the throttle time of a rate above its limit.
+"""
 
 from __future__ import annotations
 

@@ -424,3 +424,20 @@ async def test_what_clients_get_wrong_is_counted(
         assert first.getMessage() == text
         assert first.levelno == count.levelno == logging.WARNING
         assert count.getMessage() == f"{text}: 29 more times within 10 s"
+
+
+async def test_a_connection_that_is_cut_while_its_body_is_thrown_away_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async with served(monkeypatch, settings=LIMITS) as site:
+        client = await site.client()
+        client.get("/healthz", "Content-Length: 100")
+        assert (await client.answer()).status == 413
+        await pass_time(10)
+        assert site.listener._connections is not None
+        [connection] = site.listener._connections.places
+        connection.data_received(b"a part of the body")
+        connection.cut("cut, as it is late")
+        await pass_time(10)
+    assert [each.exc_info for each in caplog.records] == [None]
+    assert problems(caplog) == [("10.0.0.1", "cut, as it is late")]

@@ -2,7 +2,7 @@
 EndTxn.
 
 Owns the decisions, which change nothing (KIP-98, KIP-360, KIP-890, KIP-939). Must not write records
-or answer. Invariants:
+or answer; a transaction whose timeout has passed is aborted in `state`. Invariants:
 
 - A producer gets a pair (producer id, epoch) that no producer has had, unless it repeats the
   request that gave it that pair; the producer that had the id before is fenced by it.
