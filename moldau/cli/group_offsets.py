@@ -238,7 +238,7 @@ def _is_number(text: str) -> bool:
 
 
 Plans = dict[str, list[PlannedOffset]]
-"""By group."""
+"""What is planned for each group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
