@@ -32,9 +32,10 @@ long: setup ## Random seeds, soaks, fuzzers, hypothesis at large, mutants, minut
 helm: setup ## Build helm from its Go module into .cache, where Go is and helm is not: tests of the chart use it
 	@$(PYTHON) .ci/bootstrap.py helm
 
-fmt: setup ## Format the code, fix what can be fixed mechanically, write the blocking admin client and the types of clients' settings
+fmt: setup ## Format the code, fix what can be fixed mechanically, write the blocking admin client, the types of clients' settings and of packages' names
 	PYTHONPATH=. $(BIN)/python tools/client_keywords.py
 	PYTHONPATH=. $(BIN)/python tools/blocking_admin.py
+	PYTHONPATH=. $(BIN)/python tools/package_names.py
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 

@@ -1,8 +1,8 @@
 """Packages whose names are imported when they are first used (PEP 562).
 
 `import moldau.client` costs next to nothing this way, and `moldau topics list` does not pay for the
-producer. Type checkers read the same names from the package's `if TYPE_CHECKING:` block, where
-`X as X` says that a name is exported.
+producer. Type checkers read the same names where `X as X` says that a name is exported: in the
+package's `__init__.pyi`, which a script writes from its table, or in an `if TYPE_CHECKING:` block.
 """
 
 from __future__ import annotations
@@ -21,13 +21,7 @@ def at_first_use(
         names: "module: name name … module: name …", with the modules as below `moldau`.
         needs: packages that come with an extra of this one, by their names.
     """
-    modules: dict[str, str] = {}
-    module = ""
-    for word in names.split():
-        if word.endswith(":"):
-            module = f"moldau.{word[:-1]}"
-        else:
-            modules[word] = module
+    modules = modules_of(names)
 
     def imported(name: str) -> object:
         if name not in modules:
@@ -46,3 +40,15 @@ def at_first_use(
     package.setdefault("__all__", [*modules])
     package["__getattr__"] = imported
     package["__dir__"] = lambda: sorted({*package, *modules})
+
+
+def modules_of(names: str) -> dict[str, str]:
+    """The module of each name of a package's table."""
+    modules: dict[str, str] = {}
+    module = ""
+    for word in names.split():
+        if word.endswith(":"):
+            module = f"moldau.{word[:-1]}"
+        else:
+            modules[word] = module
+    return modules

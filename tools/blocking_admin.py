@@ -61,5 +61,7 @@ def render() -> str:
     return HEAD + "\n" + "".join(METHOD.format(name=name) for name in sorted(names))
 
 
+FILES = {TARGET: render()}
+
 if __name__ == "__main__":
-    TARGET.write_text(render(), encoding="utf-8")
+    TARGET.write_text(FILES[TARGET], encoding="utf-8")

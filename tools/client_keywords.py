@@ -20,13 +20,14 @@ CONSTRUCTOR = "bootstrap.servers"
 HEAD = '''\
 """The types of clients' settings. Written by tools/client_keywords.py (`make fmt`): do not edit.
 
-`…Settings` are the keyword arguments of a client, `…Values` the attributes of its configuration;
-times are in milliseconds unless named otherwise, sizes in bytes.
+`…Settings` are the keyword arguments of a client and of its configuration, `…Values` that
+configuration's constructor and attributes; times are in milliseconds unless named otherwise, sizes
+in bytes.
 """
 
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, TypeAlias, TypedDict
+from typing import Literal, TypeAlias, TypedDict, Unpack
 
 from moldau.sasl.oauthbearer.tokens import OAuthBearerToken
 
@@ -37,7 +38,12 @@ TokenProvider: TypeAlias = Callable[
 '''
 
 SETTINGS = "\nclass {name}Settings({base}, total=False):\n"
-VALUES = "\nclass {name}Values:\n"
+VALUES = """
+class {name}Values:
+    def __init__(
+        self, bootstrap_servers: str | Sequence[str] = (), **settings: Unpack[{name}Settings]
+    ) -> None: ...
+"""
 
 _TYPES = {"int": "int", "long": "int", "double": "float", "boolean": "bool"}
 
@@ -79,5 +85,7 @@ def _types(row: Mapping[str, str]) -> list[str]:
     return [_TYPES.get(row["type"].split()[0], "str") + nullable]
 
 
+FILES = {TARGET: render()}
+
 if __name__ == "__main__":
-    TARGET.write_text(render(), encoding="utf-8")
+    TARGET.write_text(FILES[TARGET], encoding="utf-8")

@@ -1,0 +1,1 @@
+"""A broker: requests (`api`), partitions (`replica`), coordinators, its standing (`lifecycle`)."""

@@ -1,7 +1,7 @@
 """`moldau certificates`: those of a cluster that was made with `--secure`.
 
-Owns the commands. Must not know how certificates are signed, nor restart a node: nodes read a key
-store again by themselves when its file changes.
+Owns the commands. Must not sign certificates (`local.certificate_authority` does), nor restart a
+node: nodes read a key store again by themselves when its file changes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`moldau metadata`: offline tools on the metadata log and its snapshots.
 
-Must not change a file or need a running node.
+Must not change a file (`metadata_files` reads them) or need a running node.
 """
 
 from __future__ import annotations

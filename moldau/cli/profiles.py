@@ -1,7 +1,7 @@
 """`moldau profile`: named sets of client properties, one of which commands use.
 
-Must not make a client. Invariants: a profile has only properties that a client or a schema registry
-can have; a secret is shown only when it is asked for.
+Must not make a client, or touch files (`profile_files` does). Invariants: a profile has only
+properties that a client or a schema registry can have; a secret is shown only when it is asked for.
 """
 
 from __future__ import annotations

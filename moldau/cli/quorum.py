@@ -1,4 +1,4 @@
-"""`moldau quorum`: the controller quorum, made, looked at and changed; as kafka-metadata-quorum."""
+"""`moldau quorum`, as kafka-metadata-quorum: status, voters, leader; `bootstrap`: `local_nodes`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`moldau topics reassign`: plan, execute, verify, cancel, list.
+"""`moldau topics reassign`: plan, execute, verify, cancel, list; by `reassignment`.
 
 Invariants: what cannot work is refused before anything is changed, the throttle included; throttles
 are taken away only when no partition of the cluster is being moved any more, since moves share the

@@ -1,11 +1,12 @@
 """Moves of partitions: the wish, the plan, its file and its throttle, and how far moves have come.
 
 Owns the JSON of kafka-reassign-partitions, which keys a throttle sets on which brokers and topics
-(KIP-73), and the figures and the waiting. Invariants: every broker and partition of a plan exists,
-and partitions that stay as they are are no part of it; a file is consistent in itself: no partition
-and no broker of a partition is named twice, and it asks for nothing that is not done; what is taken
-away with a throttle is named, and nothing else is; a figure that no broker reported is None, and an
-estimate is made of what was seen, never of what was configured.
+(KIP-73), and the figures and the waiting. Must not choose replicas (`client.admin.replica_planner`
+does). Invariants: every broker and partition of a plan exists, and partitions that stay as they are
+are no part of it; a file is consistent in itself: no partition and no broker of a partition is
+named twice, and it asks for nothing that is not done; what is taken away with a throttle is named,
+and nothing else is; a figure that no broker reported is None, and an estimate is made of what was
+seen, never of what was configured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long to pause before the next try: one formula for all of Moldau (KIP-144, KIP-580).
 
-It only counts, so that cores may import it; the caller waits. The quorum's elections have their own
-formula, which is Raft's.
+It only counts, so that cores may import it; the caller waits (`retry.backoff.ms` and the like). The
+quorum's elections have their own formula, which is Raft's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a configuration key is, and the one error that configuration raises.
+"""What a configuration key is (a node's: `keys`), and the one error that configuration raises.
 
 Keys are plain tuples, so that the whole table costs a few milliseconds to import. An error carries
 no sensitive value: its callers pass the redacted text.

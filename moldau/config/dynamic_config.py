@@ -1,8 +1,8 @@
 """Dynamic broker configuration: which keys may change at which level, and the values that result
 (KIP-226).
 
-Precedence: this broker's dynamic value, the cluster's dynamic default, the static configuration,
-the table's default.
+`node.settings` applies them to a running broker. Precedence: this broker's dynamic value, the
+cluster's dynamic default, the static configuration, the table's default.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from moldau.config.definition import HIDDEN, REQUIRED, ConfigError, ConfigKey, Status, Values
 from moldau.config.listeners import (
@@ -61,6 +61,11 @@ STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAutho
 NO_AUTHORIZER: Final = "no authorizer is configured: authorizer.class.name is empty"
 """The refusal of requests about access control entries then."""
 
+_SERVED_CLASSES: Final = {
+    "replica.selector.class": RACK_AWARE_REPLICA_SELECTOR,
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+}
+
 CONSUMER_GROUP_ASSIGNORS: Final = {
     "uniform": "uniform",
     "range": "range",
@@ -94,6 +99,15 @@ class NodeConfig(Mapping[str, Any]):
         listeners, advertised_listeners: endpoints; a port 0 and a host "" are still to be resolved,
             see `resolve_advertised`.
         listener_security_protocols: protocol by listener name (upper case).
+        process_roles: "broker", "controller" or both.
+        log_directories: `log.dirs`, or else `log.dir`.
+        metadata_log_directory: `metadata.log.dir`, or else the first log directory.
+        broker_listeners: those that clients and brokers connect to.
+        controller_listeners: those of this node's controller, empty when it is only a broker.
+        controller_addresses: where to ask for the quorum's leader: the bootstrap servers, else the
+            static voters.
+        has_authorizer: whether access control entries decide who may do what.
+        has_static_voters: whether `controller.quorum.voters` has the voters (kraft.version 0).
         principals: who the cluster's nodes are, and which names are reserved.
     """
 
@@ -113,6 +127,15 @@ class NodeConfig(Mapping[str, Any]):
         self.explicit: Mapping[str, str] = MappingProxyType(_with_both_ids(properties))
         warnings: list[str] = []
         self._values, self._listener_values = _typed_values(properties, warnings, quiet_keys)
+        self.node_id: int = self["node.id"]
+        self.process_roles: tuple[str, ...] = self["process.roles"]
+        self.is_broker = BROKER_ROLE in self.process_roles
+        self.is_controller = CONTROLLER_ROLE in self.process_roles
+        self.rack: str | None = self["broker.rack"]
+        self.log_directories: tuple[str, ...] = self["log.dirs"] or self["log.dir"]
+        first = next(iter(self.log_directories), "")
+        self.metadata_log_directory: str = self["metadata.log.dir"] or first
+        self.has_authorizer = bool(self["authorizer.class.name"])
         self._parse_addresses()
         self.principals = NodePrincipals(
             self["moldau.node.principals"],
@@ -148,11 +171,6 @@ class NodeConfig(Mapping[str, Any]):
         properties.update(from_environment)
         properties.update(overrides or {})
         return cls(resolved(properties, environ or {}), quiet_keys=quiet_keys)
-
-    @property
-    def has_authorizer(self) -> bool:
-        """Whether access control entries decide who may do what."""
-        return bool(self["authorizer.class.name"])
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -226,60 +244,6 @@ class NodeConfig(Mapping[str, Any]):
         own = f"{LISTENER_PREFIX}{listener_name.lower()}.{name}"
         return own in self._listener_values or name in self.explicit
 
-    @property
-    def node_id(self) -> int:
-        return self.get_int("node.id")
-
-    @property
-    def process_roles(self) -> tuple[str, ...]:
-        """ "broker", "controller" or both."""
-        roles: tuple[str, ...] = self._values["process.roles"]
-        return roles
-
-    @property
-    def is_broker(self) -> bool:
-        """Whether this node stores and serves topics."""
-        return BROKER_ROLE in self.process_roles
-
-    @property
-    def is_controller(self) -> bool:
-        """Whether this node takes part in the metadata quorum."""
-        return CONTROLLER_ROLE in self.process_roles
-
-    @property
-    def rack(self) -> str | None:
-        """`broker.rack`."""
-        rack: str | None = self._values["broker.rack"]
-        return rack
-
-    @property
-    def log_directories(self) -> tuple[str, ...]:
-        """`log.dirs`, or else `log.dir`."""
-        directories: tuple[str, ...] = self._values["log.dirs"] or self._values["log.dir"]
-        return directories
-
-    @property
-    def metadata_log_directory(self) -> str:
-        """`metadata.log.dir`, or else the first log directory."""
-        directory: str = self._values["metadata.log.dir"] or self.log_directories[0]
-        return directory
-
-    @property
-    def broker_listeners(self) -> tuple[Endpoint, ...]:
-        """The listeners that clients and brokers connect to."""
-        if not self.is_broker:
-            return ()
-        return tuple(
-            e for e in self.listeners if e.listener_name not in self.controller_listener_names
-        )
-
-    @property
-    def controller_listeners(self) -> tuple[Endpoint, ...]:
-        """The listeners of this node's controller, empty when it is only a broker."""
-        if not self.is_controller:
-            return ()
-        return tuple(e for e in self.listeners if e.listener_name in self.controller_listener_names)
-
     def is_between_nodes(self, listener_name: str) -> bool:
         """Whether nodes connect to this listener of other nodes."""
         return (
@@ -317,18 +281,6 @@ class NodeConfig(Mapping[str, Any]):
             each._replace(host="") if each.host in META_ADDRESSES else each for each in endpoints
         )
 
-    @property
-    def has_static_voters(self) -> bool:
-        """Whether `controller.quorum.voters` names the voters (kraft.version 0)."""
-        return bool(self.quorum_voters)
-
-    @property
-    def controller_addresses(self) -> tuple[HostPort, ...]:
-        """Where to ask for the quorum's leader: the bootstrap servers, else the static voters."""
-        return self.quorum_bootstrap_servers or tuple(
-            HostPort(voter.host, voter.port) for voter in self.quorum_voters
-        )
-
     def resolve_advertised(
         self, bound_ports: Mapping[str, int], hostname: str
     ) -> tuple[Endpoint, ...]:
@@ -360,6 +312,10 @@ class NodeConfig(Mapping[str, Any]):
             self.advertised_listeners = parse_endpoints(
                 "advertised.listeners", values["advertised.listeners"], protocols
             )
+        own = [e for e in self.listeners if e.listener_name in self.controller_listener_names]
+        others = [endpoint for endpoint in self.listeners if endpoint not in own]
+        self.controller_listeners = tuple(own) if self.is_controller else ()
+        self.broker_listeners = tuple(others) if self.is_broker else ()
         name = values["inter.broker.listener.name"] or values["security.inter.broker.protocol"]
         self.inter_broker_listener_name: str = name.upper()
         key = "max.connections.per.ip.overrides"
@@ -369,8 +325,12 @@ class NodeConfig(Mapping[str, Any]):
         self.quorum_voters: tuple[QuorumVoter, ...] = parse_quorum_voters(
             "controller.quorum.voters", values["controller.quorum.voters"]
         )
+        self.has_static_voters = bool(self.quorum_voters)
         self.quorum_bootstrap_servers: tuple[HostPort, ...] = parse_bootstrap_servers(
             "controller.quorum.bootstrap.servers", values["controller.quorum.bootstrap.servers"]
+        )
+        self.controller_addresses = self.quorum_bootstrap_servers or tuple(
+            HostPort(voter.host, voter.port) for voter in self.quorum_voters
         )
 
     def _security_protocols(self) -> Mapping[str, SecurityProtocol]:
@@ -528,9 +488,14 @@ def _check_node(config: NodeConfig) -> Iterator[str]:
         )
 
 
+def _refuse(config: NodeConfig, key: str, reason: str) -> NoReturn:
+    """Raises ConfigError with what the key is set to."""
+    raise ConfigError(key, config.text(key), reason)
+
+
 def _check_roles(config: NodeConfig) -> None:
     if not config.process_roles:
-        raise ConfigError("process.roles", "", "must hold broker, controller or both")
+        _refuse(config, "process.roles", "must hold broker, controller or both")
     if not config.log_directories or not all(config.log_directories):
         raise ConfigError("log.dirs", ",".join(config.log_directories), "must name directories")
     if len(set(config.log_directories)) != len(config.log_directories):
@@ -549,11 +514,8 @@ def _check_quorum(config: NodeConfig) -> None:
         is_voter = any(voter.node_id == config.node_id for voter in config.quorum_voters)
         if is_voter != config.is_controller:
             rule = "must" if config.is_controller else "must not"
-            raise ConfigError(
-                "controller.quorum.voters",
-                config.text("controller.quorum.voters"),
-                f"{rule} contain node.id {config.node_id} with these process.roles",
-            )
+            reason = f"{rule} contain node.id {config.node_id} with these process.roles"
+            _refuse(config, "controller.quorum.voters", reason)
 
 
 def _check_listener_ports(config: NodeConfig) -> None:
@@ -566,9 +528,7 @@ def _check_listener_ports(config: NodeConfig) -> None:
             if not (_is_address(endpoint) and _is_address(other)) or (
                 (":" in endpoint.host) == (":" in other.host)
             ):
-                raise ConfigError(
-                    "listeners", config.text("listeners"), f"uses port {endpoint.port} twice"
-                )
+                _refuse(config, "listeners", f"uses port {endpoint.port} twice")
 
 
 def _is_address(endpoint: Endpoint) -> bool:
@@ -630,20 +590,12 @@ def _check_own_mechanism(
         return
     mechanism = config.get_string(key)
     if mechanism not in MECHANISMS:
-        raise ConfigError(
-            key,
-            mechanism,
-            f"is not served between nodes; listener {listener_name} is {protocol.name}: "
-            f"choose one of {NAMES}",
-        )
+        reason = f"is not served between nodes; listener {listener_name} is {protocol.name}"
+        _refuse(config, key, f"{reason}: choose one of {NAMES}")
     enabled = config.listener_value(listener_name, "sasl.enabled.mechanisms")
     if has_listener and mechanism not in enabled:
-        raise ConfigError(
-            key,
-            mechanism,
-            f"must be one of sasl.enabled.mechanisms of listener {listener_name} "
-            f"({', '.join(enabled)})",
-        )
+        reason = f"must be one of sasl.enabled.mechanisms of listener {listener_name}"
+        _refuse(config, key, f"{reason} ({', '.join(enabled)})")
 
 
 def _check_mechanisms(config: NodeConfig, listener_name: str) -> None:
@@ -676,7 +628,7 @@ def _check_advertised(config: NodeConfig) -> None:
         if endpoint.listener_name not in names:
             raise ConfigError("advertised.listeners", str(endpoint), "is not one of listeners")
     if config.is_broker and not config.broker_listeners:
-        raise ConfigError("listeners", config.text("listeners"), "must contain one for clients")
+        _refuse(config, "listeners", "must contain one for clients")
 
 
 def _check_inter_broker_listener(config: NodeConfig) -> None:
@@ -704,72 +656,46 @@ def _check_early_start_listeners(config: NodeConfig) -> None:
     late = config.late_controller_listeners
     for endpoint in config.controller_listeners:
         if endpoint.listener_name in late and not endpoint.port:
-            raise ConfigError(
-                key,
-                config.text(key),
+            reason = (
                 f"leaves out {endpoint.listener_name}, which then needs a port other than 0 in "
-                "listeners: it opens after the controller has registered",
+                "listeners: it opens after the controller has registered"
             )
+            _refuse(config, key, reason)
 
 
 def _check_log(config: NodeConfig) -> None:
     for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         value = config[key]
         if value is not None and value < 1 and value != -1:
-            raise ConfigError(key, str(value), "must be at least 1, or -1 for no limit")
-    if config["log.cleaner.dedupe.buffer.size"] <= config["log.cleaner.threads"] * 1024 * 1024:
-        raise ConfigError(
-            "log.cleaner.dedupe.buffer.size",
-            config.text("log.cleaner.dedupe.buffer.size"),
-            "must be above 1 MiB per cleaner thread",
-        )
+            _refuse(config, key, "must be at least 1, or -1 for no limit")
+    key = "log.cleaner.dedupe.buffer.size"
+    if config[key] <= config["log.cleaner.threads"] * 1024 * 1024:
+        _refuse(config, key, "must be above 1 MiB per cleaner thread")
 
 
 def _check_limits(config: NodeConfig) -> None:
     for lower, upper in _NOT_ABOVE:
         if config[lower] > config[upper]:
-            raise ConfigError(
-                lower, config.text(lower), f"must not exceed {upper}={config.text(upper)}"
-            )
+            _refuse(config, lower, f"must not exceed {upper}={config.text(upper)}")
     for kind, suffix in LIMITED_GROUP_KEYS:
         prefix = f"group.{kind}."
         key = prefix + suffix
         minimum, maximum = config[f"{prefix}min.{suffix}"], config[f"{prefix}max.{suffix}"]
         if not minimum <= config[key] <= maximum:
-            raise ConfigError(
-                key,
-                config.text(key),
-                f"must be between {prefix}min.{suffix}={minimum} and {prefix}max.{suffix}"
-                f"={maximum}",
-            )
-    queued = config["queued.max.request.bytes"]
-    if 0 < queued < config["socket.request.max.bytes"]:
-        raise ConfigError(
-            "queued.max.request.bytes",
-            str(queued),
-            "must be at least socket.request.max.bytes, or -1",
-        )
-    if config["max.connections.per.ip"] == 0 and not config["max.connections.per.ip.overrides"]:
-        raise ConfigError(
-            "max.connections.per.ip", "0", "may be 0 only with max.connections.per.ip.overrides"
-        )
+            lowest, highest = f"{prefix}min.{suffix}={minimum}", f"{prefix}max.{suffix}={maximum}"
+            _refuse(config, key, f"must be between {lowest} and {highest}")
+    key, limit = "queued.max.request.bytes", "socket.request.max.bytes"
+    if 0 < config[key] < config[limit]:
+        _refuse(config, key, f"must be at least {limit}, or -1")
+    key, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
+    if config[key] == 0 and not config[overrides]:
+        _refuse(config, key, f"may be 0 only with {overrides}")
 
 
 def _check_classes(config: NodeConfig) -> None:
-    class_name = config["replica.selector.class"]
-    if class_name and class_name != RACK_AWARE_REPLICA_SELECTOR:
-        raise ConfigError(
-            "replica.selector.class",
-            class_name,
-            f"is not served; leave it out, or choose {RACK_AWARE_REPLICA_SELECTOR}",
-        )
-    class_name = config["authorizer.class.name"]
-    if class_name not in ("", STANDARD_AUTHORIZER):
-        raise ConfigError(
-            "authorizer.class.name",
-            class_name,
-            f"is not served; leave it out, or choose {STANDARD_AUTHORIZER}",
-        )
+    for key, served in _SERVED_CLASSES.items():
+        if config[key] not in (None, "", served):
+            _refuse(config, key, f"is not served; leave it out, or choose {served}")
     for name in config["group.consumer.assignors"]:
         if name not in CONSUMER_GROUP_ASSIGNORS:
             raise ConfigError(

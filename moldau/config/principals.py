@@ -1,7 +1,7 @@
 """Who the cluster's nodes are, and which names no client may have.
 
-Must not decide what a node may do. Invariants: a name that is reserved is no client's, whichever
-way it is made; a pattern never names every principal.
+Must not decide what a node may do (`server.standard_authorizer` does). Invariants: a name that is
+reserved is no client's, whichever way it is made; a pattern never names every principal.
 """
 
 from __future__ import annotations

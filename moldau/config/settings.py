@@ -20,11 +20,11 @@ def of_key(*names: str, made: Callable[..., Any] | None = None) -> Any:
     default is that of the key.
     """
 
-    def value(values: Values) -> Any:
-        given = [values[name] for name in names]
+    def value(value_of: Callable[[str], Any]) -> Any:
+        given = [value_of(name) for name in names]
         return given[0] if made is None else made(*given)
 
-    return field(default_factory=lambda: value(_defaults()), metadata={_SOURCE: value})
+    return field(default_factory=lambda: value(_defaults().__getitem__), metadata={_SOURCE: value})
 
 
 @cache
@@ -41,10 +41,15 @@ class KeyedSettings:
 
     @classmethod
     def from_config(cls, values: Values, **own: Any) -> Self:
-        """The settings that a node's or topic's typed values give.
+        """The settings that a node's or topic's typed values give; arguments as below."""
+        return cls.of(values.__getitem__, **own)
+
+    @classmethod
+    def of(cls, value_of: Callable[[str], Any], **own: Any) -> Self:
+        """The settings that the values of keys give.
 
         Args:
             own: the fields that are of no key, or that are not as the key says.
         """
         keyed: list[Field[Any]] = [each for each in fields(cls) if _SOURCE in each.metadata]  # type: ignore[arg-type]
-        return cls(**{each.name: each.metadata[_SOURCE](values) for each in keyed} | own)
+        return cls(**{each.name: each.metadata[_SOURCE](value_of) for each in keyed} | own)

@@ -2,8 +2,8 @@
 
 Owns: the way of a request, by the row of its API, to the controller, the quorum or a description,
 and what is forwarded in an Envelope (KIP-590). Called in process by a broker of the same node, and
-by the request router of the controller listener. Must not: decide anything about metadata.
-Invariants: every request gets its own API's response, failures included; a client's requests
+by the request router of the controller listener. Must not: decide anything about metadata (`core`
+does). Invariants: every request gets its own API's response, failures included; a client's requests
 reach the controller in the order they came, and those of the quorum and of brokers never wait
 behind them.
 """

@@ -1,10 +1,10 @@
 """The driver of the controller core: appends, waits for commits, answers, writes snapshots.
 
 Owns: the requests that wait for their commit, their deadlines, the timer of broker sessions, the
-line of work on the controller's state (`Turns`), and when a snapshot is due (`SnapshotPolicy`).
-Runs on the log's event loop only. One request is decided, appended and applied before the next one
-begins; a large one gives way to other work of the loop in between, while all other work on the
-controller's state waits in line.
+line of work on the controller's state (`Turns`), and when a snapshot is due (`SnapshotPolicy`,
+`metadata.log.max.*`). Runs on the log's event loop only. One request is decided, appended and
+applied before the next one begins; a large one gives way to other work of the loop in between,
+while all other work on the controller's state waits in line.
 
 A big change comes from the core in steps. Each step is appended as its own batch, and the loop
 gives way in between; the response waits for the commit of the last. When this node is deposed, or

@@ -1,8 +1,8 @@
 """What clients may create and delete at the active controller, as the newest image says (KIP-599).
 
-Owns: the token buckets of this controller, and their metrics. Must not: decide about topics.
-Invariant: a quota counts from the first request after it was committed. Another controller that
-becomes active begins with full buckets, as in Kafka.
+Owns: the token buckets of this controller (`server.quotas.core.mutation_quota`), and their metrics.
+Must not: decide about topics. Invariant: a quota counts from the first request after it was
+committed. Another controller that becomes active begins with full buckets, as in Kafka.
 """
 
 from __future__ import annotations

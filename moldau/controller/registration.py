@@ -1,8 +1,8 @@
 """A controller makes itself known to the active one (KIP-919).
 
-Owns: when to send ControllerRegistration and when to send it again. Must not: decide anything about
-registrations. Invariant: at most one request is under way; once the replayed metadata holds this
-incarnation, none is sent until that changes.
+Owns: when to send ControllerRegistration and when to send it again. Must not: decide about
+registrations, or know brokers' (`core.cluster_control` does). Invariant: at most one request is
+under way; once the replayed metadata holds this incarnation, none is sent until that changes.
 """
 
 from __future__ import annotations

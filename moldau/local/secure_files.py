@@ -1,9 +1,10 @@
 """What secures a cluster that is laid out here: its authority, certificates, super user, clients.
 
 Owns the files of one cluster's directory that hold secrets, and the configuration that uses them:
-TLS on every listener, certificates between nodes, SCRAM users and ACLs for clients. Must not start
-anything. Invariants: a file with a secret is readable by its owner alone; what exists is kept, so
-that a cluster that starts again has the certificates, and the password, it had before.
+TLS on every listener, certificates between nodes, SCRAM users and ACLs for clients. Must not sign
+certificates (`certificate_authority` does) or start anything. Invariants: a file with a secret is
+readable by its owner alone; what exists is kept, so that a cluster that starts again has the
+certificates, and the password, it had before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The feature levels a cluster may run at, and the record versions each metadata level implies.
 
-The levels are those of Apache Kafka 4.3's `version-mapping`.
+The levels are those of Apache Kafka 4.3's `version-mapping`; `controller.core.feature_control`
+decides at which one a cluster runs.
 """
 
 from __future__ import annotations

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from random import Random
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.api import broker_routes
 from moldau.broker.api.services import BrokerServices
@@ -31,6 +32,7 @@ from moldau.broker.replica.fetch_sessions import FetchSessionCache
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.broker.replica.replication import ReplicationPorts
 from moldau.config import Endpoint, NodeConfig, effective_broker_config, effective_topic_config
+from moldau.config.listeners import host_and_port
 from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.scram_users import ScramUsers
@@ -68,7 +70,6 @@ from moldau.storage.log_manager import LogManager
 if TYPE_CHECKING:
     from moldau.node.token_credentials import TokenCredentials
     from moldau.protocol.scram import KnownKeys
-    from moldau.server.authentication.listener_security import ListenerSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ which is being replaced.
 """
 
 
+@dataclass(eq=False, repr=False)
 class BrokerPart:
     """States: made → `load` → `listen` → `join` → serving → `stop`.
 
@@ -92,51 +94,37 @@ class BrokerPart:
         network: where it listens, and reaches other brokers; the machine's own without one.
     """
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        *,
-        directories: LogDirectories,
-        filesystem: Filesystem,
-        clock: Clock,
-        registry: Registry,
-        random: random.Random,
-        metadata: MetadataLoader,
-        kraft_version: Callable[[], int],
-        on_fault: Callable[[BaseException], None],
-        on_fatal: Callable[[str], None],
-        network: Network | None = None,
-        has_child_processes: bool = False,
-        watchdog: LoopWatchdog | None = None,
-    ) -> None:
-        self._config = config
-        self._directories = directories
-        self._cluster_id = directories.online[0].cluster_id
-        self._filesystem = filesystem
-        self._network = network
-        self._has_child_processes = has_child_processes
-        self._watchdog = watchdog
-        self._clock = clock
-        self._registry = registry
-        self._random = random
-        self._metadata = metadata
-        self._kraft_version = kraft_version
-        self._on_fault = on_fault
-        self._on_fatal = on_fatal
-        self._log_manager: LogManager | None = None
-        self._router: RequestRouter | None = None
-        self._replica_manager: ReplicaManager | None = None
-        self._coordinators: Coordinators | None = None
-        self._lifecycle: BrokerLifecycle | None = None
-        self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
-        self._listener_changes = ListenerChanges(config)
-        self.authorizer: Authorizer | None = None
-        self._token_secrets = TokenSecrets(config["delegation.token.secret.key"])
-        self._token_credentials: TokenCredentials | None = None
-        self._scram_users = ScramUsers(lambda: metadata.image, self._token_keys)
-        self._background = Background(clock, on_fault)
-        self.server: Server | None = None
-        self.services: BrokerServices | None = None
+    config: NodeConfig
+    _: KW_ONLY
+    directories: LogDirectories
+    filesystem: Filesystem
+    clock: Clock
+    registry: Registry
+    random: Random
+    metadata: MetadataLoader
+    kraft_version: Callable[[], int]
+    on_fault: Callable[[BaseException], None]
+    on_fatal: Callable[[str], None]
+    network: Network | None = None
+    has_child_processes: bool = False
+    watchdog: LoopWatchdog | None = None
+    authorizer: Authorizer | None = None
+    server: Server | None = None
+    services: BrokerServices | None = None
+    _log_manager: LogManager | None = None
+    _router: RequestRouter | None = None
+    _replica_manager: ReplicaManager | None = None
+    _coordinators: Coordinators | None = None
+    _lifecycle: BrokerLifecycle | None = None
+    _token_credentials: TokenCredentials | None = None
+    _previous_broker_epoch: int = UNKNOWN_BROKER_EPOCH
+
+    def __post_init__(self) -> None:
+        self._cluster_id = self.directories.online[0].cluster_id
+        self._listener_changes = ListenerChanges(self.config)
+        self._token_secrets = TokenSecrets(self.config["delegation.token.secret.key"])
+        self._scram_users = ScramUsers(lambda: self.metadata.image, self._token_keys)
+        self._background = Background(self.clock, self.on_fault)
 
     # -- start -----------------------------------------------------------------------------------
 
@@ -146,19 +134,19 @@ class BrokerPart:
         Raises:
             LogDirectoryError: no directory can be used.
         """
-        worker = partial(ProcessWorker, self._filesystem)
+        worker = partial(ProcessWorker, self.filesystem)
         log_manager = LogManager(
-            self._filesystem,
-            self._clock,
-            self._directories,
-            LogManagerSettings.from_config(self._config),
+            self.filesystem,
+            self.clock,
+            self.directories,
+            LogManagerSettings.from_config(self.config),
             topic_config=self._log_config,
-            random=self._random,
+            random=self.random,
             on_directory_offline=self._directory_failed,
-            cleaner_settings=CleanerSettings.from_config(self._config),
-            make_cleaner_worker=worker if self._has_child_processes else None,
+            cleaner_settings=CleanerSettings.from_config(self.config),
+            make_cleaner_worker=worker if self.has_child_processes else None,
         )
-        log_manager.jobs.on_flushed = self._registry.histogram(
+        log_manager.jobs.on_flushed = self.registry.histogram(
             "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs"
         ).observe
         self._log_manager = log_manager
@@ -175,82 +163,75 @@ class BrokerPart:
         log_manager = self._log_manager
         assert log_manager is not None, "loaded"
         quotas = Quotas(
-            self._clock,
-            self._registry,
-            sample_count=self._config.get_int("quota.window.num"),
-            window_ms=self._config.get_int("quota.window.size.seconds") * 1000.0,
+            self.clock,
+            self.registry,
+            sample_count=self.config.get_int("quota.window.num"),
+            window_ms=self.config.get_int("quota.window.size.seconds") * 1000.0,
         )
-        self._metadata.add_publisher(quotas)
+        self.metadata.add_publisher(quotas)
         server = Server(
-            network=self._network,
-            clock=self._clock,
-            limits=server_limits(self._config),
-            metrics=RequestMetrics(self._registry),
-            offload=self._filesystem.offload,
-            watchdog=self._watchdog,
+            network=self.network,
+            clock=self.clock,
+            limits=server_limits(self.config),
+            metrics=RequestMetrics(self.registry),
+            offload=self.filesystem.offload,
+            watchdog=self.watchdog,
             rates=quotas.connection_rates,
         )
         self.server = server
         timers = server.connections.timers
         connector = await self._bind(server)
         replica_manager = ReplicaManager(
-            broker_id=self._config.node_id,
-            node_values=self._config,
+            broker_id=self.config.node_id,
+            node_values=self.config,
             log_manager=log_manager,
-            clock=self._clock,
-            filesystem=self._filesystem,
+            clock=self.clock,
+            filesystem=self.filesystem,
             timers=timers,
-            registry=self._registry,
+            registry=self.registry,
             ports=ReplicationPorts(
                 controller=controller,
                 broker_epoch=self._broker_epoch,
                 is_confirmed=self._is_confirmed,
-                listener_name=self._config.inter_broker_listener_name,
+                listener_name=self.config.inter_broker_listener_name,
                 connector=connector,
             ),
-            on_fault=self._on_fault,
+            on_fault=self.on_fault,
         )
         self._replica_manager = replica_manager
         services = self._make_services(controller, log_manager, replica_manager, timers, connector)
         self.services = services
-        authorizer = self.authorizer = StandardAuthorizer.of(self._config, self._clock)
-        self._metadata.add_publisher(authorizer)
+        authorizer = self.authorizer = StandardAuthorizer.of(self.config, self.clock)
+        self.metadata.add_publisher(authorizer)
         self._router = RequestRouter(
             broker_routes(services),
-            clock=self._clock,
+            clock=self.clock,
             authorizer=authorizer,
-            on_fault=self._on_fault,
+            on_fault=self.on_fault,
             quotas=quotas,
-            watchdog=self._watchdog,
-            decoded_max_bytes=self._config.get_int("moldau.decoded.max.bytes"),
+            watchdog=self.watchdog,
+            decoded_max_bytes=self.config.get_int("moldau.decoded.max.bytes"),
         )
-        services.fetch_sessions.register_gauges(self._registry)
-        self._registry.gauge(
+        services.fetch_sessions.register_gauges(self.registry)
+        self.registry.gauge(
             "kafka.server:type=KafkaServer,name=BrokerState", lambda: float(self.state)
         )
-        self._registry.gauge(
+        self.registry.gauge(
             "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
-            lambda: float(sum(not each.is_online for each in self._directories.online)),
+            lambda: float(sum(not each.is_online for each in self.directories.online)),
         )
 
     async def _bind(self, server: Server) -> Connector:
         """Open the listeners; gives the way to those of other brokers."""
-        changes, image = self._listener_changes, self._metadata.image
+        changes, image = self._listener_changes, self.metadata.image
         listeners = listener_specs(
-            self._config.broker_listeners,
-            lambda each: changes.security_of(each, image, partial(self._listener_security, each)),
+            self.config.broker_listeners,
+            lambda each: changes.security_of(each, image, self._scram_users, self.clock),
         )
-        connector = changes.connector(listeners, self._clock, self._network)
+        connector = changes.connector(listeners, self.clock, self.network)
         await log_in(connector)
         await server.start(listeners)
         return connector
-
-    def _listener_security(
-        self, endpoint: Endpoint, dynamic: Mapping[str, Any]
-    ) -> ListenerSecurity | None:
-        from moldau.server.authentication.listener_security import ListenerSecurity
-
-        return ListenerSecurity.of(self._config, endpoint, self._scram_users, dynamic, self._clock)
 
     def _token_keys(self, mechanism: str, token_id: str) -> KnownKeys | None:
         if self._token_credentials is None:
@@ -258,9 +239,9 @@ class BrokerPart:
 
             self._token_credentials = TokenCredentials(
                 self._token_secrets,
-                lambda: self._metadata.image.delegation_tokens.tokens_by_id,
-                self._clock,
-                self._filesystem.offload,
+                lambda: self.metadata.image.delegation_tokens.tokens_by_id,
+                self.clock,
+                self.filesystem.offload,
                 self._background.start,
                 lambda *place: self._scram_users.token_keys(*place).salt,
             )
@@ -276,46 +257,46 @@ class BrokerPart:
     ) -> BrokerServices:
         background = self._background
         producer_ids = ProducerIds(
-            lambda: allocate_producer_ids(controller, self._config.node_id, self._broker_epoch()),
-            clock=self._clock,
+            lambda: allocate_producer_ids(controller, self.config.node_id, self._broker_epoch()),
+            clock=self.clock,
             timers=timers,
             start=background.start,
         )
         self._coordinators = Coordinators(
-            self._config,
-            replica_ports(replica_manager, background, timers, self._registry),
+            self.config,
+            replica_ports(replica_manager, background, timers, self.registry),
             replica_manager,
             OtherBrokers(
-                lambda: self._metadata.image,
-                self._config.inter_broker_listener_name,
+                lambda: self.metadata.image,
+                self.config.inter_broker_listener_name,
                 connector,
-                self._config.get_int("request.timeout.ms"),
+                self.config.get_int("request.timeout.ms"),
             ),
             background,
             producer_ids,
-            random=self._random,
-            has_child_processes=self._has_child_processes,
+            random=self.random,
+            has_child_processes=self.has_child_processes,
         )
         return BrokerServices(
-            node_config=self._config,
-            broker_id=self._config.node_id,
+            node_config=self.config,
+            broker_id=self.config.node_id,
             cluster_id=self._cluster_id,
-            metadata=self._metadata,
-            kraft_version=self._kraft_version,
+            metadata=self.metadata,
+            kraft_version=self.kraft_version,
             replica_manager=replica_manager,
             log_manager=log_manager,
             controller=controller,
             coordinators=self._coordinators,
             fetch_sessions=FetchSessionCache(
-                self._clock,
-                self._random,
-                max_sessions=self._config.get_int("max.incremental.fetch.session.cache.slots"),
-                max_partitions=self._config.get_int("moldau.fetch.session.cache.max.partitions"),
+                self.clock,
+                self.random,
+                max_sessions=self.config.get_int("max.incremental.fetch.session.cache.slots"),
+                max_partitions=self.config.get_int("moldau.fetch.session.cache.max.partitions"),
             ),
             producer_ids=producer_ids,
-            clock=self._clock,
+            clock=self.clock,
             background=background,
-            internal_topics=InternalTopics(self._config, controller, self._clock, background.start),
+            internal_topics=InternalTopics(self.config, controller, self.clock, background.start),
             is_confirmed=self._is_confirmed,
             check_listeners=self._listener_changes.check,
             token_secrets=self._token_secrets,
@@ -332,7 +313,7 @@ class BrokerPart:
         assert log_manager is not None, "loaded"
         assert self._replica_manager is not None, "listening"
         assert self.server is not None, "listening"
-        if not self._replica_manager.has_every_directory(self._metadata.image):
+        if not self._replica_manager.has_every_directory(self.metadata.image):
             self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
         lifecycle = self._lifecycle = self._make_lifecycle(controller)
         lifecycle.move_to(BrokerState.STARTING)
@@ -340,55 +321,55 @@ class BrokerPart:
         # Only now: until it is registered another process may be this broker, and own its replicas.
         # And only from an image that knows of it: an older one may say that this broker leads what
         # its last stop has cost it (its end in the logs, or the whole disk).
-        await self._metadata.wait_until(
+        await self.metadata.wait_until(
             lambda image: self._registered_epoch(image) >= lifecycle.broker_epoch
         )
         await log_manager.found.settle(self._place_of)
         assert self._coordinators is not None, "listening"
-        self._metadata.add_publisher(self._replica_manager)
+        self.metadata.add_publisher(self._replica_manager)
         # Behind it: a partition has its new role before its coordinator is loaded or unloaded.
-        self._metadata.add_publisher(self._coordinators)
-        self._metadata.add_publisher(ElectionMeters(self._registry))
-        self._metadata.add_publisher(
+        self.metadata.add_publisher(self._coordinators)
+        self.metadata.add_publisher(ElectionMeters(self.registry))
+        self.metadata.add_publisher(
             DynamicSettings(
-                self._config,
+                self.config,
                 self.server.connections,
                 log_manager,
                 self._replica_manager.replication,
                 self._coordinators.verifier,
             )
         )
-        self._metadata.add_publisher(self._listener_changes)
-        self._metadata.add_publisher(lifecycle)
+        self.metadata.add_publisher(self._listener_changes)
+        self.metadata.add_publisher(lifecycle)
         lifecycle.move_to(BrokerState.RECOVERY)
         lifecycle.start_heartbeats()
         await lifecycle.wait_unfenced()
-        own_id = self._config.node_id
-        await self._metadata.wait_until(
+        own_id = self.config.node_id
+        await self.metadata.wait_until(
             lambda image: (
                 own_id in image.cluster.brokers
                 and not image.cluster.brokers[own_id].fenced
                 and image.cluster.brokers[own_id].broker_epoch == lifecycle.broker_epoch
             )
         )
-        warn_of_reserved_users(self._config, self._metadata.image)
+        warn_of_reserved_users(self.config, self.metadata.image)
         lifecycle.move_to(BrokerState.RUNNING)
         assert self._router is not None, "listening"
         self.server.open(self._router)
 
     def _registered_epoch(self, image: MetadataImage) -> int:
-        registration = image.cluster.brokers.get(self._config.node_id)
+        registration = image.cluster.brokers.get(self.config.node_id)
         return UNKNOWN_BROKER_EPOCH if registration is None else registration.broker_epoch
 
     def _make_lifecycle(self, controller: ControllerChannel) -> BrokerLifecycle:
-        online = self._directories.online
-        finalized = self._metadata.image.features.finalized_levels
+        online = self.directories.online
+        finalized = self.metadata.image.features.finalized_levels
         return BrokerLifecycle(
             controller,
             BrokerRegistrationRequest(
-                broker_id=self._config.node_id,
+                broker_id=self.config.node_id,
                 cluster_id=self._cluster_id,
-                incarnation_id=uuid.UUID(int=self._random.getrandbits(128), version=4),
+                incarnation_id=uuid.UUID(int=self.random.getrandbits(128), version=4),
                 listeners=[
                     Listener(
                         name=endpoint.listener_name,
@@ -399,15 +380,15 @@ class BrokerPart:
                     for endpoint in self._advertised()
                 ],
                 features=range_entries(Feature, advertised_features(finalized).items()),
-                rack=self._config.rack,
+                rack=self.config.rack,
                 log_dirs=[each.directory_id for each in online],
                 previous_broker_epoch=self._previous_broker_epoch,
             ),
-            heartbeat_interval_ms=self._config.get_int("broker.heartbeat.interval.ms"),
-            registration_timeout_ms=self._config.get_int("initial.broker.registration.timeout.ms"),
-            confirmed_for_ms=CONFIRMED_SHARE * self._config.get_int("broker.session.timeout.ms"),
-            catch_up=lambda: catch_up(controller, self._metadata),
-            metadata_offset=lambda: self._metadata.last_applied_offset,
+            heartbeat_interval_ms=self.config.get_int("broker.heartbeat.interval.ms"),
+            registration_timeout_ms=self.config.get_int("initial.broker.registration.timeout.ms"),
+            confirmed_for_ms=CONFIRMED_SHARE * self.config.get_int("broker.session.timeout.ms"),
+            catch_up=lambda: catch_up(controller, self.metadata),
+            metadata_offset=lambda: self.metadata.last_applied_offset,
             offline_log_directories=lambda: [
                 each.directory_id for each in online if not each.is_online
             ],
@@ -415,11 +396,11 @@ class BrokerPart:
 
     def _place_of(self, topic_partition: TopicPartition) -> tuple[uuid.UUID, uuid.UUID] | None:
         """Topic id and log directory of this broker's replica, as the metadata says."""
-        topic = self._metadata.image.topics.topics_by_name.get(topic_partition.topic)
+        topic = self.metadata.image.topics.topics_by_name.get(topic_partition.topic)
         partition = None if topic is None else topic.partitions.get(topic_partition.partition)
-        if topic is None or partition is None or self._config.node_id not in partition.replicas:
+        if topic is None or partition is None or self.config.node_id not in partition.replicas:
             return None
-        return topic.topic_id, partition.directory(self._config.node_id)
+        return topic.topic_id, partition.directory(self.config.node_id)
 
     # -- stop ------------------------------------------------------------------------------------
 
@@ -429,7 +410,7 @@ class BrokerPart:
         broker_epoch = UNKNOWN_BROKER_EPOCH
         if lifecycle is not None and lifecycle.state is BrokerState.RUNNING:
             # Followers go on fetching, so that the next leader has everything.
-            if self._config.get_boolean("controlled.shutdown.enable"):
+            if self.config.get_boolean("controlled.shutdown.enable"):
                 await lifecycle.begin_controlled_shutdown()
             # With or without leave: everything is flushed below, so nothing will be missing.
             broker_epoch = lifecycle.broker_epoch
@@ -463,18 +444,19 @@ class BrokerPart:
     @property
     def address(self) -> str:
         """`host:port` of the first listener, as advertised."""
-        return format_address(self._advertised()[0])
+        endpoint = self._advertised()[0]
+        return host_and_port(endpoint.host, endpoint.port)
 
     def _advertised(self) -> tuple[Endpoint, ...]:
         assert self.server is not None, "listening"
         server = self.server
         ports = {
             endpoint.listener_name: server.port(endpoint.listener_name)
-            for endpoint in self._config.broker_listeners
+            for endpoint in self.config.broker_listeners
         }
         return tuple(
             endpoint
-            for endpoint in self._config.resolve_advertised(ports, socket.gethostname())
+            for endpoint in self.config.resolve_advertised(ports, socket.gethostname())
             if endpoint.listener_name in ports
         )
 
@@ -485,11 +467,11 @@ class BrokerPart:
         return self._lifecycle is not None and self._lifecycle.is_confirmed()
 
     def _log_config(self, topic_name: str) -> LogConfig:
-        configs = self._metadata.image.configs
+        configs = self.metadata.image.configs
         node_values = effective_broker_config(
-            self._config,
+            self.config,
             configs.get(ConfigResourceType.BROKER, ""),
-            configs.get(ConfigResourceType.BROKER, str(self._config.node_id)),
+            configs.get(ConfigResourceType.BROKER, str(self.config.node_id)),
         )
         overrides = configs.get(ConfigResourceType.TOPIC, topic_name)
         return LogConfig.from_config(effective_topic_config(node_values, overrides))
@@ -497,16 +479,10 @@ class BrokerPart:
     def _directory_failed(self, directory: LogDirectory) -> None:
         if self._lifecycle is not None:
             self._lifecycle.beat_soon()
-        if directory.path == os.path.abspath(self._config.metadata_log_directory):
-            self._on_fatal(
+        if directory.path == os.path.abspath(self.config.metadata_log_directory):
+            self.on_fatal(
                 f"the metadata log's directory {directory.path} has failed: "
                 f"{directory.offline_reason}"
             )
-        elif not any(each.is_online for each in self._directories.online):
-            self._on_fatal(f"the last log directory has failed: {directory.offline_reason}")
-
-
-def format_address(endpoint: Endpoint) -> str:
-    """`host:port`, an IPv6 address in brackets."""
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    return f"{host}:{endpoint.port}"
+        elif not any(each.is_online for each in self.directories.online):
+            self.on_fatal(f"the last log directory has failed: {directory.offline_reason}")

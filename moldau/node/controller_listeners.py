@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from moldau.config import ConfigError, Endpoint, NodeConfig, dynamic_listener_values
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
-from moldau.node.listener_changes import ListenerChanges, MakeSecurity
+from moldau.metadata.scram_users import ScramUsers
+from moldau.node.listener_changes import ListenerChanges
 from moldau.node.listeners import listener_specs
-from moldau.server.server import ListenerSpec
+from moldau.server.server import ListenerSpec, Server
 
 if TYPE_CHECKING:
     from moldau.server.authentication.listener_security import ListenerSecurity
@@ -27,46 +29,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Binds(Protocol):
-    """What opens sockets: the server."""
-
-    async def start(self, listeners: Collection[ListenerSpec]) -> None:
-        """Bind every one of them. Raises: OSError."""
-
-    async def add_listener(self, spec: ListenerSpec) -> None:
-        """Bind one more. Raises: OSError."""
-
-    def port(self, listener_name: str) -> int:
-        """Where a bound one listens."""
-
-
+@dataclass(eq=False, repr=False)
 class ControllerListeners:
     """A metadata log listener. States: made → `bind` → early ones are open → `handle_commit` of
     what is committed → all are open → `close`. Runs on the quorum's loop.
 
     Args:
-        make_security: a listener's, as `ListenerChanges` needs it.
+        users: those of SCRAM.
         on_fatal: called when an address cannot be bound later on.
     """
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        binds: Binds,
-        make_security: Callable[[Endpoint], MakeSecurity],
-        on_fatal: Callable[[str], None],
-    ) -> None:
-        self._config = config
-        self._binds = binds
-        self._make_security = make_security
-        self._on_fatal = on_fatal
-        self._changes = ListenerChanges(config)
-        self._late: list[ListenerSpec] = []
-        self._image: Callable[[], MetadataImage] = lambda: MetadataImage.EMPTY
-        self._high_watermark: Callable[[], int] = lambda: 0
-        self._values: Mapping[str, str] = {}
-        self._work: asyncio.Task[None] | None = None
-        self._is_closed = False
+    config: NodeConfig
+    binds: Server
+    users: ScramUsers
+    on_fatal: Callable[[str], None]
+    _late: list[ListenerSpec] = field(default_factory=list)
+    _image: Callable[[], MetadataImage] = lambda: MetadataImage.EMPTY
+    _high_watermark: Callable[[], int] = lambda: 0
+    _values: Mapping[str, str] = field(default_factory=dict)
+    _work: asyncio.Task[None] | None = None
+    _is_closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._changes = ListenerChanges(self.config)
 
     async def bind(self) -> dict[str, int]:
         """Open the early ones; the ports of all by name.
@@ -75,11 +60,11 @@ class ControllerListeners:
             ConfigError: the settings of a secured listener cannot work.
             OSError: an address cannot be bound.
         """
-        late = self._config.late_controller_listeners
-        specs = listener_specs(self._config.controller_listeners, self._security_of)
+        late = self.config.late_controller_listeners
+        specs = listener_specs(self.config.controller_listeners, self._security_of)
         self._late = [each for each in specs if each.name in late]
         early = [each for each in specs if each.name not in late]
-        await self._binds.start(early)
+        await self.binds.start(early)
         for each in self._late:
             logger.info("listener %s opens when the ACLs are loaded", each.name)
         if self._late and self._has_others():
@@ -90,7 +75,7 @@ class ControllerListeners:
             )
         return {
             **{each.name: each.port for each in self._late},
-            **{each.name: self._binds.port(each.name) for each in early},
+            **{each.name: self.binds.port(each.name) for each in early},
         }
 
     def follow(self, image: Callable[[], MetadataImage], high_watermark: Callable[[], int]) -> None:
@@ -112,7 +97,7 @@ class ControllerListeners:
         """Ignored: listeners do not depend on who leads."""
 
     def _look(self) -> None:
-        values = self._image().configs.get(ConfigResourceType.BROKER, str(self._config.node_id))
+        values = self._image().configs.get(ConfigResourceType.BROKER, str(self.config.node_id))
         if values is not self._values and values != self._values:
             self._values = values
             self._start()
@@ -130,12 +115,12 @@ class ControllerListeners:
             while self._late or done is not self._values:
                 late, self._late = self._late, []
                 for spec in late:
-                    await self._binds.add_listener(spec)
+                    await self.binds.add_listener(spec)
                     logger.info("listener %s is open: the ACLs are loaded", spec.name)
                 done = self._values
                 await self._changes.take(dynamic_listener_values(done))
         except (ConfigError, OSError) as error:
-            self._on_fatal(f"a listener of the controller cannot be opened: {error}")
+            self.on_fatal(f"a listener of the controller cannot be opened: {error}")
         finally:
             self._work = None
 
@@ -147,9 +132,8 @@ class ControllerListeners:
             await asyncio.wait([self._work])
 
     def _has_others(self) -> bool:
-        config = self._config
+        config = self.config
         return max(len(config.quorum_voters), len(config.quorum_bootstrap_servers)) > 1
 
     def _security_of(self, endpoint: Endpoint) -> ListenerSecurity | None:
-        make = self._make_security(endpoint)
-        return self._changes.security_of(endpoint, MetadataImage.EMPTY, make)
+        return self._changes.security_of(endpoint, MetadataImage.EMPTY, self.users)

@@ -1,4 +1,4 @@
-"""The fault table: what a node does about an unexpected exception.
+"""The fault table: what a node does about an unexpected exception, report it or stop.
 
 Owns the one decision between reporting and stopping, and the only place where any exception is
 caught.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -48,6 +49,7 @@ def verdict(error: BaseException) -> Verdict:
     return Verdict.STOP
 
 
+@dataclass(eq=False, repr=False)
 class FaultHandler:
     """Receives every unexpected exception; may be called from any thread.
 
@@ -56,12 +58,9 @@ class FaultHandler:
         count_job_failure: called for each job that failed and is begun again.
     """
 
-    def __init__(
-        self, stop: Callable[[str], None], count_job_failure: Callable[[], object] = lambda: None
-    ) -> None:
-        self._stop: Callable[[str], None] | None = stop
-        self._count_job_failure = count_job_failure
-        self.fault_count = 0
+    _stop: Callable[[str], None] | None
+    _count_job_failure: Callable[[], object] = lambda: None
+    fault_count: int = 0
 
     def __call__(self, error: BaseException) -> None:
         self.fault_count += 1

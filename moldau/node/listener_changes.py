@@ -1,23 +1,25 @@
 """What changes while a node runs (KIP-226): certificates, the key and trust stores of its listeners
 (KIP-978), when their configuration changes, and when it renews its Kerberos tickets.
 
-Owns which settings each listener with TLS has now. Must not accept connections. Invariants: what
-a broker is asked for is tried before it is stored; stored settings that cannot be used are
-logged, and the listener keeps what it has; what is tried is what is used, whatever becomes of the
-files; connections that exist stay as they are.
+Owns which settings each listener with TLS has now; `runtime.authentication.store_contexts` looks
+for changed files. Must not accept connections. Invariants: what a broker is asked for is tried
+before it is stored; stored settings that cannot be used are logged, and the listener keeps what it
+has; what is tried is what is used, whatever becomes of the files; connections that exist stay as
+they are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from moldau.config import Endpoint, NodeConfig, dynamic_listener_values, effective_broker_config
 from moldau.config.definition import ConfigError
 from moldau.metadata.image import ConfigResource, ConfigResourceType, MetadataDelta, MetadataImage
+from moldau.metadata.scram_users import ScramUsers
 from moldau.node.listeners import inter_broker_connector
 from moldau.runtime.clock import Clock
 from moldau.runtime.connector import Connector, PeerSecurity
@@ -27,9 +29,6 @@ from moldau.server.server import ListenerSpec
 if TYPE_CHECKING:
     from moldau.runtime.authentication.listener_tls import ListenerContexts
     from moldau.server.authentication.listener_security import ListenerSecurity
-
-MakeSecurity: TypeAlias = "Callable[[Mapping[str, Any]], ListenerSecurity | None]"
-"""A listener's security out of typed values by `listener.name.LISTENER.KEY`."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,14 +47,21 @@ class ListenerChanges:
         self._running: set[asyncio.Task[object]] = set()
 
     def security_of(
-        self, endpoint: Endpoint, image: MetadataImage, make: MakeSecurity
+        self,
+        endpoint: Endpoint,
+        image: MetadataImage,
+        users: ScramUsers,
+        clock: Clock | None = None,
     ) -> ListenerSecurity | None:
-        """What a listener asks of its clients as the broker starts. Blocks: reads key stores.
+        """What a listener asks of its clients as the node starts. Blocks: reads key stores.
 
         Raises:
             ConfigError: the settings of the node's configuration cannot work.
         """
+        from moldau.server.authentication.listener_security import ListenerSecurity
+
         dynamic = dynamic_listener_values(image.configs.get(*self._own))
+        make = partial(ListenerSecurity.of, self._config, endpoint, users, clock=clock)
         try:
             security = make(dynamic)
             if endpoint.listener_name == self._config.inter_broker_listener_name:

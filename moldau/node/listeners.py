@@ -1,6 +1,6 @@
-"""Both sides of a node's listeners, from its configuration: what it binds, and how it connects to
-the same listeners of other nodes. What the keys mean is in `server/authentication`, which is loaded
-only by a node that has a listener which is not PLAINTEXT.
+"""Both sides of a node's listeners, from its configuration (parsed by `config.listeners`): what it
+binds, and how it connects to the same listeners of other nodes. What the keys mean is in
+`server/authentication`, which is loaded only by a node that has a listener which is not PLAINTEXT.
 """
 
 from __future__ import annotations
@@ -40,11 +40,9 @@ def listener_specs(
     """
     specs: list[ListenerSpec] = []
     for endpoint in endpoints:
-        name, host, port, protocol = endpoint
-        security = None
-        if protocol is not SecurityProtocol.PLAINTEXT:
-            security = security_of(endpoint)
-        specs.append(ListenerSpec(name, host, port, security))
+        is_open = endpoint.security_protocol is SecurityProtocol.PLAINTEXT
+        security = None if is_open else security_of(endpoint)
+        specs.append(ListenerSpec(*endpoint[:3], security))
     return specs
 
 

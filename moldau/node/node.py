@@ -26,7 +26,8 @@ from moldau.broker.lifecycle.controller_channel import (
 )
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import ConfigError, NodeConfig
-from moldau.node.broker_part import BrokerPart, format_address
+from moldau.config.listeners import host_and_port
+from moldau.node.broker_part import BrokerPart
 from moldau.node.faults import FaultHandler
 from moldau.node.formatting import FormatError, FormatPlan, format_storage, random_cluster_id
 from moldau.node.listeners import controller_connector, log_in
@@ -38,7 +39,7 @@ from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTop
 from moldau.raft import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
-from moldau.runtime.garbage_collector import freeze_garbage_collector
+from moldau.runtime.garbage_collector import LongLived, freeze_garbage_collector
 from moldau.runtime.health_socket import HealthSocket
 from moldau.runtime.private_files import close_to_others
 from moldau.runtime.telemetry.metrics import Registry
@@ -93,6 +94,7 @@ class Node:
         self._broker: BrokerPart | None = None
         self._http: HttpListener | None = None
         self._health: HealthSocket | None = None
+        self._long_lived = LongLived()
         self._watchdog = LoopWatchdog(self._clock, self._registry, "DataLoop")
         self._is_serving = False
         self._registry.gauge(
@@ -146,12 +148,13 @@ class Node:
         assert self._quorum is not None, "started"
         endpoint = self._config.advertised_controller_listeners[0]
         port = endpoint.port or self._quorum.port(endpoint.listener_name)
-        return format_address(endpoint._replace(port=port))
+        return host_and_port(endpoint.host, port)
 
     def after_start(self) -> None:
         """What can wait until the node serves: memory housekeeping, metrics."""
         loop = asyncio.get_running_loop()
         loop.call_later(COLLECT_AFTER_S, freeze_garbage_collector)
+        self._long_lived.start(loop)
         self._watchdog.start()
 
     async def create_topic(self, name: str, partition_count: int, replication_factor: int) -> None:
@@ -354,13 +357,13 @@ class Node:
     async def stop(self) -> None:
         """Stop the broker, then what it stands on; idempotent."""
         self._watchdog.stop()
+        self._long_lived.stop()
         self._is_serving = False
         if self._broker is not None:
             await self._broker.stop()
-        if self._http is not None:
-            await self._http.close()
-        if self._channel is not None:
-            await self._channel.close()
+        for part in (self._http, self._channel):
+            if part is not None:
+                await part.close()
         if self._quorum is not None:
             await self._quorum.stop()
         if self._directories is not None:

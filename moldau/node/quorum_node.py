@@ -15,12 +15,12 @@ import secrets
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final, Protocol, TypeAlias
 
 from moldau.broker.lifecycle.controller_channel import OwnController
-from moldau.config import ConfigError, Endpoint, NodeConfig
+from moldau.config import ConfigError, NodeConfig
 from moldau.controller.apis import ControllerApis, LongWork
 from moldau.controller.controller import Controller, SnapshotPolicy
 from moldau.controller.core.controller_core import ControllerCore
@@ -64,9 +64,6 @@ from moldau.server.request_router import RequestRouter
 from moldau.server.server import Server
 from moldau.server.standard_authorizer import StandardAuthorizer
 
-if TYPE_CHECKING:
-    from moldau.server.authentication.listener_security import ListenerSecurity
-
 logger = logging.getLogger(__name__)
 
 ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, object]], object]
@@ -92,27 +89,22 @@ class MetadataConsumer(Protocol):
         """Apply one committed batch; a control batch has no records."""
 
 
+@dataclass(eq=False, repr=False)
 class MetadataRelay:
     """A log listener that hands committed metadata to a consumer on another loop, in order.
     It holds at most MAX_RELAYED_BATCHES before it asks the log for a pause.
     """
 
-    def __init__(
-        self,
-        consumer: MetadataConsumer,
-        consumer_loop: asyncio.AbstractEventLoop,
-        log_loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._consumer = consumer
-        self._consumer_loop = consumer_loop
-        self._log_loop = log_loop
-        self._queue: deque[CommittedBatch | LoadedSnapshot] = deque()
-        self._queued_bytes = 0
-        self._lock = threading.Lock()
-        self._is_scheduled = False
-        self._is_paused = False
-        self._is_closed = False
-        self.subscription: Subscription | None = None
+    _consumer: MetadataConsumer
+    _consumer_loop: asyncio.AbstractEventLoop
+    _log_loop: asyncio.AbstractEventLoop
+    subscription: Subscription | None = None
+    _queue: deque[CommittedBatch | LoadedSnapshot] = field(default_factory=deque)
+    _queued_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _is_scheduled: bool = False
+    _is_paused: bool = False
+    _is_closed: bool = False
 
     # -- on the log's loop -----------------------------------------------------------------------
 
@@ -179,6 +171,7 @@ class MetadataRelay:
             self._queue.clear()
 
 
+@dataclass(eq=False, repr=False)
 class QuorumNode:
     """States: made -> `start` -> running -> `stop`.
 
@@ -189,51 +182,42 @@ class QuorumNode:
         directory_id: the id of the directory that holds the metadata log.
         on_fatal: called once, from the quorum's thread, when the node must not go on.
         exception_handler: the quorum loop's, called with unexpected exceptions.
-        limits, authorizer: of the controller listeners.
+        limits: of the controller listeners.
         registry: gets what the loop's watchdog counts; without it there is none.
     """
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        *,
-        cluster_id: str,
-        directory_id: uuid.UUID,
-        on_fatal: Callable[[str], None],
-        exception_handler: ExceptionHandler | None = None,
-        limits: ServerLimits | None = None,
-        authorizer: Authorizer | None = None,
-        registry: Registry | None = None,
-    ) -> None:
-        self._config = config
-        self._cluster_id = cluster_id
-        self._directory_id = directory_id
-        self._on_fatal = on_fatal
+    config: NodeConfig
+    _: KW_ONLY
+    cluster_id: str
+    directory_id: uuid.UUID
+    on_fatal: Callable[[str], None]
+    exception_handler: ExceptionHandler | None = None
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    registry: Registry | None = None
+    own_controller: OwnController | None = None
+    """For the broker of this process, once started; None without the role controller."""
+    told: ToldProblems = field(default_factory=ToldProblems)
+    """For all of this node's connections to controllers."""
+    _watchdog: LoopWatchdog | None = None
+    _changes: ChangeLog | None = None
+    _starting: asyncio.Task[None] | None = None
+    _log: QuorumLog | None = None
+    _peers: ConnectionPeers | None = None
+    _controller: Controller | None = None
+    _server: Server | None = None
+    _router: RequestRouter | None = None
+    _listeners: ControllerListeners | None = None
+    _registration: ControllerRegistrationManager | None = None
+    _early_users: EarlyUsers = field(default_factory=EarlyUsers)
+    _relays: list[MetadataRelay] = field(default_factory=list)
+    _ports: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self._filesystem = OsFilesystem(thread_count=2)
         self._network = AsyncioNetwork()
-        self._limits = limits or ServerLimits()
-        self.authorizer = authorizer or StandardAuthorizer.of(config)
-        self._registry = registry
-        self._watchdog: LoopWatchdog | None = None
-        self._changes: ChangeLog | None = None
         self._thread = LoopThread("moldau-quorum")
-        self._exception_handler = exception_handler
-        self._starting: asyncio.Task[None] | None = None
-        self._log: QuorumLog | None = None
-        self._peers: ConnectionPeers | None = None
-        self._controller: Controller | None = None
-        self.own_controller: OwnController | None = None
-        """For the broker of this process, once started; None without the role controller."""
-        self._server: Server | None = None
-        self._router: RequestRouter | None = None
-        self._listeners: ControllerListeners | None = None
-        self._registration: ControllerRegistrationManager | None = None
-        self.told = ToldProblems()
-        """For all of this node's connections to controllers."""
-        self._early_users = EarlyUsers()
         self._scram_users = ScramUsers(lambda: self._users)
-        self._relays: list[MetadataRelay] = []
-        self._ports: dict[str, int] = {}
+        self.authorizer: Authorizer = StandardAuthorizer.of(self.config)
 
     # -- start -----------------------------------------------------------------------------------
 
@@ -256,12 +240,12 @@ class QuorumNode:
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._exception_handler)
+        loop.set_exception_handler(self.exception_handler)
         clock = SystemClock(loop)
-        if self._registry is not None:
-            self._watchdog = LoopWatchdog(clock, self._registry, "QuorumLoop")
+        if self.registry is not None:
+            self._watchdog = LoopWatchdog(clock, self.registry, "QuorumLoop")
             self._watchdog.start()
-        config = self._config
+        config = self.config
         bootstrap: list[tuple[Message, int]] = []
         if config.is_controller:
             # Read before the log is opened: a start that is refused leaves it as it was.
@@ -272,15 +256,15 @@ class QuorumNode:
             await self._bind(clock)
         peers = self._peers = ConnectionPeers(
             connector,
-            cluster_id=self._cluster_id,
+            cluster_id=self.cluster_id,
             client_id=f"raft-client-{config.node_id}",
             listener_name=config.controller_listener_names[0],
         )
         log = self._log = await QuorumLog.open(
             self._filesystem,
             clock,
-            metadata_log_settings(config, self._directory_id, self._ports),
-            self._on_fatal,
+            metadata_log_settings(config, self.directory_id, self._ports),
+            self.on_fatal,
             peers=peers,
             inspect=self._early_users.take_log if has_scram(config) else None,
         )
@@ -305,7 +289,7 @@ class QuorumNode:
     async def _bootstrap_records(self) -> list[tuple[Message, int]]:
         """What the first active controller of a cluster appends. Raises: MetadataLogError."""
         records = await self._filesystem.offload(
-            read_bootstrap, self._filesystem, self._config.metadata_log_directory
+            read_bootstrap, self._filesystem, self.config.metadata_log_directory
         )
         return [(record, 0) for record in records] or feature_records(initial_feature_levels())
 
@@ -313,24 +297,12 @@ class QuorumNode:
         server = self._server = Server(
             clock=clock,
             network=self._network,
-            limits=self._limits,
+            limits=self.limits,
             offload=self._filesystem.offload,
             watchdog=self._watchdog,
         )
-        self._listeners = ControllerListeners(
-            self._config,
-            server,
-            lambda endpoint: partial(self._listener_security, endpoint),
-            self._on_fatal,
-        )
+        self._listeners = ControllerListeners(self.config, server, self._scram_users, self.on_fatal)
         self._ports = await self._listeners.bind()
-
-    def _listener_security(
-        self, endpoint: Endpoint, dynamic: Mapping[str, Any]
-    ) -> ListenerSecurity | None:
-        from moldau.server.authentication.listener_security import ListenerSecurity
-
-        return ListenerSecurity.of(self._config, endpoint, self._scram_users, dynamic)
 
     @property
     def _users(self) -> MetadataImage:
@@ -347,12 +319,12 @@ class QuorumNode:
         bootstrap: list[tuple[Message, int]],
         connector: Connector,
     ) -> None:
-        config = self._config
+        config = self.config
         controller = self._controller = Controller(
             ControllerCore(
                 ControllerSettings(
                     config,
-                    self._cluster_id,
+                    self.cluster_id,
                     scram_secret=secrets.token_hex(32),
                     own_names=names_of_node(config),
                 ),
@@ -388,7 +360,7 @@ class QuorumNode:
             authorizer=self.authorizer,
             on_fault=self._on_fault,
             watchdog=self._watchdog,
-            decoded_max_bytes=self._limits.decoded_max_bytes,
+            decoded_max_bytes=self.limits.decoded_max_bytes,
         )
         self._server.open(self._router)  # what came early, and everything from now on
         self._start_registration(controller, log, apis, connector)
@@ -402,19 +374,19 @@ class QuorumNode:
             ) from None
 
     def _make_apis(self, controller: Controller, log: QuorumLog, clock: Clock) -> ControllerApis:
-        max_lines = self._config.get_int("moldau.audit.log.max.lines")
+        max_lines = self.config.get_int("moldau.audit.log.max.lines")
         changes = self._changes = ChangeLog(clock, max_lines)
         return ControllerApis(
             controller,
             RaftRequestHandler(
                 log,
-                self._cluster_id,
+                self.cluster_id,
                 clock=clock,
-                listener_name=self._config.controller_listener_names[0],
+                listener_name=self.config.controller_listener_names[0],
             ),
             ClusterDescriptions(
-                self._config,
-                self._cluster_id,
+                self.config,
+                self.cluster_id,
                 image=lambda: controller.committed_image,
                 leader_id=lambda: log.leadership.leader_id,
                 kraft_version=lambda: log.voters.kraft_version,
@@ -425,9 +397,9 @@ class QuorumNode:
             mutations=ControllerMutationQuotas(
                 lambda: controller.committed_image,
                 clock,
-                self._registry,
-                sample_count=self._config.get_int("controller.quota.window.num"),
-                window_ms=self._config.get_int("controller.quota.window.size.seconds") * 1000.0,
+                self.registry,
+                sample_count=self.config.get_int("controller.quota.window.num"),
+                window_ms=self.config.get_int("controller.quota.window.size.seconds") * 1000.0,
             ),
         )
 
@@ -435,12 +407,12 @@ class QuorumNode:
         self, controller: Controller, log: QuorumLog, apis: ControllerApis, connector: Connector
     ) -> None:
         registration = self._registration = ControllerRegistrationManager(
-            controller_registration(self._config, self._ports),
+            controller_registration(self.config, self._ports),
             image=lambda: controller.committed_image,
             leader=lambda: self._leader(log),
             apis=apis,
             link=LeaderLink(
-                client_id=f"controller-{self._config.node_id}-registration", connector=connector
+                client_id=f"controller-{self.config.node_id}-registration", connector=connector
             ),
             random=random.Random(secrets.randbits(128)),
         )
@@ -450,7 +422,7 @@ class QuorumNode:
         registration.start()
 
     def _leader(self, log: QuorumLog) -> LeaderAddress | None:
-        return leader_address(log.leadership, self._config.controller_listener_names)
+        return leader_address(log.leadership, self.config.controller_listener_names)
 
     def _on_fault(self, error: BaseException) -> None:
         asyncio.get_running_loop().call_exception_handler(
@@ -493,7 +465,7 @@ class QuorumNode:
     async def _watch_leader(self, watcher: LeaderWatcher) -> None:
         log = self._log
         assert log is not None, "started"
-        names = self._config.controller_listener_names
+        names = self.config.controller_listener_names
         log.on_leadership_change(lambda leadership: watcher(leader_address(leadership, names)))
         watcher(self._leader(log))
 
@@ -528,12 +500,9 @@ class QuorumNode:
         controller, self._controller = self._controller, None
         log, self._log = self._log, None
         server, self._server = self._server, None
-        if self._listeners is not None:
-            await self._listeners.close()
-        if registration is not None:
-            await registration.close()
-        if controller is not None:
-            await controller.close()
+        for part in (self._listeners, registration, controller):
+            if part is not None:
+                await part.close()
         if self._changes is not None:
             self._changes.close()
         if log is not None:
@@ -568,16 +537,7 @@ class VoterIdentity:
         self._told = ZERO_UUID
         self._seen = VoterSet()
 
-    def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
-        self._check()
-
-    def handle_commit(self, batch: CommittedBatch) -> None:
-        self._check()
-
-    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
-        self._check()
-
-    def _check(self) -> None:
+    def _check(self, *_: object, **__: object) -> None:
         voters = self._log.voters
         if voters is self._seen:
             return
@@ -595,3 +555,5 @@ class VoterIdentity:
             uuid_to_base64(found),
             uuid_to_base64(self._log.directory_id),
         )
+
+    handle_snapshot = handle_commit = handle_leader_change = _check

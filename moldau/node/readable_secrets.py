@@ -1,4 +1,4 @@
-"""The files with secrets of a node that every user of its machine may read."""
+"""Warns of a node's files with secrets that every user of its machine may read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users that hold a name which no client may have, from before it was reserved."""
+"""Warns of users that hold a name which no client may have, from before it was reserved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From configuration keys to the settings of the parts that the node joins, key by key."""
+"""From configuration keys, dynamic ones too, to the settings of the parts that the node joins."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import secrets
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -76,27 +77,22 @@ logger = logging.getLogger(__name__)
 LOG_LEVEL = "moldau.log.level"
 
 
+@dataclass(eq=False, repr=False)
 class DynamicSettings:
     """A metadata publisher."""
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        connections: ConnectionGroup,
-        log_manager: LogManager,
-        replication: Replication,
-        transaction_verifier: TransactionVerifier,
-    ) -> None:
-        self._config = config
-        self._connections = connections
-        self._log_manager = log_manager
-        self._replication = replication
-        self._transaction_verifier = transaction_verifier
+    config: NodeConfig
+    connections: ConnectionGroup
+    log_manager: LogManager
+    replication: Replication
+    transaction_verifier: TransactionVerifier
+
+    def __post_init__(self) -> None:
         self._resources = (
             ConfigResource(ConfigResourceType.BROKER, ""),
-            ConfigResource(ConfigResourceType.BROKER, str(config.node_id)),
+            ConfigResource(ConfigResourceType.BROKER, str(self.config.node_id)),
         )
-        self._log_level = config[LOG_LEVEL]
+        self._log_level = self.config[LOG_LEVEL]
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if not any(resource in delta.configs_delta.changes for resource in self._resources):
@@ -104,14 +100,14 @@ class DynamicSettings:
         defaults, own = (image.configs.get(*resource) for resource in self._resources)
         for warning in dynamic_config_warnings(defaults, own):
             logger.warning("dynamic configuration: %s", warning)
-        self._apply(effective_broker_config(self._config, defaults, own))
+        self._apply(effective_broker_config(self.config, defaults, own))
 
     def _apply(self, values: dict[str, Any]) -> None:
-        self._connections.update_limits(server_limits(self._config, values))
-        self._log_manager.update_producer_expiration(values["producer.id.expiration.ms"])
-        self._log_manager.cleaner.update_settings(CleanerSettings.from_config(values))
-        self._replication.fetchers.resize(values["num.replica.fetchers"])
-        self._transaction_verifier.is_enabled = values["transaction.partition.verification.enable"]
+        self.connections.update_limits(server_limits(self.config, values))
+        self.log_manager.update_producer_expiration(values["producer.id.expiration.ms"])
+        self.log_manager.cleaner.update_settings(CleanerSettings.from_config(values))
+        self.replication.fetchers.resize(values["num.replica.fetchers"])
+        self.transaction_verifier.is_enabled = values["transaction.partition.verification.enable"]
         if values[LOG_LEVEL] != self._log_level:
             self._log_level = values[LOG_LEVEL]
             set_level(self._log_level)

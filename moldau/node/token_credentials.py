@@ -14,6 +14,7 @@ import asyncio
 from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -49,6 +50,7 @@ class _Login(NamedTuple):
     is_gone: Callable[[], bool]
 
 
+@dataclass(eq=False, repr=False)
 class TokenCredentials:
     """Finds the keys of tokens, by mechanism and token id. Belongs to one event loop.
 
@@ -61,25 +63,16 @@ class TokenCredentials:
         salt_of: the salt of a token's keys by mechanism and id, the same on every node.
     """
 
-    def __init__(
-        self,
-        token_secrets: TokenSecrets,
-        tokens: Callable[[], Mapping[str, DelegationToken]],
-        clock: Clock,
-        offload: Offload,
-        start: Callable[[Work], object],
-        salt_of: Callable[[str, str], bytes],
-    ) -> None:
-        self._secrets = token_secrets
-        self._tokens = tokens
-        self._clock = clock
-        self._offload = offload
-        self._start = start
-        self._salt_of = salt_of
-        self._keys: OrderedDict[tuple[str, str], ScramKeys] = OrderedDict()
-        #: By mechanism and token id, in the order of their turns. While it has any, `_run` runs.
-        self._waiting: dict[tuple[str, str], list[_Login]] = {}
-        self._places = FairShares(MAX_WAITING)
+    _secrets: TokenSecrets
+    _tokens: Callable[[], Mapping[str, DelegationToken]]
+    _clock: Clock
+    _offload: Offload
+    _start: Callable[[Work], object]
+    _salt_of: Callable[[str, str], bytes]
+    _keys: OrderedDict[tuple[str, str], ScramKeys] = field(default_factory=OrderedDict)
+    #: By mechanism and token id, in the order of their turns. While it has any, `_run` runs.
+    _waiting: dict[tuple[str, str], list[_Login]] = field(default_factory=dict)
+    _places: FairShares = field(default_factory=lambda: FairShares(MAX_WAITING))
 
     def __call__(self, mechanism: str, token_id: str) -> KnownKeys | None:
         """A token's keys, None for one that is not. Raises: Postponed."""

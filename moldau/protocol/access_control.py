@@ -1,7 +1,7 @@
 """What access control is about: operations, resources, patterns and permissions (KIP-11, KIP-290).
 
 Owns Kafka's numbers for them, which requests and metadata records share, and which operations mean
-something where. Must not decide anything.
+something where. Must not decide anything (`server.standard_authorizer` does).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The numbers of Kafka's APIs: all of Apache Kafka 4.3, removed ones and ones that Moldau does not
-serve included.
+serve included. Which are served, in which versions, is in `server.apis`.
 """
 
 from enum import IntEnum

@@ -5,14 +5,13 @@ it differs only in what it does besides.
 """
 
 import sys
-from typing import Final, cast
+from typing import Final
 
 from moldau.protocol.compile_decode import DecoderBuilder
 from moldau.protocol.structs import (
     STEP_BYTES,
     ArrayType,
     FieldType,
-    StepDecoder,
     Struct,
     StructSpec,
     StructType,
@@ -43,10 +42,6 @@ class StepDecoderBuilder(DecoderBuilder):
         self.names["sizeof"] = sys.getsizeof
         self._root = ""
         self._is_headed = False
-
-    def build_steps(self) -> StepDecoder:
-        """What `build` makes, with yields in it: a generator."""
-        return cast(StepDecoder, self.build())
 
     def _begin(self) -> None:
         self.line(f"room = {STEP_BYTES - self._size_of(StructType(self.message))}")

@@ -12,29 +12,8 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from moldau.protocol import registry
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages import p30_create_acls as creation
-from moldau.protocol.messages import p31_delete_acls as deletion
-from moldau.protocol.messages import p32_describe_configs as describe
-from moldau.protocol.messages import p33_alter_configs as legacy
-from moldau.protocol.messages import p43_elect_leaders as election
-from moldau.protocol.messages import p44_incremental_alter_configs as incremental
-from moldau.protocol.messages import p45_alter_partition_reassignments as reassignment
-from moldau.protocol.messages import p49_alter_client_quotas as quotas
-from moldau.protocol.messages import p51_alter_user_scram_credentials as scram
-from moldau.protocol.messages.p01_fetch import FetchableTopicResponse, FetchRequest
-from moldau.protocol.messages.p01_fetch import PartitionData as FetchedPartition
-from moldau.protocol.messages.p19_create_topics import CreatableTopicResult, CreateTopicsRequest
-from moldau.protocol.messages.p20_delete_topics import DeletableTopicResult, DeleteTopicsRequest
-from moldau.protocol.messages.p37_create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsTopicResult,
-)
-from moldau.protocol.messages.p38_create_delegation_token import CreateDelegationTokenResponse
-from moldau.protocol.messages.p41_describe_delegation_token import (
-    DescribedDelegationToken,
-    DescribeDelegationTokenResponse,
-)
 from moldau.protocol.schema import Message
 from moldau.protocol.structs import ArrayType, Struct, StructType
 from moldau.protocol.types import ZERO_UUID
@@ -52,8 +31,8 @@ def error_response(
     """
     failed = _Failed(error, message)
     kind = registry.response_class(request.API_KEY)
-    make = _MAKERS.get(type(request))
-    fields = {} if make is None else make(request, failed)
+    make = _MAKERS.get(request.API_KEY)
+    fields = {} if make is None else make(request, kind, failed)
     is_whole = make is None or hasattr(kind, "error_code")
     response = failed(kind, **fields) if is_whole else kind(**fields)
     if api_version is not None:
@@ -65,16 +44,17 @@ def fit_version(response: Message, api_version: int) -> None:
     """Leave out what a version has no place for: before version 1 an ElectLeaders response has the
     errors of partitions only, before version 3 no response names who asked for a delegation token.
     """
-    if isinstance(response, election.ElectLeadersResponse) and api_version < 1:
-        response.error_code = ErrorCode.NONE
-    elif isinstance(response, CreateDelegationTokenResponse) and api_version < 3:
-        _forget_requester(response)
-    elif isinstance(response, DescribeDelegationTokenResponse) and api_version < 3:
-        for token in response.tokens:
+    said: Any = response
+    if response.API_KEY == ApiKey.ELECT_LEADERS and api_version < 1:
+        said.error_code = ErrorCode.NONE
+    elif response.API_KEY == ApiKey.CREATE_DELEGATION_TOKEN and api_version < 3:
+        _forget_requester(said)
+    elif response.API_KEY == ApiKey.DESCRIBE_DELEGATION_TOKEN and api_version < 3:
+        for token in said.tokens:
             _forget_requester(token)
 
 
-def _forget_requester(part: CreateDelegationTokenResponse | DescribedDelegationToken) -> None:
+def _forget_requester(part: Any) -> None:
     part.token_requester_principal_type = part.token_requester_principal_name = ""
 
 
@@ -150,16 +130,21 @@ class _Failed(NamedTuple):
 
 
 _Fields: TypeAlias = dict[str, Any]
+_Maker: TypeAlias = Callable[[Any, type[Struct], _Failed], _Fields]
+"""Makes the fields of a response, or of a part of one: of the request, or of its part."""
+
+
+def _part_class(kind: type[Struct], name: str) -> type[Struct]:
+    """The class of the parts in a field of a response."""
+    [found] = [field.type for field in kind.spec().fields if field.name == name]
+    element = found.element if isinstance(found, ArrayType) else None
+    assert isinstance(element, StructType), f"{name} has parts"
+    return element.struct
 
 
 def _parts(
-    asked: str,
-    answered: str,
-    part_class: type[Struct],
-    *same: str,
-    below: Callable[[Any, _Failed], _Fields] | None = None,
-    **fields: Any,
-) -> Callable[[Any, _Failed], _Fields]:
+    asked: str, answered: str, *same: str, below: _Maker | None = None, **fields: Any
+) -> _Maker:
     """Makes the field of a response that has a part for each one of the request's.
 
     Args:
@@ -169,8 +154,8 @@ def _parts(
         fields: what else the part says: a value, or a function of the request's part.
     """
 
-    def make(request: Any, failed: _Failed) -> _Fields:
-        parts: list[Struct] = []
+    def make(request: Any, kind: type[Struct], failed: _Failed) -> _Fields:
+        parts, part_class = [], _part_class(kind, answered)
         for each in getattr(request, asked) or ():
             said = {name: getattr(each, name) for name in same}
             for name, value in fields.items():
@@ -178,75 +163,58 @@ def _parts(
             if below is None:
                 parts.append(failed(part_class, **said))
             else:
-                parts.append(part_class(**said, **below(each, failed)))
+                parts.append(part_class(**said, **below(each, part_class, failed)))
         return {answered: parts}
 
     return make
 
 
-def _delete_topics(request: DeleteTopicsRequest, failed: _Failed) -> _Fields:
+def _delete_topics(request: Any, kind: type[Struct], failed: _Failed) -> _Fields:
     named = [(topic.name, topic.topic_id) for topic in request.topics]
     results = [
-        failed(DeletableTopicResult, name=name, topic_id=topic_id)
+        failed(_part_class(kind, "responses"), name=name, topic_id=topic_id)
         for name, topic_id in [*named, *((name, ZERO_UUID) for name in request.topic_names)]
     ]
     return {"responses": results}
 
 
-_reassigned: Final = _parts(
-    *("topics", "responses", reassignment.ReassignableTopicResponse, "name"),
-    below=_parts(
-        *("partitions", "partitions", reassignment.ReassignablePartitionResponse), "partition_index"
-    ),
-)
+def _alter_reassignments(request: Any, kind: type[Struct], failed: _Failed) -> _Fields:
+    partitions = _parts("partitions", "partitions", "partition_index")
+    topics = _parts("topics", "responses", "name", below=partitions)
+    allowed = "allow_replication_factor_change"
+    return {allowed: getattr(request, allowed), **topics(request, kind, failed)}
+
+
+def _alter_scram(request: Any, kind: type[Struct], failed: _Failed) -> _Fields:
+    users = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
+    return {"results": [failed(_part_class(kind, "results"), user=user) for user in users]}
+
+
 _RESOURCE: Final = ("resource_type", "resource_name")
-_MAKERS: Final[dict[type[Message], Callable[[Any, _Failed], _Fields]]] = {
-    CreateTopicsRequest: _parts("topics", "topics", CreatableTopicResult, "name", configs=None),
-    DeleteTopicsRequest: _delete_topics,
-    CreatePartitionsRequest: _parts("topics", "results", CreatePartitionsTopicResult, "name"),
-    legacy.AlterConfigsRequest: _parts(
-        "resources", "responses", incremental.AlterConfigsResourceResponse, *_RESOURCE
+_MAKERS: Final[dict[int, _Maker]] = {
+    ApiKey.CREATE_TOPICS: _parts("topics", "topics", "name", configs=None),
+    ApiKey.DELETE_TOPICS: _delete_topics,
+    ApiKey.CREATE_PARTITIONS: _parts("topics", "results", "name"),
+    ApiKey.ALTER_CONFIGS: _parts("resources", "responses", *_RESOURCE),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _parts("resources", "responses", *_RESOURCE),
+    ApiKey.DESCRIBE_CONFIGS: _parts("resources", "results", *_RESOURCE),
+    ApiKey.ELECT_LEADERS: _parts(
+        *("topic_partitions", "replica_election_results", "topic"),
+        below=_parts("partitions", "partition_result", partition_id=lambda partition: partition),
     ),
-    incremental.IncrementalAlterConfigsRequest: _parts(
-        "resources", "responses", incremental.AlterConfigsResourceResponse, *_RESOURCE
-    ),
-    describe.DescribeConfigsRequest: _parts(
-        "resources", "results", describe.DescribeConfigsResult, *_RESOURCE
-    ),
-    election.ElectLeadersRequest: _parts(
-        *("topic_partitions", "replica_election_results", election.ReplicaElectionResult, "topic"),
-        below=_parts(
-            *("partitions", "partition_result", election.PartitionResult),
-            partition_id=lambda partition: partition,
-        ),
-    ),
-    reassignment.AlterPartitionReassignmentsRequest: lambda request, failed: {
-        "allow_replication_factor_change": request.allow_replication_factor_change,
-        **_reassigned(request, failed),
-    },
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_reassignments,
     # Before version 7 a Fetch response has the errors of partitions only.
-    FetchRequest: _parts(
-        *("topics", "responses", FetchableTopicResponse, "topic", "topic_id"),
+    ApiKey.FETCH: _parts(
+        *("topics", "responses", "topic", "topic_id"),
         below=_parts(
-            *("partitions", "partitions", FetchedPartition),
+            *("partitions", "partitions"),
             partition_index=attrgetter("partition"),
             high_watermark=-1,
         ),
     ),
-    creation.CreateAclsRequest: _parts("creations", "results", creation.AclCreationResult),
-    quotas.AlterClientQuotasRequest: _parts(
-        "entries", "entries", quotas.EntryDataResponse, "entity"
-    ),
-    deletion.DeleteAclsRequest: _parts(
-        "filters", "filter_results", deletion.DeleteAclsFilterResult
-    ),
-    scram.AlterUserScramCredentialsRequest: lambda request, failed: {
-        "results": [
-            failed(scram.AlterUserScramCredentialsResult, user=user)
-            for user in dict.fromkeys(
-                each.name for each in (*request.deletions, *request.upsertions)
-            )
-        ]
-    },
+    ApiKey.CREATE_ACLS: _parts("creations", "results"),
+    ApiKey.ALTER_CLIENT_QUOTAS: _parts("entries", "entries", "entity"),
+    ApiKey.DELETE_ACLS: _parts("filters", "filter_results"),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,
 }
 """For the APIs whose responses have their errors in parts."""

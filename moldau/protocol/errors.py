@@ -1,7 +1,7 @@
 """Kafka's error codes, and the two exceptions of the protocol layer.
 
-Whether a code is retriable or invalidates metadata is as in Apache Kafka 4.3. `client` maps codes
-to exceptions.
+Whether a code is retriable or invalidates metadata is as in Apache Kafka 4.3. `client.errors` maps
+codes to exceptions.
 """
 
 from enum import IntEnum

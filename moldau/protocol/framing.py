@@ -165,7 +165,7 @@ class FrameReader:
     """One connection's incoming side. Feed it through `get_buffer` and `buffer_updated`.
 
     States: reading small frames from the chunk; filling a large frame; blocked (the next bytes wait
-    for memory, see `is_blocked`); failed (`error` is set: nothing more is accepted).
+    for memory, see `is_blocked`); failed (`bad_length` is set: nothing more is accepted).
 
     `detached` frames (for clients) need not be released: they stay as they are while any view on
     them exists.
@@ -197,7 +197,7 @@ class FrameReader:
     _large_length: int = 0
     _large_filled: int = 0
     _peek: bool = False
-    error: RemoteProtocolError | None = None
+    bad_length: int | None = None
     has_uncut: bool = False
     is_blocked: bool = False
     is_frugal: bool = False
@@ -252,7 +252,7 @@ class FrameReader:
         """Account for received bytes; the frames they complete, writable and without length prefix.
 
         Raises RemoteProtocolError for a length that is negative, zero or over the maximum. When
-        good frames precede it they are returned, `error` is set, and the next call raises.
+        good frames precede it they are returned, `bad_length` is set, and the next call raises.
         """
         large = self._large
         if large is None:
@@ -439,8 +439,7 @@ class FrameReader:
     def _cut(self) -> list[memoryview]:
         frames: list[memoryview] = []
         self.has_uncut = False
-        if self.error is not None:
-            raise self.error
+        self.check()
         chunk = self._chunk
         if chunk is None:
             return frames
@@ -452,7 +451,7 @@ class FrameReader:
                 break
             (length,) = _LENGTH.unpack_from(chunk, start)
             if not self.min_frame_bytes <= length <= self.max_frame_bytes:
-                self.error = self._refuse(length)
+                self.bad_length = length
                 self.has_uncut = bool(frames)
                 end = start  # what follows has no meaning
                 break
@@ -479,8 +478,8 @@ class FrameReader:
             chunk.outstanding_count += len(frames)
         if chunk.outstanding_count == 0:
             self._leave_chunk(chunk)
-        if self.error is not None and not frames:
-            raise self.error
+        if not frames:
+            self.check()
         return frames
 
     def _copied(self, frame: memoryview) -> memoryview:
@@ -489,12 +488,18 @@ class FrameReader:
         buffer.outstanding_count = 1
         return memoryview(buffer)
 
-    def _refuse(self, length: int) -> BadFrameLength:
+    def check(self) -> None:
+        """Raise BadFrameLength if a length that cannot be one has come. It is a new one each time:
+        one that was kept would hold the calls that it went through, and these the connection.
+        """
+        length = self.bad_length
+        if length is None:
+            return
         if length >> 16 == TLS_HANDSHAKE:
-            return BadFrameLength("the peer speaks TLS, which is not spoken here", length)
+            raise BadFrameLength("the peer speaks TLS, which is not spoken here", length)
         if length <= 0:
-            return BadFrameLength(f"frame length {length} is not positive", length)
-        return BadFrameLength(
+            raise BadFrameLength(f"frame length {length} is not positive", length)
+        raise BadFrameLength(
             f"frame length {length} is over the limit of {self.max_frame_bytes} bytes", length
         )
 

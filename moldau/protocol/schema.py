@@ -9,8 +9,8 @@ compiled from; the codecs of a version are compiled when they are first used.
         broker_epoch: Int64 = -1
         topics: list[TopicData] = field()
 
-    class AlterPartitionResponse(Message, answers=AlterPartitionRequest):
-        throttle_time_ms: Int32 = 0
+    class AlterPartitionResponse(FailableResponse, answers=AlterPartitionRequest):
+        topics: list[TopicDataResponse] = field()
 
 A field's default is the value it has when the constructor is not given one, and also the value a
 reader sees in versions that lack the field. Without an explicit default it is the type's own:
@@ -21,19 +21,25 @@ struct to the field. (A fetch response has three such structs per partition.)
 
 import struct as struct_module
 from collections.abc import Generator
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from moldau.constants import MAX_INT16
 from moldau.protocol.api_keys import API_KEYS
-from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
+from moldau.protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from moldau.protocol.structs import Decoder, Encoder, StepDecoder, Versions
 from moldau.protocol.structs import Struct as Struct
 from moldau.protocol.structs import field as field
-from moldau.protocol.types import Buffer, Part
+from moldau.protocol.types import Buffer, Int16, Int32, Part, String
 
 NEVER_FLEXIBLE = MAX_INT16
 """`FLEXIBLE_SINCE` of a message that has no flexible version."""
+
+_ENCODER = "compile_encode.EncoderBuilder"
+_DECODER = "compile_decode.DecoderBuilder"
+_STEPS = "compile_step_decode.StepDecoderBuilder"
+"""What makes codecs, loaded when the first one is needed."""
 
 _ENCODE_MISUSE = (struct_module.error, AttributeError, OverflowError, TypeError, UnicodeEncodeError)
 _DECODE_FAULTS = (struct_module.error, IndexError, OverflowError, UnicodeDecodeError)
@@ -105,7 +111,7 @@ class Message(Struct):
         encoder = self._encoders.get(version)
         try:
             if encoder is None:
-                encoder = self._compile_encoder(version)
+                encoder = self._compiled(self._encoders, version, _ENCODER, LocalProtocolError)
             return encoder(self)
         except _ENCODE_MISUSE as error:
             raise LocalProtocolError(
@@ -134,7 +140,7 @@ class Message(Struct):
         decoder = cls._decoders.get(version)
         try:
             if decoder is None:
-                decoder = cls._compile_decoder(version)
+                decoder = cls._compiled(cls._decoders, version, _DECODER, RemoteProtocolError)
             return decoder(buffer, position)
         except _DECODE_FAULTS as error:
             raise RemoteProtocolError(
@@ -155,7 +161,7 @@ class Message(Struct):
         decoder = cls._step_decoders.get(version)
         try:
             if decoder is None:
-                decoder = cls._compile_step_decoder(version)
+                decoder = cls._compiled(cls._step_decoders, version, _STEPS, RemoteProtocolError)
             return (yield from decoder(buffer, position))
         except _DECODE_FAULTS as error:
             raise RemoteProtocolError(
@@ -167,36 +173,16 @@ class Message(Struct):
         return cls.MIN_VERSION <= version <= cls.MAX_VERSION
 
     @classmethod
-    def _compile_encoder(cls, version: int) -> Encoder:
+    def _compiled(
+        cls, codecs: dict[int, Any], version: int, builder: str, error: type[ProtocolError]
+    ) -> Any:
+        """The codec of a version, made by a class that is named with its module, and kept."""
         if not cls.supports(version):
-            raise LocalProtocolError(f"{cls.__name__} has no version {version}")
-        from moldau.protocol.compile_encode import EncoderBuilder
-
-        flexible = version >= cls.FLEXIBLE_SINCE
-        encoder = cls._encoders[version] = EncoderBuilder(cls, version, flexible).build()
-        return encoder
-
-    @classmethod
-    def _compile_decoder(cls, version: int) -> Decoder:
-        if not cls.supports(version):
-            raise RemoteProtocolError(f"{cls.__name__} has no version {version}")
-        from moldau.protocol.compile_decode import DecoderBuilder
-
-        flexible = version >= cls.FLEXIBLE_SINCE
-        decoder = cls._decoders[version] = DecoderBuilder(cls, version, flexible).build()
-        return decoder
-
-    @classmethod
-    def _compile_step_decoder(cls, version: int) -> StepDecoder:
-        if not cls.supports(version):
-            raise RemoteProtocolError(f"{cls.__name__} has no version {version}")
-        from moldau.protocol.compile_step_decode import StepDecoderBuilder
-
-        flexible = version >= cls.FLEXIBLE_SINCE
-        decoder = cls._step_decoders[version] = StepDecoderBuilder(
-            cls, version, flexible
-        ).build_steps()
-        return decoder
+            raise error(f"{cls.__name__} has no version {version}")
+        module, _, name = builder.partition(".")
+        kind = getattr(import_module(f"moldau.protocol.{module}"), name)
+        made = codecs[version] = kind(cls, version, version >= cls.FLEXIBLE_SINCE).build()
+        return made
 
 
 Response = TypeVar("Response", bound=Message)
@@ -226,6 +212,38 @@ class Request(Message, Generic[Response_co]):
         super().__init_subclass__(number=number, versions=versions, flexible=flexible)
         if latest_stable is not None:
             cls.LATEST_STABLE_VERSION = latest_stable
+
+
+class Failable(Struct):
+    """A part of a response that begins with an error and its text."""
+
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")
+
+
+class FailablePartition(Struct):
+    """A part of a response that begins with a partition and its error."""
+
+    partition_index: Int32 = 0
+    error_code: Int16 = 0
+
+
+class ThrottledResponse(Message):
+    """A response that begins with the throttle time."""
+
+    throttle_time_ms: Int32 = 0
+
+
+class FailableResponse(ThrottledResponse):
+    """A response that goes on with an error of the whole request."""
+
+    error_code: Int16 = 0
+
+
+class ExplainedResponse(FailableResponse):
+    """A response that goes on with the error's text."""
+
+    error_message: String | None = field("", nullable="0+")
 
 
 AnyRequest: TypeAlias = Request[Any]

@@ -1,4 +1,4 @@
-"""SCRAM credentials as metadata records and requests have them (KIP-84, KIP-554, KIP-900)."""
+"""SCRAM credentials in records and requests (KIP-84, KIP-554, KIP-900); logins: `sasl.scram`."""
 
 from __future__ import annotations
 

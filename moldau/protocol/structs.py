@@ -200,7 +200,7 @@ def _read_field(name: str, annotation: object, declared: object) -> FieldSpec:
 class _Declaring(type):
     """Builds a declared class with slots in place of its class-level defaults.
 
-    A class that names its slots itself declares no fields: its bases' are its own.
+    The fields of its bases come first. A class that names its slots itself declares no more.
     """
 
     def __new__(
@@ -214,7 +214,10 @@ class _Declaring(type):
                 for field_name, annotation in annotations.items()
             }
             body["__slots__"] = tuple(annotations)
+            for base in reversed(bases):
+                declared = {**getattr(base, "_declared", {}), **declared}
             body["_declared"] = declared
+            body["__init__"] = Struct.__init__  # and not the one that a base has compiled
             body["_spec"] = None
             body["_shared_default"] = None
         return super().__new__(cls, name, bases, body, **facts)

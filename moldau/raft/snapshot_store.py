@@ -1,9 +1,9 @@
 """Snapshots of the metadata log: written here, fetched from a leader, served to followers.
 
-Owns: the snapshot that is being fetched, which snapshots there are, what is trimmed when. Must not:
-deliver, or decide that one is due (`SnapshotPolicy` in controller/controller.py does). Invariant: a
-snapshot in `files.snapshots` is complete and durable; the log is trimmed only up to the start of
-the oldest one kept.
+Owns: the snapshot that is being fetched, which snapshots exist, what is trimmed when
+(`metadata.max.retention.*`). Must not: deliver, or decide that one is due (`SnapshotPolicy` in
+controller/controller.py does). Invariant: a snapshot in `files.snapshots` is complete and durable;
+the log is trimmed only up to the start of the oldest one kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the metadata log is given at its start, and how it fails."""
+"""Settings of the metadata log (`metadata.log.segment.*`, `metadata.max.*`), and how it fails."""
 
 from __future__ import annotations
 

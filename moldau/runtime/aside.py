@@ -54,23 +54,21 @@ class Aside:
             try:
                 result = function(*args)
             except BaseException as error:  # noqa: BLE001 - it is the caller's
-                self._tell(loop, self._failed, done, error)
+                self._tell(loop, done, done.set_exception, error)
             else:
-                self._tell(loop, self._returned, done, result)
+                self._tell(loop, done, done.set_result, result)
 
         threading.Thread(target=run, name=self._name, daemon=True).start()
 
-    @staticmethod
-    def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: Any) -> None:
+    def _tell(
+        self, loop: asyncio.AbstractEventLoop, done: asyncio.Future[T], settle: Any, outcome: object
+    ) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended, and its callers with it
-            loop.call_soon_threadsafe(callback, *args)
+            loop.call_soon_threadsafe(self._ended, done, settle, outcome)
 
-    def _returned(self, done: asyncio.Future[T], result: T) -> None:
+    def _ended(
+        self, done: asyncio.Future[T], settle: Callable[[object], None], outcome: object
+    ) -> None:
         self._places.release()
         if not done.done():
-            done.set_result(result)
-
-    def _failed(self, done: asyncio.Future[T], error: BaseException) -> None:
-        self._places.release()
-        if not done.done():
-            done.set_exception(error)
+            settle(outcome)

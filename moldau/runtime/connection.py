@@ -1,10 +1,10 @@
 """The client side of one socket: pipelined requests, answered in order.
 
 Owns: correlation ids, the queue of requests awaiting responses, their deadlines, version
-negotiation. Must not: choose brokers, retry, or know what messages mean (but ApiVersions).
-Invariant: responses belong to requests in order. As soon as that cannot be relied on (a foreign
-correlation id, undecodable bytes, a request timed out) the connection is closed and everything
-pending fails.
+negotiation, when to log in again (KIP-368). Must not: choose brokers, retry, or know what messages
+mean (but ApiVersions). Invariant: responses belong to requests in order. As soon as that cannot be
+relied on (a foreign correlation id, undecodable bytes, a request timed out) the connection is
+closed and everything pending fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, Unpack, cast
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -112,40 +112,47 @@ class Login(Protocol):
         """Go by what the keys say now, as far as a login that exists can."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class HeldRequests:
     """Requests that wait until the connection has logged in again."""
 
-    __slots__ = ("data", "pending")
-
-    def __init__(self) -> None:
-        self.data: list[bytes] = []
-        self.pending: list[PendingRequest] = []
+    data: list[bytes] = field(default_factory=list)
+    pending: list[PendingRequest] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingRequest:
     """A request that has been sent, and where its answer goes."""
 
-    __slots__ = ("api_key", "api_version", "correlation_id", "deadline_ms", "future")
-
-    def __init__(
-        self,
-        api_key: int,
-        api_version: int,
-        correlation_id: int,
-        deadline_ms: float,
-        future: asyncio.Future[Message],
-    ) -> None:
-        self.api_key = api_key
-        self.api_version = api_version
-        self.correlation_id = correlation_id
-        self.deadline_ms = deadline_ms
-        self.future = future
+    api_key: int
+    api_version: int
+    correlation_id: int
+    deadline_ms: float
+    future: asyncio.Future[Message]
 
     def refuse(self, error: BaseException) -> None:
         """There will be no answer. A caller that has gone never looks: the loop reports nothing."""
         if not self.future.done():
             self.future.set_exception(error)
             self.future.exception()
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """What callers choose of a connection.
+
+    Attributes:
+        memory: for those with many responses, to reuse receive buffers among the connections of one
+            loop; no timer watches it here, so it must be out of reach.
+        holds_responses: the bytes of responses stay in these buffers, until the caller says with
+            `release_responses` that it is through.
+    """
+
+    client_id: str | None
+    request_timeout_ms: float
+    max_in_flight: int
+    max_response_bytes: int
+    memory: ReceiveMemory | None
+    holds_responses: bool
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -160,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
     host: str
     port: int
     _: KW_ONLY
-    client_id: str | None
+    client_id: str | None = None
     clock: InitVar[Clock | None] = None
     request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
@@ -217,27 +224,18 @@ class Connection(asyncio.BufferedProtocol):
         host: str,
         port: int,
         *,
-        client_id: str | None = None,
         clock: Clock | None = None,
         ssl_context: ssl.SSLContext | None = None,
         connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS,
-        request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
-        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
-        max_response_bytes: int = DEFAULT_MAX_FRAME_BYTES,
-        memory: ReceiveMemory | None = None,
-        holds_responses: bool = False,
         negotiate: bool = True,
         authenticator: Authenticator | None = None,
         send_buffer_bytes: int = OS_DEFAULT_BYTES,
         receive_buffer_bytes: int = OS_DEFAULT_BYTES,
+        **options: Unpack[ConnectionOptions],
     ) -> Connection:
         """Connect and learn which versions the peer serves (KIP-511) unless `negotiate` is off.
 
         Args:
-            memory: for those with many responses, to reuse receive buffers among the connections of
-                one loop; no timer watches it here, so it must be out of reach.
-            holds_responses: the bytes of responses stay in these buffers, until the caller says
-                with `release_responses` that it is through.
             authenticator: logs in before anything else is sent, and again before that ends.
 
         Raises OSError (refused, unreachable, unknown host), TimeoutError, RemoteProtocolError,
@@ -245,17 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         try:
             transport, connection = await network.connect(
-                lambda: cls(
-                    host,
-                    port,
-                    client_id=client_id,
-                    clock=clock,
-                    request_timeout_ms=request_timeout_ms,
-                    max_in_flight=max_in_flight,
-                    max_response_bytes=max_response_bytes,
-                    memory=memory,
-                    holds_responses=holds_responses,
-                ),
+                lambda: cls(host, port, clock=clock, **options),
                 host,
                 port,
                 ssl_context=ssl_context,
@@ -405,8 +393,7 @@ class Connection(asyncio.BufferedProtocol):
             frames = self._reader.buffer_updated(nbytes)
             for frame in frames:
                 self._accept(frame)
-            if self._reader.error is not None:
-                raise self._reader.error
+            self._reader.check()
         except BadFrameLength as error:
             if self.answer_count or error.length >> 16 != TLS_ALERT:
                 self._fail(error)

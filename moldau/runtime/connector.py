@@ -13,17 +13,16 @@ import logging
 import ssl
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 from moldau.config.backoff import backoff_ms
 from moldau.runtime.authentication import AuthenticationError, TlsError
 from moldau.runtime.clock import Clock, SystemClock
-from moldau.runtime.connection import Connection, Login, NothingHeard
+from moldau.runtime.connection import Connection, ConnectionOptions, Login, NothingHeard
 from moldau.runtime.network import AsyncioNetwork, Network
 from moldau.runtime.signal import Signal
 
 if TYPE_CHECKING:
-    from moldau.protocol.framing import ReceiveMemory
     from moldau.runtime.authentication.store_contexts import StoreContexts
 
 FIRST_PAUSE_MS: Final = 100.0
@@ -42,15 +41,10 @@ class PeerRefused(ConnectionError):
     """
 
 
-class ConnectionOptions(TypedDict, total=False):
+class ConnectorOptions(ConnectionOptions, total=False):
     """The arguments of `Connection.connect` that callers choose."""
 
-    client_id: str | None
     connect_timeout_ms: int
-    request_timeout_ms: float
-    max_response_bytes: int
-    memory: ReceiveMemory | None
-    holds_responses: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +118,7 @@ class Connector:
         self._problems: dict[tuple[str, int], _Problem] = {}
 
     async def connect(
-        self, host: str, port: int, **options: Unpack[ConnectionOptions]
+        self, host: str, port: int, **options: Unpack[ConnectorOptions]
     ) -> Connection:
         """An open and authenticated connection; waits for the end of the pause first.
 
@@ -150,7 +144,7 @@ class Connector:
             _LOG.info("%s:%d takes connections of this node again", host, port)
         return connection
 
-    async def _open(self, host: str, port: int, options: ConnectionOptions) -> Connection:
+    async def _open(self, host: str, port: int, options: ConnectorOptions) -> Connection:
         security = self.security
         context: ssl.SSLContext | None = None
         if security is not None and security.contexts is not None:

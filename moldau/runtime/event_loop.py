@@ -1,4 +1,4 @@
-"""The event loop of nodes, of the blocking client and of `moldau bench`."""
+"""The event loop of nodes, blocking clients and `moldau bench`: uvloop's where it is installed."""
 
 from __future__ import annotations
 

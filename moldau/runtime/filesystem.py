@@ -40,11 +40,19 @@ class LockHeld(OSError):
         super().__init__(errno.EWOULDBLOCK, "held by another process", path)
 
 
-class DirectoryLock(Protocol):
+class DirectoryLock:
     """A claim on a directory, ended by `release` or by the end of the process."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
     def release(self) -> None:
         """Give the directory free (idempotent)."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class DiskUsage(NamedTuple):
@@ -241,7 +249,7 @@ class OsFilesystem:
             if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
                 raise LockHeld(path) from None
             raise
-        return _OsDirectoryLock(fd)
+        return DirectoryLock(fd)
 
     def disk_usage(self, path: str) -> DiskUsage:
         status = os.statvfs(path)
@@ -258,18 +266,6 @@ class OsFilesystem:
     def close(self) -> None:
         """Finish what was offloaded and end the threads."""
         self._executor.shutdown(wait=True)
-
-
-class _OsDirectoryLock:
-    __slots__ = ("_fd",)
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def release(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 def _preallocate(fd: int, position: int, length: int) -> None:

@@ -1,9 +1,14 @@
-"""The garbage collector's settings: rare collections that never walk what start-up made."""
+"""The garbage collector's settings: rare collections that never walk what start-up made, and a
+bound for what they leave.
+"""
 
 from __future__ import annotations
 
 import gc
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, TimerHandle
 
 GC_THRESHOLDS: Final = (10_000, 0, 10_000)
 """Allocations until a young collection, young ones until a middle one, and so on (measured). Every
@@ -27,6 +32,51 @@ def collect_young_only() -> None:
 def pause_garbage_collector() -> None:
     """No collections while something big is being loaded; `freeze_garbage_collector` ends this."""
     gc.disable()
+
+
+MAX_LONG_LIVED_COUNT: Final = 300_000
+"""A collection of so many objects holds the interpreter for 30 to 50 ms."""
+GROWTH_COUNT: Final = 20_000
+LONG_LIVED_CHECK_S: Final = 60.0
+
+
+class LongLived:
+    """What has outlived young and middle collections, which the collector by itself never looks at
+    again: a cycle that ends only then, as of a connection, would stay for ever.
+
+    Where there is much more than after the last look, all is collected. What is too much for one
+    collection is exempt from all later ones: it serves, as a big image does, or is about to go.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._timer: TimerHandle | None = None
+
+    def start(self, loop: AbstractEventLoop) -> None:
+        """Look from time to time."""
+        self._timer = loop.call_later(LONG_LIVED_CHECK_S, self._on_timer, loop)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_timer(self, loop: AbstractEventLoop) -> None:
+        self.start(loop)
+        self.check()
+
+    def check(self) -> None:
+        """Collect, if there is reason to."""
+        count = _long_lived_count()
+        if count > MAX_LONG_LIVED_COUNT:
+            gc.freeze()
+            self._count = 0
+        elif count > self._count + GROWTH_COUNT:
+            gc.collect()
+            self._count = _long_lived_count()
+
+
+def _long_lived_count() -> int:
+    return len(gc.get_objects(generation=2))
 
 
 def freeze_garbage_collector() -> None:

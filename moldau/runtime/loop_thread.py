@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Final, TypeVar, TypeVarTuple
 
 from moldau.runtime.shared_work import outcome_of
@@ -23,19 +24,15 @@ class LoopBusy(Exception):
     """MAX_CALLS calls are under way, or the thread is not running."""
 
 
+@dataclass(eq=False, repr=False)
 class LoopThread:
     """States: made -> `start` -> running -> `stop` -> ended."""
 
-    def __init__(
-        self,
-        name: str,
-        loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
-    ) -> None:
-        self._name = name
-        self._loop_factory = loop_factory
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._calls = 0
+    _name: str
+    _loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    _loop: asyncio.AbstractEventLoop | None = None
+    _thread: threading.Thread | None = None
+    _calls: int = 0
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

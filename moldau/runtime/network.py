@@ -35,15 +35,22 @@ logger = logging.getLogger(__name__)
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 
-class Listener(Protocol):
-    """A bound address that accepts connections until closed."""
+class Listener:
+    """A bound address that accepts connections until closed; `port` is the system's choice where 0
+    was asked for.
+    """
 
-    @property
-    def port(self) -> int:
-        """The port, chosen by the system when 0 was asked for."""
+    __slots__ = ("_servers", "port")
+
+    def __init__(self, servers: Sequence[asyncio.Server | _TlsAcceptor], port: int) -> None:
+        self._servers = list(servers)
+        self.port = port
 
     def close(self) -> None:
         """Stop accepting; connections already accepted live on."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
 
 
 class Handshakes(Protocol):
@@ -142,7 +149,7 @@ class AsyncioNetwork:
             reason = error.strerror or str(error)
             message = f"cannot listen on {host or '*'}:{port}: {reason}"
             raise OSError(error.errno, message) from error
-        return _AsyncioListener(servers, sockets[0].getsockname()[1])
+        return Listener(servers, sockets[0].getsockname()[1])
 
     async def connect(
         self,
@@ -170,19 +177,6 @@ class AsyncioNetwork:
                 ValueError
             ) as error:  # what the resolver says of labels that are none, and of NUL
                 raise OSError(f"{host!r} is not a host name") from error
-
-
-class _AsyncioListener:
-    __slots__ = ("_servers", "port")
-
-    def __init__(self, servers: Sequence[asyncio.Server | _TlsAcceptor], port: int) -> None:
-        self._servers = list(servers)
-        self.port = port
-
-    def close(self) -> None:
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
 
 
 class _TlsAcceptor:

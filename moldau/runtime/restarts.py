@@ -2,7 +2,7 @@
 
 Owns: the pauses, and the one way by which such a failure comes to the node's fault table: the
 loop's exception handler, with JOB_KEY in its context. Must not: decide whether the node goes on
-(that table does), or catch anything.
+(that table, `node.faults`, does), or catch anything.
 Invariant: a failure is reported exactly once, and each one in a row is followed by a longer pause,
 up to MAX_PAUSE_MS.
 """

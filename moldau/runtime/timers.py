@@ -27,17 +27,13 @@ SWEEP_MIN_CANCELLED: Final = 4096
 """Cancelled handles are swept when they are this many and outnumber the live ones."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WheelTimer:
     """One scheduled callback; `cancel` forgets it together with what it refers to."""
 
-    __slots__ = ("_wheel", "args", "callback")
-
-    def __init__(
-        self, wheel: TimerWheel, callback: Callable[..., object] | None, args: tuple[object, ...]
-    ) -> None:
-        self._wheel = wheel
-        self.callback = callback
-        self.args = args
+    _wheel: TimerWheel
+    callback: Callable[..., object] | None
+    args: tuple[object, ...]
 
     def cancel(self) -> None:
         if self.callback is not None:

@@ -1,9 +1,10 @@
 """The client's side of a login: the handshake on a connection and the steps of a mechanism.
 
 Owns the order of requests (KIP-152) and the reading of refusals. Must not know a mechanism's
-messages, or do I/O but through `send`. Invariants: `authenticate` returns only when the broker has
-accepted the client and the mechanism is complete: with SCRAM and GSSAPI the broker has proved its
-own identity then; an exchange is used for one authentication only.
+messages, do I/O but through `send`, or decide when to log in again (`runtime.connection` does).
+Invariants: `authenticate` returns only when the broker has accepted the client and the mechanism is
+complete: with SCRAM and GSSAPI the broker has proved its own identity then; an exchange is used for
+one authentication only.
 """
 
 from __future__ import annotations

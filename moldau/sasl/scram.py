@@ -1,11 +1,11 @@
 """SCRAM (RFC 5802, RFC 7677), both sides, with the credentials of the metadata (KIP-84).
 
 Owns the messages and the proofs, those of delegation tokens too (their keys:
-`node.token_credentials`). Must not look a user up: that comes from outside. Invariants: a nonce
-serves one exchange; on the listener's side a user that does not exist goes through the same steps
-and computations as one with a wrong password, and only then is refused, and a delegation token is
-good at the last message, not only at the first; the client accepts no broker that has not proved
-that it knows the user's keys.
+`node.token_credentials`). Must not look a user up (`metadata.scram_users` does). Invariants: a
+nonce serves one exchange; on the listener's side a user that does not exist goes through the same
+steps and computations as one with a wrong password, and only then is refused, and a delegation
+token is good at the last message, not only at the first; the client accepts no broker that has not
+proved that it knows the user's keys.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 import secrets
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
@@ -210,10 +211,7 @@ class ScramClient:
         nonce, salt_text, count_text = (attributes.get(key, "") for key in "rsi")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise AuthenticationError("SCRAM: the server's nonce does not continue ours")
-        try:
-            salt = canonical_base64(salt_text)
-        except ValueError:
-            salt = b""
+        salt = _bytes_of(salt_text)
         if not salt:
             raise AuthenticationError("SCRAM: the server's salt is not base64")
         if not (count_text.isascii() and count_text.isdigit()) or len(count_text) > 9:
@@ -237,14 +235,17 @@ class ScramClient:
         attributes = _attributes(server_final)
         if "e" in attributes:
             raise AuthenticationError(f"SCRAM: the server says {attributes['e']}")
-        try:
-            signature = canonical_base64(attributes.get("v", ""))
-        except ValueError:
-            signature = b""
-        if not hmac.compare_digest(signature, self._server_signature):
+        if not hmac.compare_digest(_bytes_of(attributes.get("v", "")), self._server_signature):
             raise AuthenticationError(
                 "SCRAM: the server could not prove that it knows the password; is it the right one?"
             )
+
+
+def _bytes_of(text: str) -> bytes:
+    """What a text in base64 stands for; nothing for one that is none."""
+    with suppress(ValueError):
+        return canonical_base64(text)
+    return b""
 
 
 def _attributes(message: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """What the serializers of all formats share: which schema is written, under which id.
 
-Must not know a format. Invariant: a registry is asked once for each subject, not for each record.
+Owns what `auto.register.schemas` means. Must not know a format. Invariant: a registry is asked once
+for each subject, not for each record.
 """
 
 from __future__ import annotations

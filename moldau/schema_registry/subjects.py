@@ -1,7 +1,7 @@
 """The subject under which a registry keeps the schema of a topic's keys or values.
 
-A strategy is a function of the topic, of whether the schema is of keys, and of the record's full
-name, which a schema may lack.
+A strategy (`subject.name.strategy`) is a function of the topic, of whether the schema is of keys,
+and of the record's full name, which a schema may lack.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The listening side of brokers and controllers: connections, requests, permissions, quotas."""

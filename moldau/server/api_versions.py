@@ -1,9 +1,9 @@
 """ApiVersions on any listener: what it serves, the cluster's features, the client's software.
 
 Behaviour: from v3 on a client names its software (KIP-511; an illegal name is INVALID_REQUEST) and
-learns the supported and finalized features (KIP-584). An unknown version is the request router's
-business; a feature whose lowest version is 0 is shown to v4 clients only, since older ones reject
-it (KIP-1022).
+learns the supported and finalized features (KIP-584). Which versions are served is in `apis`; an
+unknown one is the request router's business; a feature whose lowest version is 0 is shown to v4
+clients only, since older ones reject it (KIP-1022).
 """
 
 from __future__ import annotations

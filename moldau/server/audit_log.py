@@ -1,9 +1,9 @@
 """What was denied, what was allowed, and which authentication failed, as lines of two loggers.
 
-Owns the wording of these lines, and what a `Brake` counts of them. Must not decide anything.
-Invariants: an event is one line, and no name in it can be taken for another part of it; what a
-client does a hundred thousand times is one line and a count; whatever others do, each sender has
-its own line in an interval, and a count of what is left out.
+Owns the wording of these lines, and what a `Brake` counts of them. Must not decide anything, or log
+what was changed (`change_log` does). Invariants: an event is one line, and no name in it can be
+taken for another part of it; what a client does a hundred thousand times is one line and a count;
+whatever others do, each sender has its own line in an interval, and a count of what is left out.
 """
 
 from __future__ import annotations

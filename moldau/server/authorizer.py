@@ -1,5 +1,6 @@
-"""Who may do what: the question that handlers ask, and the answer without any rules. An answer
-depends only on the arguments and on the rules in force, so asking twice does no harm.
+"""Who may do what: the question that handlers ask, and the answer without rules
+(`standard_authorizer` has them). An answer depends on the arguments and the rules in force alone,
+so asking twice does no harm.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All connections of one server: how many may be there, whose turn it is, what their frames take.
 
-Owns what connections share on their loop, and ends those that are idle or slow. Must not: know any
-API, or wait. Invariant: whatever one peer sends, only its own connection suffers.
+Owns what connections share on their loop; ends idle (`connections.max.idle.ms`) and slow ones. Must
+not: know any API, or wait. Invariant: whatever one peer sends, only its own connection suffers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""How many connections a server takes, and what each of them may take.
+"""How many connections a server takes (`max.connections`), and what each of them may take.
 
-Owns the count of places by client address. Invariant: a handshake holds the place of the connection
-that may come of it.
+Owns the count of places by client address (`max.connections.per.ip`). How fast connections may come
+is in `quotas`; idle ones are ended in `connection_group`. Invariant: a handshake holds the place of
+the connection that may come of it.
 """
 
 from __future__ import annotations

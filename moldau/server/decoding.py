@@ -1,10 +1,10 @@
 """Decoding requests that may be large: in slices of the loop, within budgets, rights first.
 
 Owns the memory that decoded requests take: what one may take (by the row of its API), and all of
-them together, which principals share. Must not decide about a request: a sender without the right
-that its API needs is only given less room to name what it asks for. Invariants: what a request may
-take is reserved before it is decoded, and held until it is answered; what is refused has never
-taken more.
+them together (`moldau.decoded.max.bytes`), which principals share. Must not decide about a request:
+a sender without the right that its API needs is only given less room to name what it asks for.
+Invariants: what a request may take is reserved before it is decoded, and held until it is answered;
+what is refused has never taken more.
 
 A small request is not counted: it is decoded at once, and takes AT_ONCE_BYTES * MAX_GROWTH.
 """

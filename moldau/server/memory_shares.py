@@ -1,11 +1,11 @@
 """Who holds how much of the memory of requests and of unread answers, and who waits for it.
 
-Owns: a budget for each kind of peer; in each budget what every principal and every address holds,
-and the line of those that wait. Must not: know sockets, frames or time. Invariants: what `allows`
-lets through takes no budget over its limit and the node not over its own, but for the one frame
-that is let through when nothing moves (`free_a_frame`), which takes only what others leave; what
-has been charged and given back is zero; a release looks at a few of those that wait, however many
-there are.
+Owns: a budget for each kind of peer (out of `queued.max.request.bytes`); in each budget what every
+principal and every address holds, and the line of those that wait. Must not: know sockets, frames
+or time. Invariants: what `allows` lets through takes no budget over its limit and the node not over
+its own, but for the one frame that is let through when nothing moves (`free_a_frame`), which takes
+only what others leave; what has been charged and given back is zero; a release looks at a few of
+those that wait, however many there are.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """One request on the server side: its place in the order of responses, and what its handler sees.
 
 Owns: the request's frame until the response has been built, the response until it leaves, what a
-large message takes until it is answered, and the throttle time that goes into the response. Must
-not: interpret bodies, know any API, or be touched from another thread than its connection's loop.
-Invariants: a request is answered exactly once, by `respond`, `respond_nothing` or `close`; the
-frame's bytes are released exactly once; the sender of a forwarded request is its client, never the
-broker that forwarded it.
+large message takes until it is answered, and the throttle time that goes into the response
+(`quotas` computes it). Must not: interpret bodies, know any API, or be touched from another thread
+than its connection's loop. Invariants: a request is answered exactly once, by `respond`,
+`respond_nothing` or `close`; the frame's bytes are released exactly once; the sender of a forwarded
+request is its client, never the broker that forwarded it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """From a frame to the handler that answers it: the one road of broker and controller listeners.
 
-Owns the order of checks (API and version, then the session; handlers ask for permission), the
-decoding of the body, the dispatch by a table of routes, and the tasks of requests that take several
-turns. Must not answer for an API itself, but for the one rule that belongs to no version: an
-unknown version of ApiVersions. Invariants: whatever a peer sends, the worst that happens is that
+Owns the order of checks (API and version by `apis`, then the session; handlers ask for permission),
+the decoding of the body, the dispatch by a table of routes, and the tasks of requests that take
+several turns. Must not answer for an API itself, but for the one rule that belongs to no version:
+an unknown version of ApiVersions. Invariants: whatever a peer sends, the worst that happens is that
 its own connection is closed; requests of one lane never wait behind those of another; in a lane,
 principals take turns; a place that is waited for ends with the connection that waits.
 """

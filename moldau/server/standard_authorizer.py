@@ -4,9 +4,9 @@ Owns an index of the entries that the metadata have, by principal, host and reso
 costs more with the lengths of prefixes that a principal has, not with the number of entries. Must
 not authenticate, nor change an entry: the controller does, and every node follows the image.
 Invariants: a DENY that matches decides, whatever is allowed beside it; without an entry that
-matches the answer is no, unless no entry is about the resource and the node is configured to allow
-that then; the cluster's nodes may do what nodes need, whatever the entries say; until the first
-image has come, they and super users alone are allowed anything.
+matches the answer is no, unless no entry is about the resource and the node allows that then
+(`allow.everyone.if.no.acl.found`); the cluster's nodes may do what nodes need, whatever the entries
+say; until the first image has come, they and `super.users` alone are allowed anything.
 """
 
 from __future__ import annotations

@@ -148,8 +148,7 @@ class InTurns(Coroutine[object, None, T]):
     def send(self, value: None) -> object:
         if self._has_begun:
             self._has_begun = False
-            if self._end is not None:
-                raise self._end
+            self._raise_end()
             return self._waits_for
         turns, party, begun_ms = self._turns, self._share.party, self._clock.monotonic_ms()
         if self._turn is None and not turns.at_once_ms(party, begun_ms):
@@ -163,10 +162,21 @@ class InTurns(Coroutine[object, None, T]):
             turns.took(party, self._clock.monotonic_ms() - begun_ms)
 
     def throw(self, *error: Any) -> object:
-        if self._has_begun and self._end is not None:
-            raise self._end  # it comes too late: the work has ended
+        if self._has_begun:
+            self._raise_end()  # it comes too late if the work has ended
         self._turn, self._has_begun = None, False  # what ends the work does not wait
         return self._work.throw(*error)
+
+    def _raise_end(self) -> None:
+        """Raise what ended the work in its first step. It is kept no longer: its traceback holds
+        `begin`, and so this object and the request.
+        """
+        end, self._end = self._end, None
+        if end is not None:
+            try:
+                raise end
+            finally:
+                del end
 
     def take_turn(self) -> None:
         if self._turn is not None and not self._turn.done():  # it may have been cancelled

@@ -2,8 +2,8 @@
 
 Owns the tables from the client's errors and the protocol's refusals to the connector's errors, the
 advice, and the error and the warning about losses (`failOnDataLoss`). Must not retry, nor decide
-whether something is an error. Invariants: the client's own words, which say what was wrong and what
-to do, are kept; the text about a write says whether anything wrong or missing can be seen by
+whether anything else is an error. Invariants: the client's own words, which say what was wrong and
+what to do, are kept; the text about a write says whether anything wrong or missing can be seen by
 readers; no loss is passed over in silence.
 """
 

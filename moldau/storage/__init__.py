@@ -1,0 +1,1 @@
+"""The log on disk: segments, indexes, producers, recovery, retention; `cleaner` compacts."""

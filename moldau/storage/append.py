@@ -1,4 +1,5 @@
-"""What a leader or a follower demands of records before it appends them, and their preparation.
+"""What is demanded of records before a leader or a follower appends them (CRC, `max.message.bytes`,
+timestamps), and their preparation (offsets, `compression.type`).
 
 Invariant: nothing is changed in a buffer before every batch in it passed. Batches stay the bytes
 the producer sent: of their records only the keys are read, where the topic is compacted.

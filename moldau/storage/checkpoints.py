@@ -5,7 +5,7 @@ Owns: the text format shared by `recovery-point-offset-checkpoint`, `replication
 (lines of leader epoch, start offset), `segment-seals` (docs/adr/0019), `partition.metadata`, the
 JSON of `.kafka_cleanshutdown`, and which contents of an offset file are the newest, across the loop
 and the disk threads.
-Must not: decide which offsets belong into a file, or what they are used for.
+Must not: decide which offsets belong into a file (`log_table` does), or what they are used for.
 Invariant: a file is replaced as a whole (temporary file, fsync, rename, fsync of the directory); a
 reader sees the old contents or the new ones. Anything that is not exactly the format is reported as
 CorruptFile, never guessed at. An offset file never goes back to older contents: a write in a disk

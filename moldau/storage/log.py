@@ -2,7 +2,8 @@
 
 Owns: the offsets of the log, the order in which files and memory change, also when retention and
 DeleteRecords move the log's start.
-Must not: know replication, acknowledgements or other partitions; wait; schedule itself.
+Must not: know replication, acknowledgements or other partitions; decide what may be appended
+(`append` does) or deleted (`log_segments` does); wait; schedule itself.
 Invariant: log_start_offset <= high_watermark <= log_end_offset, recovery_point <= log_end_offset,
 and everything below the recovery point is on stable storage. The recovery point is lowered, on disk
 too, before anything below it is changed. The caller's buffer is changed only when every batch in it

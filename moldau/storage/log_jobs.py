@@ -1,8 +1,9 @@
 """LogJobs: the regular work on all logs: flush, retention, checkpoints, expiry, removal of files.
 
-Owns: the timers, the flushes under way, and the queue of renamed files and directories.
-Must not: decide what is flushed or expired (`log_segments` does, by the logs' configs), rename, or
-keep logs.
+Owns: the timers, which logs are due for a flush (`flush.ms`), the flushes under way, and the queue
+of renamed files and directories.
+Must not: decide what retention deletes (`log_segments` does, by the logs' configs), rename, or keep
+logs.
 Invariant: whatever waits for a disk is offloaded; one visit to the loop handles at most
 MAX_LOGS_PER_VISIT logs. Per log at most one flush runs; callers during a flush share the next one.
 What is not removed before the process ends is found by its name at the next start.

@@ -2,7 +2,7 @@
 
 Owns: the list, the making of segment files, the choice of segment and bytes for a read, the check
 of bytes before they leave for the first time, the files to sync for a flush, and which segments
-retention by time and size may delete (`deletable_count`).
+retention may delete (`retention.ms` and `retention.bytes`, `deletable_count`).
 Must not: know producers, the high watermark or the recovery point; copy record bytes on the serving
 path.
 Invariant: base offsets ascend; the last segment is the active one. A region that a read returns

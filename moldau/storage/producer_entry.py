@@ -1,8 +1,8 @@
 """One idempotent or transactional producer of a partition: what is known, what an append changes.
 
-Owns: the entry with the producer's last batches, the rules for epochs, sequences and transaction
-boundaries of a batch. Must not: change the state itself (`ProducerState` does, once the bytes are
-in the file), or persist.
+Owns: the entry with the producer's last batches, the rules for epochs, sequences, duplicates and
+transaction boundaries of a batch. Must not: change the state itself (`ProducerState` does, once the
+bytes are in the file), or persist.
 Invariant: an update that is dropped leaves no trace. Sources: KIP-98, KIP-360, KIP-890.
 """
 

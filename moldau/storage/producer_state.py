@@ -1,8 +1,9 @@
 """ProducerState: all producers of one partition, their open transactions, and their snapshots.
 
-Owns: the map of producers, first unstable offset, the `.snapshot` files beside the segments, the
-replay of batches.
-Must not: check CRCs, cut the log, or decide what to acknowledge.
+Owns: the map of producers and which are forgotten (`producer.id.expiration.ms`), first unstable
+offset, the `.snapshot` files beside the segments, the replay of batches.
+Must not: judge epochs and sequences (`producer_entry` does), check CRCs, cut the log, or decide
+what to acknowledge.
 Invariant: the state is exactly the effect of all batches below `map_end_offset` that are still
 remembered; a snapshot file `<offset>.snapshot` is the state at that offset. After a replay the
 state is what it was when the log had this end, except for when producers last appended: replayed

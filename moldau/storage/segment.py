@@ -1,8 +1,9 @@
 """LogSegment: one `.log` file with its indexes.
 
 Owns: the file, the index entries written beside it, the byte positions of offsets, what is known of
-the segment's timestamps, which byte ranges were checked, between which offsets its batches lie.
-Must not: know offsets beyond its own, producers or epochs.
+the segment's timestamps, which byte ranges were checked, between which offsets its batches lie,
+when the next segment must begin (`segment.bytes`, `segment.ms`). Must not: know offsets beyond its
+own, producers or epochs.
 Invariant: `size_bytes` is the end of the last whole append; indexes only name batches below it.
 Only the active segment is appended to; closed segments are opened on demand and closed at any time.
 """

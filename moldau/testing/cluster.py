@@ -1,8 +1,9 @@
 """`Cluster`: nodes as real processes on this machine, for tests, demos and notebooks.
 
-Owns a directory with one sub-directory per node, the ports, and the processes. Must not reach into
-a node: what a test does to the cluster, an operator could do. Invariant: leaving the context, or
-the death of this process, ends every node and, unless asked to keep it, removes the directory.
+Owns a directory with one sub-directory per node, the ports, and the processes, which tests kill,
+pause and restart. Must not reach into a node: what a test does to the cluster, an operator could
+do. Invariant: leaving the context, or the death of this process, ends every node and, unless asked
+to keep it, removes the directory.
 """
 
 from __future__ import annotations

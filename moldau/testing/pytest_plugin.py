@@ -1,4 +1,4 @@
-"""The pytest plugin: clusters for the session, topics fresh for every test.
+"""The pytest plugin: clusters for the session (`moldau_cluster`), topics per test (`moldau_topic`).
 
 Must not import the rest of Moldau before a fixture asks for it: the plugin is loaded in every run
 of pytest in the environment it is installed in. Invariant: an option or marker that cannot be ends

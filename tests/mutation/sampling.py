@@ -69,6 +69,7 @@ AREAS = {
             "tests/unit/broker/test_answers_as_kafka.py",
             "tests/unit/broker/test_api_versions.py",
             "tests/unit/broker/test_client_quotas.py",
+            "tests/unit/broker/test_decoding.py",
             "tests/unit/broker/test_lanes.py",
             "tests/unit/broker/test_large_requests.py",
             "tests/unit/broker/test_quota_reload.py",

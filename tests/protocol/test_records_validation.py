@@ -1,4 +1,4 @@
-"""What a broker refuses, rule by rule, and control records."""
+"""What a broker refuses, rule by rule (its CRC: `test_records_header`), and control records."""
 
 from __future__ import annotations
 

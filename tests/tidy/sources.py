@@ -58,6 +58,12 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+def trees_of(path: Path) -> list[ast.Module]:
+    """A file's syntax tree, and that of the `.pyi` beside it, if there is one."""
+    stub = path.with_suffix(".pyi")
+    return [tree_of(path), *([tree_of(stub)] if stub.exists() else ())]
+
+
 def functions_of(tree: ast.AST) -> Iterator[tuple[str, Function]]:
     """Every function with its dotted name inside the module, also nested ones."""
     yield from _functions(tree, "")

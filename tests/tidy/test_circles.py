@@ -1,8 +1,9 @@
 """No circle ties files of the product together: of two files, one at most knows the other.
 
-Imports in functions and under `TYPE_CHECKING` count: a file that names a type cannot be understood
-without the file that declares it. import-linter's contracts are about rooms, this one is about
-files. An import of a package counts as one of its `__init__`, not of the modules below it.
+Imports in functions, under `TYPE_CHECKING` and in `.pyi` files count: a file that names a type
+cannot be understood without the file that declares it. import-linter's contracts are about rooms,
+this one is about files. An import of a package counts as one of its `__init__`, not of the modules
+below it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import ast
 from collections.abc import Mapping, Set
 from pathlib import Path
 
-from tests.tidy.sources import name_of, python_files, tree_of
+from tests.tidy.sources import name_of, python_files, trees_of
 
 Graph = Mapping[str, Set[str]]
 """The modules that each module imports."""
@@ -37,7 +38,11 @@ def imported(tree: ast.AST, modules: Set[str]) -> set[str]:
 
 def product() -> Graph:
     paths = {module_name(path): path for path in python_files("moldau")}
-    return {name: imported(tree_of(path), paths.keys()) - {name} for name, path in paths.items()}
+    found: dict[str, set[str]] = {name: set() for name in paths}
+    for name, path in paths.items():
+        for tree in trees_of(path):
+            found[name] |= imported(tree, paths.keys()) - {name}
+    return found
 
 
 def circle_in(graph: Graph) -> list[str]:

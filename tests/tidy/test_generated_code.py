@@ -9,7 +9,8 @@ import pytest
 from tests.tidy.sources import ROOT
 
 
-@pytest.mark.parametrize("name", ["blocking_admin", "client_keywords"])
+@pytest.mark.parametrize("name", ["blocking_admin", "client_keywords", "package_names"])
 def test_what_a_script_writes_is_current(name: str):
     script = runpy.run_path(str(ROOT / "tools" / f"{name}.py"))
-    assert script["TARGET"].read_text(encoding="utf-8") == script["render"](), "run `make fmt`"
+    for path, text in script["FILES"].items():
+        assert path.read_text(encoding="utf-8") == text, "run `make fmt`"

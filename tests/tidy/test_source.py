@@ -17,6 +17,7 @@ from tests.tidy.sources import (
     python_files,
     repository_files,
     tree_of,
+    trees_of,
 )
 
 MAX_FILE_LINES = 800
@@ -138,8 +139,9 @@ def test_what_users_call_is_documented():
 def _exported_names() -> set[str]:
     """What the packages for users list in `__all__`, or import as `X as X`."""
     names: set[str] = set()
-    for path in python_files(*USERS_PACKAGES):
-        for node in ast.walk(tree_of(path)) if path.name == "__init__.py" else ():
+    packages = [path for path in python_files(*USERS_PACKAGES) if path.name == "__init__.py"]
+    for tree in [tree for path in packages for tree in trees_of(path)]:
+        for node in ast.walk(tree):
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 names.update(ast.literal_eval(node.value))
             elif isinstance(node, ast.ImportFrom):

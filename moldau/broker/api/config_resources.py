@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from moldau.broker.api.forwarding import forward
 from moldau.broker.api.services import BrokerServices
@@ -14,6 +14,7 @@ from moldau.config import ConfigError, changes_listener
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p44_incremental_alter_configs import AlterConfigsResourceResponse
 from moldau.runtime.slices import LoopSlices
 from moldau.server.config_permissions import (
     STORES_NEED_ALTER,
@@ -36,8 +37,6 @@ FROM_PYTHON_LEVEL: Final = {
     number: name for name, number in TO_PYTHON_LEVEL.items() if name != "TRACE"
 }
 
-EntryT = TypeVar("EntryT")
-
 
 def refusal(
     services: BrokerServices, context: RequestContext, operation: Operation, resource: Any
@@ -51,16 +50,14 @@ async def alter(
     services: BrokerServices,
     context: RequestContext,
     request: Any,
-    new_entry: Callable[..., EntryT],
     decide: Callable[[Any], Awaitable[Problem | None]],
     *,
     tells_repeated_once: bool,
-) -> list[EntryT]:
+) -> list[AlterConfigsResourceResponse]:
     """The entries of the response to AlterConfigs or IncrementalAlterConfigs. A resource named
     twice is INVALID_REQUEST.
 
     Args:
-        new_entry: the class of the response's entries.
         decide: what becomes of a resource; None for what the controller decides.
         tells_repeated_once: a resource named twice has one entry, and not one for each time.
     """
@@ -73,12 +70,12 @@ async def alter(
         identity = (resource.resource_type, resource.resource_name)
         counts[identity] += 1
         by_identity[identity] = resource
-    entries: list[EntryT] = []
+    entries: list[AlterConfigsResourceResponse] = []
 
     def tell(resource: Any, outcome: Problem) -> None:
         error, message = outcome
         entries.append(
-            new_entry(
+            AlterConfigsResourceResponse(
                 error_code=error,
                 error_message=message or None,
                 resource_type=resource.resource_type,

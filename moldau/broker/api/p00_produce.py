@@ -1,4 +1,4 @@
-"""Produce v3-v13: append record batches to partitions this broker leads.
+"""Produce v3-v13: append record batches to partitions this broker leads (`replica.partition`).
 
 Behaviour: one batch of magic 2 per partition (KIP-98); acks 0, 1 and all; topics by name up to v12,
 by id from v13 (KIP-516). acks=all waits until the high watermark passes the batch, at most
@@ -22,6 +22,7 @@ from collections.abc import Generator, Iterator
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.core.result import Producer
 from moldau.broker.coordinator.transaction.verification import Support, TransactionalProduce
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_produce import ProduceOperation
@@ -45,9 +46,6 @@ records only when they load the log again."""
 
 VALID_ACKS: Final = (-1, 0, 1)
 NO_OFFSET: Final = -1
-
-Producer = tuple[int, int]
-"""Id and epoch."""
 
 Problem = tuple[ErrorCode, str | None]
 Sent = RecordBatches | None
@@ -75,7 +73,7 @@ def handle(
                 services.coordinators.verifier,
                 operation,
                 request.transactional_id,
-                *producers.pop(),
+                producers.pop(),
                 Support.of(context.api_version, abortable_since=11, adds_since=12),
             )
     rest = iter(sent)
@@ -113,7 +111,7 @@ def _read_headers(
                 header = unpack_header(records)
                 batches = RecordBatches(records, [(0, header)])
                 if header.is_transactional and header.magic == CURRENT_MAGIC:
-                    producers.add((header.producer_id, header.producer_epoch))
+                    producers.add(Producer(header.producer_id, header.producer_epoch))
             sent.append(batches)
     return sent, producers
 

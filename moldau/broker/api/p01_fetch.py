@@ -107,20 +107,31 @@ def handle(
     if session is None:
         _refuse(context, error)
         return None
-    is_open = bool(session.partitions)
+    open_session = session if session.partitions else None
+    return _start(services, context, parameters, [], open_session, is_incremental=True)
+
+
+def _start(
+    services: BrokerServices,
+    context: RequestContext,
+    parameters: FetchParameters,
+    partitions: list[FetchPartition],
+    session: FetchSession | None,
+    *,
+    is_incremental: bool,
+) -> Iterator[None] | None:
     fetch = DelayedFetch(
         services.replica_manager,
         context,
         parameters,
-        partitions=[],
-        session=session if is_open else None,
-        is_incremental=is_open,
+        partitions=partitions,
+        session=session,
+        is_incremental=is_incremental and session is not None,
         new_answer=partial(_Answer, services.fetch_sessions),
     )
-    return _start(services, fetch)
-
-
-def _start(services: BrokerServices, fetch: DelayedFetch) -> Iterator[None] | None:
+    if session is None:
+        for fetched in partitions:
+            fetched.owner = fetch
     steps = fetch.start()
     if steps is not None:
         return _start_in_steps(services, steps)
@@ -170,19 +181,7 @@ def _start_full(
             principal=context.principal,
             is_privileged=parameters.is_from_follower,
         )
-    fetch = DelayedFetch(
-        services.replica_manager,
-        context,
-        parameters,
-        partitions=partitions,
-        session=session,
-        is_incremental=False,
-        new_answer=partial(_Answer, services.fetch_sessions),
-    )
-    if session is None:
-        for fetched in partitions:
-            fetched.owner = fetch
-    return _start(services, fetch)
+    return _start(services, context, parameters, partitions, session, is_incremental=False)
 
 
 def _parameters(

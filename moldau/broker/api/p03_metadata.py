@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
+from uuid import UUID
 
 from moldau.broker.api.forwarding import forward
 from moldau.broker.api.services import BrokerServices
@@ -75,9 +76,8 @@ async def answer(
             if context.authorized_topic(Operation.DESCRIBE, name, logs_denied=False)
         )
     else:
-        described = (
-            view.describe_wanted(topic, creation_errors) for topic in _without_repeats(wanted)
-        )
+        named = each_once((topic.topic_id, topic.name) for topic in wanted)
+        described = (view.describe_wanted(*each, creation_errors) for each in named)
     partition_count = 0
     for topic in described:
         response.topics.append(topic)
@@ -116,28 +116,14 @@ async def _create_missing(
     if response is None:
         # No controller answers: the topics that exist are described all the same.
         return errors | {topic.name: ErrorCode.LEADER_NOT_AVAILABLE for topic in creatable}
-    expected = []
-    for result in response.topics:
-        if result.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            expected.append(result.name)
-        elif result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-            errors[result.name] = ErrorCode.INVALID_TOPIC_EXCEPTION
-        else:
-            errors[result.name] = ErrorCode.LEADER_NOT_AVAILABLE
     visible = services.metadata.image.topics.topics_by_name
-    for name in expected:
-        if name not in visible:
-            errors.setdefault(name, ErrorCode.LEADER_NOT_AVAILABLE)
+    for result in response.topics:
+        exists = result.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+        if result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+            errors[result.name] = ErrorCode.INVALID_TOPIC_EXCEPTION
+        elif not exists or result.name not in visible:
+            errors[result.name] = ErrorCode.LEADER_NOT_AVAILABLE
     return errors
-
-
-def _without_repeats(wanted: list[p03.MetadataRequestTopic]) -> Iterator[p03.MetadataRequestTopic]:
-    seen: set[object] = set()
-    for topic in wanted:
-        identity = (topic.topic_id, topic.name)
-        if identity not in seen:
-            seen.add(identity)
-            yield topic
 
 
 class _View(NamedTuple):
@@ -147,22 +133,22 @@ class _View(NamedTuple):
     alive: Mapping[int, BrokerRegistration]
 
     def describe_wanted(
-        self, wanted: p03.MetadataRequestTopic, creation_errors: dict[str, ErrorCode]
+        self, topic_id: UUID, asked_name: str | None, creation_errors: dict[str, ErrorCode]
     ) -> p03.MetadataResponseTopic:
         """The entry of a topic that was asked for, be there one or not."""
         context, image = self.context, self.image
-        if wanted.topic_id != ZERO_UUID:
-            known = image.topics.topics_by_id.get(wanted.topic_id)
+        if topic_id != ZERO_UUID:
+            known = image.topics.topics_by_id.get(topic_id)
             if known is None or not context.authorized_topic(Operation.DESCRIBE, known.name):
                 return p03.MetadataResponseTopic(
                     error_code=ErrorCode.UNKNOWN_TOPIC_ID
                     if known is None
                     else ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                     name=None if context.api_version >= 12 else "",
-                    topic_id=wanted.topic_id,
+                    topic_id=topic_id,
                 )
             return self.describe(known.name)
-        name = wanted.name or ""
+        name = asked_name or ""
         if not context.authorized_topic(Operation.DESCRIBE, name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif name in image.topics.topics_by_name:

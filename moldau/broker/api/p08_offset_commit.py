@@ -1,4 +1,4 @@
-"""OffsetCommit v2–v10: store how far a group has come.
+"""OffsetCommit v2–v10: store how far a group has come (`group.core.offset_requests`).
 
 Behaviour: READ on the group and on each topic. Topics are named, from v10 on by id
 (UNKNOWN_TOPIC_ID); a topic or partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, the
@@ -35,7 +35,10 @@ def handle(
     merged = _Merged(context)
     valid: list[p08.OffsetCommitRequestTopic] = []
     for topic in request.topics:
-        error, found = (refusal, None) if refusal else _find(context, image, topic)
+        error, found = refusal, None
+        if not refusal:
+            topic_id = topic.topic_id if context.api_version >= FIRST_TOPIC_ID_VERSION else None
+            error, found = find_topic(context, image, topic.name, topic_id)
         refused = merged.entry(topic.name, topic.topic_id)
         partitions = []
         for asked in topic.partitions:
@@ -75,16 +78,16 @@ def handle(
     context.hold_if_waiting()
 
 
-def _find(
-    context: RequestContext, image: TopicsImage, topic: p08.OffsetCommitRequestTopic
+def find_topic(
+    context: RequestContext, image: TopicsImage, name: str, topic_id: UUID | None = None
 ) -> tuple[ErrorCode, TopicImage | None]:
-    if context.api_version >= FIRST_TOPIC_ID_VERSION:
-        found = image.topics_by_id.get(topic.topic_id)
+    """The topic of that id or else of that name, or why there are no offsets of it for a client."""
+    if topic_id is not None:
+        found = image.topics_by_id.get(topic_id)
         if found is None:
             return ErrorCode.UNKNOWN_TOPIC_ID, None
         name = found.name
     else:
-        name = topic.name
         found = image.topics_by_name.get(name)
     if not context.authorized_topic(Operation.READ, name):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None

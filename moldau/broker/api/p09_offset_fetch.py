@@ -1,4 +1,4 @@
-"""OffsetFetch v1–v10: read how far groups have come.
+"""OffsetFetch v1–v10: read how far groups have come (`group.core.offset_requests`).
 
 Behaviour: DESCRIBE on the group and on each topic. One group up to v7, any number from v8 on
 (KIP-709); without topics (null, from v2 on) all offsets of topics one may see. From v10 on topics

@@ -1,4 +1,4 @@
-"""Heartbeat v0–v4: a member of a classic group lives.
+"""Heartbeat v0–v4: a member of a classic group lives (`group.core.classic_groups`).
 
 Behaviour: READ on the group. REBALANCE_IN_PROGRESS while the next generation is prepared,
 ILLEGAL_GENERATION for any but the current one, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (v3).

@@ -1,4 +1,4 @@
-"""LeaveGroup v0–v5: leave a classic group, or remove members from it.
+"""LeaveGroup v0–v5: leave a classic group (`group.core.classic_groups`), or remove members.
 
 Behaviour: READ on the group. One member up to v2, whose error is the response's; any number from v3
 on, each with its own: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID. A static member may be named by its

@@ -1,17 +1,17 @@
 """InitProducerId v0-v6: a producer id for an idempotent or a transactional producer.
 
-Behaviour: without a transactional id every call gets a fresh id with epoch 0, whatever id and epoch
-the client names (a fenced idempotent producer starts over, KIP-360); one without the other is
-INVALID_REQUEST; COORDINATOR_LOAD_IN_PROGRESS when the controller gives no ids, or too many wait.
-With one the transaction coordinator gives the id and an epoch that fences any producer that had it
-before; an open transaction is aborted first (CONCURRENT_TRANSACTIONS). v3 names the producer that
-comes back (KIP-360), v4 knows PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below), v6 asks for two-phase
-commit (KIP-939): it needs `transaction.two.phase.commit.enable` and permission to TWO_PHASE_COMMIT,
-and TRANSACTIONAL_ID_AUTHORIZATION_FAILED is the answer without; a prepared transaction is kept with
-`keep_prepared_txn` from transaction.version 2 on (UNSUPPORTED_VERSION below). Where Apache Kafka
-looks only at the producer id of one that comes back while a transaction is open, its epoch counts
-too: a fenced producer cannot abort its successor's transaction. Known gaps: none; v6 is more than
-any released Apache Kafka serves.
+Behaviour: without a transactional id every call gets a fresh id (`coordinator.producer_ids`) with
+epoch 0, whatever id and epoch the client names (a fenced idempotent producer starts over, KIP-360);
+one without the other is INVALID_REQUEST; COORDINATOR_LOAD_IN_PROGRESS when the controller gives no
+ids, or too many wait. With one the transaction coordinator gives the id and an epoch that fences
+any producer that had it before; an open transaction is aborted first (CONCURRENT_TRANSACTIONS). v3
+names the producer that comes back (KIP-360), v4 knows PRODUCER_FENCED (INVALID_PRODUCER_EPOCH
+below), v6 asks for two-phase commit (KIP-939): it needs `transaction.two.phase.commit.enable` and
+permission to TWO_PHASE_COMMIT, and TRANSACTIONAL_ID_AUTHORIZATION_FAILED is the answer without; a
+prepared transaction is kept with `keep_prepared_txn` from transaction.version 2 on
+(UNSUPPORTED_VERSION below). Where Apache Kafka looks only at the producer id of one that comes back
+while a transaction is open, its epoch counts too: a fenced producer cannot abort its successor's
+transaction. Known gaps: none; v6 is more than any released Apache Kafka serves.
 """
 
 from __future__ import annotations

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.result import Collector
+from moldau.broker.coordinator.core.result import Collector, Producer
 from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
-from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.access_control import Operation, ResourceType
@@ -56,11 +55,9 @@ def handle(
             continue
         services.coordinators.transactions.add_partitions(
             transaction.transactional_id,
-            transaction.producer_id,
-            transaction.producer_epoch,
+            Producer(transaction.producer_id, transaction.producer_epoch),
             partitions,
             verify_only=transaction.verify_only,
-            client_version=EPOCH_BUMP_VERSION,
             done=lambda errors, part=part: part.respond(  # type: ignore[misc]
                 at_once(_results(errors))
             ),
@@ -95,10 +92,8 @@ def _handle_client(
         return
     services.coordinators.transactions.add_partitions(
         transactional_id,
-        request.v3_and_below_producer_id,
-        request.v3_and_below_producer_epoch,
+        Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
         partitions,
-        verify_only=False,
         client_version=0,
         done=answered,
     )

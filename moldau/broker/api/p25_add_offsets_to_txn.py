@@ -9,6 +9,7 @@ send it. Known gaps: none.
 from __future__ import annotations
 
 from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.core.result import Producer
 from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
@@ -40,10 +41,8 @@ def handle(
 
     services.coordinators.transactions.add_partitions(
         request.transactional_id,
-        request.producer_id,
-        request.producer_epoch,
+        Producer(request.producer_id, request.producer_epoch),
         [partition],
-        verify_only=False,
         client_version=0,
         done=answered,
     )

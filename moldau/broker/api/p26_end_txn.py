@@ -1,4 +1,4 @@
-"""EndTxn v0-v5: commit or abort a transaction.
+"""EndTxn v0-v5: commit or abort a transaction, as `transaction.core.rules` decides.
 
 Behaviour: answered as soon as the outcome is committed in the coordinator's log; the partitions'
 markers follow, and until they are all written the next transaction gets CONCURRENT_TRANSACTIONS. v5
@@ -11,13 +11,10 @@ transaction: also on behalf of a process that is gone (KIP-939). Known gaps: non
 from __future__ import annotations
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.result import CallbackReply
+from moldau.broker.coordinator.core.result import CallbackReply, Producer
 from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
 from moldau.broker.coordinator.transaction.core.state import ProducerAnswer
-from moldau.broker.coordinator.transaction.core.transaction import (
-    EPOCH_BUMP_VERSION,
-    ProducerIdAndEpoch,
-)
+from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest, EndTxnResponse
@@ -49,7 +46,7 @@ def handle(services: BrokerServices, context: RequestContext, request: EndTxnReq
         reply_to,
         lambda state, now_ms: state.end_transaction(
             request.transactional_id,
-            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+            Producer(request.producer_id, request.producer_epoch),
             reply_to,
             now_ms,
             is_commit=request.committed,

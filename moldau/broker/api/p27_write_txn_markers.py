@@ -24,26 +24,10 @@ from moldau.server.request import RequestContext
 def handle(
     services: BrokerServices, context: RequestContext, request: p27.WriteTxnMarkersRequest
 ) -> Iterator[None]:
+    refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if context.authorized_cluster(Operation.ALTER, logs_denied=False) or (
         context.authorized_cluster(Operation.CLUSTER_ACTION)
     ):
         context.exempt_from_request_quota()
-        yield from services.coordinators.write_markers(request, context.respond)
-        return
-    response = p27.WriteTxnMarkersResponse()
-    for marker in request.markers:
-        refused = p27.WritableTxnMarkerResult(producer_id=marker.producer_id)
-        response.markers.append(refused)
-        for topic in marker.topics:
-            partitions: list[p27.WritableTxnMarkerPartitionResult] = []
-            refused.topics.append(
-                p27.WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions)
-            )
-            for index in topic.partition_indexes:
-                partitions.append(
-                    p27.WritableTxnMarkerPartitionResult(
-                        partition_index=index, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-                    )
-                )
-                yield
-    context.respond(response)
+        refusal = ErrorCode.NONE
+    yield from services.coordinators.write_markers(request, context.respond, refusal)

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from moldau.broker.api.p08_offset_commit import find_topic
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.result import CallbackReply
+from moldau.broker.coordinator.core.result import Producer
 from moldau.broker.coordinator.group.core.offset_requests import (
     PreparedCommit,
     prepare_transactional,
@@ -83,25 +84,22 @@ class _Commit:
         """Set aside what does not exist or may not be read; a step for each partition."""
         topics = []
         for topic in self._request.topics:
-            known = self._services.metadata.image.topics.topics_by_name.get(topic.name)
-            is_allowed = self._context.authorized_topic(Operation.READ, topic.name)
+            image = self._services.metadata.image.topics
+            error, known = find_topic(self._context, image, topic.name)
             found = []
             for asked in topic.partitions:
-                index = asked.partition_index
-                if is_allowed and known is not None and index in known.partitions:
+                index, told = asked.partition_index, error
+                if known is not None and index not in known.partitions:
+                    told = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if told is ErrorCode.NONE:
                     found.append(asked)
                 else:
-                    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                    if is_allowed:
-                        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     unknown = self._unknown.get(topic.name)
                     if unknown is None:
                         unknown = p28.TxnOffsetCommitResponseTopic(name=topic.name)
                         self._unknown[topic.name] = unknown
                     unknown.partitions.append(
-                        p28.TxnOffsetCommitResponsePartition(
-                            partition_index=index, error_code=error
-                        )
+                        p28.TxnOffsetCommitResponsePartition(partition_index=index, error_code=told)
                     )
                 yield
             if found:
@@ -119,7 +117,7 @@ class _Commit:
     def begin(self) -> None:
         request = self._request
         if not request.topics:
-            self._answer(p28.TxnOffsetCommitResponse())
+            self.respond(p28.TxnOffsetCommitResponse())
             return
         if not request.group_id:
             self.refuse(ErrorCode.INVALID_GROUP_ID)
@@ -153,8 +151,7 @@ class _Commit:
         else:
             verifier.verify(
                 request.transactional_id,
-                request.producer_id,
-                request.producer_epoch,
+                Producer(request.producer_id, request.producer_epoch),
                 [partition.topic_partition],
                 support,
                 partial(self._verified, partition, guard),
@@ -178,22 +175,19 @@ class _Commit:
 
     def _commit(self) -> None:
         request, prepared, version = self._request, self._prepared, self._context.api_version
-        reply_to = CallbackReply(self._answer)
         self._services.coordinators.groups.ask(
             request.group_id,
-            reply_to,
-            lambda state, _now_ms: state.offset_requests.commit_transactional(
-                request, prepared, version, reply_to
-            ),
+            self,
+            lambda state, _now_ms: state.offset_requests.commit(request, prepared, version, self),
             prepared.refused,
         )
 
     def refuse(self, error: ErrorCode) -> None:
         """Nothing is stored; everything that could have been is answered with the reason."""
         error = _AS_COORDINATOR.get(error, error)
-        self._answer(self._prepared.refused(error))
+        self.respond(self._prepared.refused(error))
 
-    def _answer(self, response: p28.TxnOffsetCommitResponse) -> None:
+    def respond(self, response: p28.TxnOffsetCommitResponse) -> None:
         topics = {topic.name: topic for topic in response.topics}
         for name, unknown in self._unknown.items():
             topic = topics.get(name)

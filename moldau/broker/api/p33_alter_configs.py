@@ -13,7 +13,6 @@ from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p33_alter_configs as p33
-from moldau.protocol.messages.p44_incremental_alter_configs import AlterConfigsResourceResponse
 from moldau.server.config_permissions import Problem
 from moldau.server.request import RequestContext
 
@@ -35,12 +34,5 @@ async def answer(
         return refused
 
     return p33.AlterConfigsResponse(
-        responses=await alter(
-            services,
-            context,
-            request,
-            AlterConfigsResourceResponse,
-            decide,
-            tells_repeated_once=True,
-        )
+        responses=await alter(services, context, request, decide, tells_repeated_once=True)
     )

@@ -54,14 +54,7 @@ async def answer(
         return refused
 
     return p44.IncrementalAlterConfigsResponse(
-        responses=await alter(
-            services,
-            context,
-            request,
-            p44.AlterConfigsResourceResponse,
-            decide,
-            tells_repeated_once=False,
-        )
+        responses=await alter(services, context, request, decide, tells_repeated_once=False)
     )
 
 

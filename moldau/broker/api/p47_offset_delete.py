@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from moldau.broker.api.p08_offset_commit import find_topic
 from moldau.broker.api.services import BrokerServices
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
@@ -31,20 +32,15 @@ def handle(
     image = services.metadata.image.topics
     valid: dict[str, dict[int, p47.OffsetDeleteRequestPartition]] = {}
     for topic in request.topics:
-        found = image.topics_by_name.get(topic.name)
+        error, found = find_topic(context, image, topic.name)
         asked_for = valid.setdefault(topic.name, {})
-        error = ErrorCode.NONE
-        if not context.authorized_topic(Operation.READ, topic.name):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif found is None:
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if error is not ErrorCode.NONE:
             merged.entry(topic.name)
         for asked in topic.partitions:
             index = asked.partition_index
             told = error
             if found is not None and index not in found.partitions:
-                told = error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                told = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             slot = p47.OffsetDeleteResponsePartition(partition_index=index, error_code=told)
             if told is ErrorCode.NONE:
                 asked_for[index] = asked

@@ -18,6 +18,7 @@ from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p48_describe_client_quotas as p48
 from moldau.runtime.slices import completed
+from moldau.server.config_permissions import Problem
 from moldau.server.request import RequestContext
 from moldau.text import short_name
 
@@ -26,29 +27,24 @@ DEFAULT: Final = 1
 SPECIFIED: Final = 2
 
 
-class FilterRefused(Exception):
-    """The filter makes no sense; `error` and the text are for the client."""
-
-    def __init__(self, error: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.error = error
-
-
-def _matcher(request: p48.DescribeClientQuotasRequest) -> Callable[[QuotaEntity], bool]:
+def _matcher(request: p48.DescribeClientQuotasRequest) -> Callable[[QuotaEntity], bool] | Problem:
     """Whether an entity has what the filter wants: these names (None is the default), and any name
-    of these types. A strict filter matches no entity that has further types. Raises: FilterRefused.
+    of these types. A strict filter matches no entity that has further types. A problem if the
+    filter makes no sense.
     """
     names: dict[str, str | None] = {}
     types: set[str] = set()
     for component in request.components:
         kind, match = component.entity_type, component.match
-        _check(component, is_repeated=kind in names or kind in types)
+        error, problem = _check(component, is_repeated=kind in names or kind in types)
+        if problem:
+            return error, problem
         if component.match_type == SPECIFIED:
             types.add(kind)
         else:
             names[kind] = match
     if (IP in names or IP in types) and len(names) + len(types) > 1:
-        raise FilterRefused(ErrorCode.INVALID_REQUEST, "ip is not combined with user or client-id")
+        return ErrorCode.INVALID_REQUEST, "ip is not combined with user or client-id"
 
     def matches(entity: QuotaEntity) -> bool:
         parts = dict(entity)
@@ -61,7 +57,7 @@ def _matcher(request: p48.DescribeClientQuotasRequest) -> Callable[[QuotaEntity]
     return matches
 
 
-def _check(component: p48.ComponentData, *, is_repeated: bool) -> None:
+def _check(component: p48.ComponentData, *, is_repeated: bool) -> Problem:
     kind, match_type = component.entity_type, component.match_type
     shown = short_name(kind)
     error, problem = ErrorCode.INVALID_REQUEST, ""
@@ -76,8 +72,7 @@ def _check(component: p48.ComponentData, *, is_repeated: bool) -> None:
         problem = f"match type {match_type} is unknown"
     elif (match_type == EXACT) != (component.match is not None):
         problem = f"{shown}: a name goes with match type 0, and only there"
-    if problem:
-        raise FilterRefused(error, problem)
+    return error, problem
 
 
 async def answer(
@@ -99,11 +94,11 @@ def described_quotas(
     """The entities that the request's filter matches, with their quotas; of an empty filter all, or
     none if it is strict.
     """
-    try:
-        matches = _matcher(request)
-    except FilterRefused as refusal:
+    matches = _matcher(request)
+    if isinstance(matches, tuple):
+        error, problem = matches
         return p48.DescribeClientQuotasResponse(
-            error_code=refusal.error, error_message=str(refusal), entries=None
+            error_code=error, error_message=problem, entries=None
         )
     entries: list[p48.EntryData] = []
     for entity, values in quotas.quotas_by_entity.items():

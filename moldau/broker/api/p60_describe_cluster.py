@@ -34,8 +34,7 @@ async def answer(
         )
     image = services.metadata.image
     brokers = []
-    for broker_id in sorted(image.cluster.brokers):
-        registration = image.cluster.brokers[broker_id]
+    for broker_id, registration in sorted(image.cluster.brokers.items()):
         endpoint = registration.listeners.get(context.listener_name)
         if endpoint is None or (registration.fenced and not request.include_fenced_brokers):
             continue

@@ -12,7 +12,7 @@ from functools import partial
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.result import Collector
-from moldau.broker.coordinator.transaction.core.state import DescribeAnswer
+from moldau.broker.coordinator.transaction.core.transaction import Transaction
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p65_describe_transactions as p65
@@ -34,9 +34,9 @@ def handle(
         if not context.authorized(
             Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id
         ):
-            part.respond(DescribeAnswer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+            part.respond(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         elif not transactional_id:
-            part.respond(DescribeAnswer(ErrorCode.INVALID_REQUEST))
+            part.respond(ErrorCode.INVALID_REQUEST)
         else:
             services.coordinators.transactions.describe(transactional_id, part)
         yield
@@ -44,20 +44,20 @@ def handle(
 
 
 def _described(
-    context: RequestContext, transactional_id: str, answer: DescribeAnswer
+    context: RequestContext, transactional_id: str, found: Transaction | ErrorCode
 ) -> p65.TransactionState:
-    state = p65.TransactionState(transactional_id=transactional_id, error_code=answer.error)
-    transaction = answer.transaction
-    if transaction is None:
-        return state
-    state.transaction_state = transaction.status.words
-    state.transaction_timeout_ms = transaction.timeout_ms
-    state.transaction_start_time_ms = transaction.start_ms
-    state.producer_id = transaction.producer_id
-    state.producer_epoch = transaction.producer_epoch
-    state.topics = [
-        p65.TopicData(topic=topic, partitions=indexes)
-        for topic, indexes in by_topic(sorted(transaction.partitions)).items()
-        if context.authorized_topic(Operation.DESCRIBE, topic)
-    ]
-    return state
+    if isinstance(found, ErrorCode):
+        return p65.TransactionState(transactional_id=transactional_id, error_code=found)
+    return p65.TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=found.status.words,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_ms,
+        producer_id=found.producer.producer_id,
+        producer_epoch=found.producer.producer_epoch,
+        topics=[
+            p65.TopicData(topic=topic, partitions=indexes)
+            for topic, indexes in by_topic(sorted(found.partitions)).items()
+            if context.authorized_topic(Operation.DESCRIBE, topic)
+        ],
+    )

@@ -18,7 +18,6 @@ import asyncio
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.coordinator.expression_matcher import TooCostly
-from moldau.broker.coordinator.transaction.core.state import ListAnswer
 from moldau.broker.coordinator.transaction.core.transaction import STATUS_BY_WORDS, Transaction
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
@@ -46,14 +45,17 @@ async def answer(
     shortest_ms = request.duration_filter
 
     def wanted(transaction: Transaction) -> bool:
-        if producer_ids and transaction.producer_id not in producer_ids:
+        if producer_ids and transaction.producer.producer_id not in producer_ids:
             return False
         if request.state_filters and transaction.status not in statuses:
             return False
         return shortest_ms < 0 or now_ms - transaction.start_ms > shortest_ms
 
-    listed: asyncio.Future[ListAnswer] = asyncio.get_running_loop().create_future()
-    services.coordinators.transactions.list_transactions(wanted, listed.set_result)
+    listed: asyncio.Future[tuple[ErrorCode, list[Transaction]]]
+    listed = asyncio.get_running_loop().create_future()
+    services.coordinators.transactions.list_transactions(
+        wanted, lambda *found: listed.set_result(found)
+    )
     error, transactions = await listed
     slices = LoopSlices(services.clock)
     allowed = {}
@@ -62,7 +64,7 @@ async def answer(
         if context.authorized(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
             allowed[transactional_id] = p66.TransactionState(
                 transactional_id=transactional_id,
-                producer_id=transaction.producer_id,
+                producer_id=transaction.producer.producer_id,
                 transaction_state=transaction.status.words,
             )
         if slices.is_over:

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat v0–v1: join, stay in and leave a consumer group (KIP-848).
+"""ConsumerGroupHeartbeat v0–v1: join, stay in and leave a group (`consumer_groups`, KIP-848).
 
 Behaviour: READ on the group, DESCRIBE on every topic named. Refused as UNSUPPORTED_VERSION while
 `group.version` is below 1 or `group.coordinator.rebalance.protocols` is without "consumer".

@@ -1,8 +1,8 @@
 """The topics that coordinators keep their state in: created when a request first needs one.
 
-Owns their settings, and at most one creation of each at a time. Must not wait for them: the client
-gets an error to try again, as by Apache Kafka. Invariant: they are always created with the settings
-below, never with those of ordinary topics.
+Owns their settings (`offsets.topic.*`, `transaction.state.log.*`), and at most one creation of each
+at a time. Must not wait for them: the client gets an error to try again, as by Apache Kafka.
+Invariant: they are always created with the settings below, never with those of ordinary topics.
 """
 
 from __future__ import annotations

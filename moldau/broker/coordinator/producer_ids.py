@@ -1,10 +1,11 @@
 """Producer ids, taken from blocks of the controller, and the requests that wait for one.
 
 Owns the block in use, the next one, fetched before it is needed (KIP-730), and the line of requests
-that came while none was at hand. Must not know how the controller is reached. Invariants: an id is
-given once in the life of the cluster: the rest of a block that is lost in a crash is never used; a
-waiting request is answered once, or leaves with its connection; at most `MAX_WAITING` wait, and no
-principal takes the places of others; one task answers them, however many they are.
+that came while none was at hand. Must not make blocks (`controller.core.cluster_control` does).
+Invariants: an id is given once in the life of the cluster: the rest of a block that is lost in a
+crash is never used; a waiting request is answered once, or leaves with its connection; at most
+`MAX_WAITING` wait, and no principal takes the places of others; one task answers them, however many
+they are.
 """
 
 from __future__ import annotations

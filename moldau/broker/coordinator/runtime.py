@@ -21,8 +21,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from moldau.broker.coordinator.core.result import (
@@ -220,39 +221,32 @@ class LogLoader(Generic[StateT]):
         self._shard.machine.replay(replayed, record.offset, producer)
 
 
+@dataclass(eq=False)
 class CoordinatorRuntime(Generic[StateT]):
     """Belongs to the data loop. All of it is synchronous but the loading."""
 
-    def __init__(
-        self,
-        log: CoordinatorLog,
-        make_state: Callable[[int], StateT],
-        *,
-        execute: Execute,
-        settings: RuntimeSettings,
-        ports: RuntimePorts,
-    ) -> None:
-        self.topic = log.topic
-        self._log = log
-        self._make_state = make_state
-        self._execute = execute
-        self._settings = settings
-        self._ports = ports
-        self._shards: dict[int, Shard[StateT]] = {}
-        self._topic_id: UUID | None = None
-        self._topic_image: TopicImage | None = None
-        self.partition_count = 0
-        """Partitions of the topic that keys are kept in, 0 before there is one."""
-        self._is_placed_otherwise = False
-        self._to_load: deque[Shard[StateT]] = deque()
-        self._loading_count = 0
-        self._retries: dict[Shard[StateT], WheelTimer] = {}
-        self._backoffs: dict[int, Backoff] = {}
-        self._is_closed = False
-        self._idle: list[Callable[[], object]] = []
+    _log: CoordinatorLog
+    _make_state: Callable[[int], StateT]
+    _execute: Execute
+    _settings: RuntimeSettings
+    _ports: RuntimePorts
+    _shards: dict[int, Shard[StateT]] = field(default_factory=dict)
+    _topic_id: UUID | None = None
+    _topic_image: TopicImage | None = None
+    partition_count: int = 0
+    """Partitions of the topic that keys are kept in, 0 before there is one."""
+    _is_placed_otherwise: bool = False
+    _to_load: deque[Shard[StateT]] = field(default_factory=deque)
+    _loading_count: int = 0
+    _retries: dict[Shard[StateT], WheelTimer] = field(default_factory=dict)
+    _backoffs: dict[int, Backoff] = field(default_factory=dict)
+    _is_closed: bool = False
+    _idle: list[Callable[[], object]] = field(default_factory=list)
 
-        prefix = f"kafka.server:type={METRIC_TYPES.get(log.topic, 'coordinator-metrics')},name="
-        registry = ports.registry
+    def __post_init__(self) -> None:
+        self.topic = self._log.topic
+        prefix = f"kafka.server:type={METRIC_TYPES.get(self.topic, 'coordinator-metrics')},name="
+        registry = self._ports.registry
         for state in (ShardState.LOADING, ShardState.ACTIVE, ShardState.FAILED):
             registry.gauge(
                 f"{prefix}num-partitions", partial(self._count_shards, state), state=state.value
@@ -321,10 +315,10 @@ class CoordinatorRuntime(Generic[StateT]):
             leader_epoch,
             partition,
             self._make_state(partition_index),
-            ports=self._ports,
-            settings=self._settings,
-            execute=self._execute,
-            left_out=self._left_out,
+            self._ports,
+            self._settings,
+            self._execute,
+            self._left_out,
         )
         self._shards[partition_index] = shard
         self._to_load.append(shard)
@@ -475,16 +469,24 @@ class CoordinatorRuntime(Generic[StateT]):
         if error is not ErrorCode.NONE:
             reply_to.respond(on_error(error))
 
-    def ask_each(
+    def list_each(
         self,
         partition_indexes: Iterable[int],
         operation: Callable[[StateT, Answerable], CoordinatorResult],
-        done: Callable[[list[Any]], None],
+        done: Callable[[list[ErrorCode], list[Any]], None],
     ) -> None:
-        """Have the state machines of several partitions answer; `done` gets all their answers, an
-        ErrorCode from a partition that cannot be asked.
+        """Have the state machines of several partitions answer with a list each, or an ErrorCode.
+        `done` gets the errors, also of partitions that cannot be asked, and the lists as one.
         """
-        collector = Collector(done)
+
+        def ended(parts: list[list[Any] | ErrorCode]) -> None:
+            errors = [part for part in parts if isinstance(part, ErrorCode)]
+            # What was lost since is another coordinator's to list.
+            errors = [error for error in errors if error is not ErrorCode.NOT_COORDINATOR]
+            lists = [part for part in parts if not isinstance(part, ErrorCode)]
+            done(errors, list(chain.from_iterable(lists)))
+
+        collector = Collector(ended)
         for partition_index in partition_indexes:
             part = collector.part()
 

@@ -21,11 +21,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from moldau.broker.coordinator.core.result import (
+    NO_PRODUCER,
     CancelTimer,
     CoordinatorRecord,
     CoordinatorResult,
@@ -51,8 +53,6 @@ logger = logging.getLogger(__name__)
 StateT = TypeVar("StateT", bound=CoordinatorState)
 Operation = Callable[[StateT, float], CoordinatorResult]
 Execute = Callable[[int, object], None]
-
-NO_PRODUCER: Final = Producer(-1, -1)
 
 FAILED_TIMER_MS: Final = 30_000
 """A timer whose event raised runs out again after this time."""
@@ -158,49 +158,40 @@ class _Failing(Generic[StateT]):
             self._shard.fail()
 
 
+@dataclass(slots=True, eq=False)
 class Shard(Generic[StateT]):
     """A state machine with its log; moves along LEGAL_TRANSITIONS.
 
     Args:
-        left_out: counts records that no batch can hold.
+        _left_out: counts records that no batch can hold.
     """
 
-    def __init__(
-        self,
-        log: CoordinatorLog,
-        partition_index: int,
-        leader_epoch: int,
-        partition: CoordinatorPartition,
-        machine: StateT,
-        *,
-        ports: RuntimePorts,
-        settings: RuntimeSettings,
-        execute: Execute,
-        left_out: Counter,
-    ) -> None:
-        self.name = f"{log.topic}-{partition_index}"
-        self.partition_index = partition_index
-        self.leader_epoch = leader_epoch
-        self.partition = partition
-        self.machine = machine
-        self.state = ShardState.LOADING
-        self._log = log
-        self._ports = ports
-        self._settings = settings
-        self._execute = execute
-        self._left_out = left_out
-        self._end_offset = 0
-        self._line: deque[_Waiting] = deque()
-        """Results that wait; offsets and deadlines never decrease along it."""
-        self._line_bytes = 0
-        self._unproven: list[Reply] = []
-        """What waits for the proof after the one that is being committed."""
-        self._is_proving = False
-        self._timers: dict[Hashable, WheelTimer] = {}
-        self._deadline: WheelTimer | None = None
-        self._woken_at = -1
-        self._is_draining = False
-        self._is_drain_due = False
+    _log: CoordinatorLog
+    partition_index: int
+    leader_epoch: int
+    partition: CoordinatorPartition
+    machine: StateT
+    _ports: RuntimePorts
+    _settings: RuntimeSettings
+    _execute: Execute
+    _left_out: Counter
+    state: ShardState = ShardState.LOADING
+    _end_offset: int = 0
+    _line: deque[_Waiting] = field(default_factory=deque)
+    """Results that wait; offsets and deadlines never decrease along it."""
+    _line_bytes: int = 0
+    _unproven: list[Reply] = field(default_factory=list)
+    """What waits for the proof after the one that is being committed."""
+    _is_proving: bool = False
+    _timers: dict[Hashable, WheelTimer] = field(default_factory=dict)
+    _deadline: WheelTimer | None = None
+    _woken_at: int = -1
+    _is_draining: bool = False
+    _is_drain_due: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self._log.topic}-{self.partition_index}"
 
     def __repr__(self) -> str:
         return f"Shard({self.name}, {self.state.value}, leader epoch {self.leader_epoch})"
@@ -321,11 +312,10 @@ class Shard(Generic[StateT]):
 
     def _carry_out(self, result: CoordinatorResult, timer_key: Hashable = None) -> None:
         while True:
-            if result.is_atomic:
-                error, size_bytes = self._append(result.records, result.producer)
-            else:
-                error, size_bytes = self._append_each(result.records)
-            if error is ErrorCode.NONE or not result.is_atomic:
+            error, size_bytes = self._append(
+                result.records, result.producer, is_atomic=result.is_atomic
+            )
+            if error is ErrorCode.NONE or not result.is_atomic or result.holds_anyway:
                 self._answer_at_once(result)
             if error is ErrorCode.NONE:
                 break
@@ -366,46 +356,40 @@ class Shard(Generic[StateT]):
             reply = result.replies[0]
             reply.to.respond(reply.message)
         elif result.replies:
-            self._send([reply for reply in result.replies if not self._must_prove(reply)])
+            self._unproven += [reply for reply in result.replies if reply.on_error is not None]
+            self._send(reply for reply in result.replies if reply.on_error is None)
             if self._unproven and not self._is_proving:
                 self._write_proof()
         for command in result.commands:
             self._execute(self.partition_index, command)
 
-    def _must_prove(self, reply: Reply) -> bool:
-        """Whether the answer waits for a proof, in the list of those that do."""
-        if reply.on_error is not None:
-            self._unproven.append(reply)
-        return reply.on_error is not None
-
     def _append(
-        self, records: list[CoordinatorRecord], producer: Producer | None
+        self, records: list[CoordinatorRecord], producer: Producer | None, *, is_atomic: bool
     ) -> tuple[ErrorCode, int]:
-        """Append and replay, or neither."""
-        if not records:
-            return ErrorCode.NONE, 0
-        if self.state is not ShardState.ACTIVE:
-            return _REFUSALS[self.state], 0
-        batch = self._encode(records, producer)
-        if isinstance(batch, _Unwritable):
-            logger.warning("%s: %d records, %s", self.name, len(records), batch.reason)
-            return batch.error, 0
-        return self._append_batch(batch, records, producer)
-
-    def _append_each(self, records: list[CoordinatorRecord]) -> tuple[ErrorCode, int]:
-        """Append and replay all that a batch can hold, in as many batches as that needs."""
+        """Append and replay: all in one batch or nothing, or all that a batch can hold, in as many
+        batches as that needs. Returns what has gone wrong, and the bytes that were appended.
+        """
         total_bytes = 0
         parts = [records] if records else []
         while parts:
             if self.state is not ShardState.ACTIVE:
                 return _REFUSALS[self.state], total_bytes
             part = parts.pop()
-            batch = self._encode(part, None)
+            batch = self._encode(part, producer)
             if not isinstance(batch, _Unwritable):
-                error, size_bytes = self._append_batch(batch, part, None)
-                if error is not ErrorCode.NONE:
+                appended = self.partition.append(batch, self.leader_epoch)
+                if appended.error is not ErrorCode.NONE:
+                    error = _WRITE_ERRORS.get(appended.error, ErrorCode.UNKNOWN_SERVER_ERROR)
                     return error, total_bytes
-                total_bytes += size_bytes
+                total_bytes += len(batch)
+                first_offset = appended.next_offset - len(part)
+                with _Failing(self):
+                    for number, record in enumerate(part):
+                        self.machine.replay(record, first_offset + number, producer)
+                self._end_offset = appended.next_offset
+            elif is_atomic:
+                logger.warning("%s: %d records, %s", self.name, len(part), batch.reason)
+                return batch.error, 0
             elif len(part) > 1:
                 middle = len(part) // 2
                 parts += [part[middle:], part[:middle]]
@@ -453,20 +437,6 @@ class Shard(Generic[StateT]):
             )
             return _Unwritable(ErrorCode.MESSAGE_TOO_LARGE, reason)
         return batch
-
-    def _append_batch(
-        self, batch: bytearray, records: list[CoordinatorRecord], producer: Producer | None
-    ) -> tuple[ErrorCode, int]:
-        size_bytes = len(batch)
-        appended = self.partition.append(batch, self.leader_epoch)
-        if appended.error is not ErrorCode.NONE:
-            return _WRITE_ERRORS.get(appended.error, ErrorCode.UNKNOWN_SERVER_ERROR), 0
-        first_offset = appended.next_offset - len(records)
-        with _Failing(self):
-            for number, record in enumerate(records):
-                self.machine.replay(record, first_offset + number, producer)
-        self._end_offset = appended.next_offset
-        return ErrorCode.NONE, size_bytes
 
     def _send(self, replies: Iterable[Reply]) -> None:
         with ExitStack() as calls:

@@ -1,9 +1,10 @@
 """A broker's standing with the controller: registration, heartbeats, controlled shutdown (KIP-631).
 
 Owns the broker epoch and the state STARTING → RECOVERY → RUNNING → PENDING_CONTROLLED_SHUTDOWN →
-SHUTTING_DOWN. Must not touch partitions, or look for the controller: the channel does that, across
-failover. Invariant: nothing is served before the controller has unfenced this incarnation of the
-broker, and the epoch that is sent is the one this incarnation got.
+SHUTTING_DOWN. Must not fence brokers (`controller.core.cluster_control` does), touch partitions, or
+look for the controller: the channel does that, across failover. Invariant: nothing is served before
+the controller has unfenced this incarnation of the broker, and the epoch that is sent is the one
+this incarnation got.
 
 A broker that was fenced while it stood still (its session ran out) keeps its registration: its next
 heartbeat unfences it. One that was unregistered, or replaced by another incarnation, is answered

@@ -1,8 +1,8 @@
 """One fetch: read its partitions, wait until there is enough, answer.
 
-Owns the reading order, the byte budget and the decision that a fetch has what it asked for. Must
-not decode or encode. Invariants: a fetch that waits holds no record bytes and no request frame; it
-looks only at partitions that changed since it last looked.
+Owns the reading order, the byte budget and the decision that a fetch has what it asked for
+(`fetch.min.bytes`). Must not decode or encode. Invariants: a fetch that waits holds no record bytes
+and no request frame; it looks only at partitions that changed since it last looked.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One produce request from its first append until it is answered.
 
 Owns the response under construction and the count of what it still waits for: a transaction's
-coordinator, appends behind a recompression, flushes, the high watermark. Must not decide what is
-appended. Invariants: the response leaves exactly once, when nothing is outstanding or the time is
-up; while only the high watermark is awaited, the request's bytes have been given back.
+coordinator, appends behind a recompression, flushes, the high watermark (acks=all). Must not decide
+what is appended. Invariants: the response leaves exactly once, when nothing is outstanding or the
+time is up; while only the high watermark is awaited, the request's bytes have been given back.
 """
 
 from __future__ import annotations

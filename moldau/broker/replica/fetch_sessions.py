@@ -1,11 +1,11 @@
 """Fetch sessions: what each client fetches, remembered between its requests (KIP-227).
 
-Owns the cache of sessions, their epochs and their eviction, and which partitions of a session have
-something new. Must not read logs or build responses. Invariants: a session's `dirty` holds every
-partition whose latest state the client may not know; a partition outside `dirty` is watched, so
-that the next change puts it there. So an incremental fetch costs what has changed, not what is
-subscribed. All sessions together hold at most so many partitions; a principal that fills them, or
-the slots, takes the equal share of none.
+Owns the cache of sessions (`max.incremental.fetch.session.cache.slots`), their epochs and their
+eviction, and which partitions of a session have something new. Must not read logs or build
+responses. Invariants: a session's `dirty` holds every partition whose latest state the client may
+not know; a partition outside `dirty` is watched, so that the next change puts it there. So an
+incremental fetch costs what has changed, not what is subscribed. All sessions together hold at most
+so many partitions; a principal that fills them, or the slots, takes the equal share of none.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The partitions of one fetcher: what their leader sends is applied to their logs, or they wait.
 
 Owns which partitions wait for the end of a back-off, for the throttle or for the leader's offsets,
-what an answer to a fetch does to a log, and how far each partition lags. Must not know connections.
-Invariants: a partition is in the session or in exactly one of the waits, or it is stopped until its
-metadata changes; an answer is applied only to the log that it was requested for (leader epoch and
-end offset are those of the request); a cut below the local high watermark is logged as an error; a
-log that fails stops its partition, and nothing else does.
+what an answer to a fetch does to a log (cuts: `core.truncation`), and how far each partition lags.
+Must not know connections. Invariants: a partition is in the session or in exactly one of the waits,
+or it is stopped until its metadata changes; an answer is applied only to the log that it was
+requested for (leader epoch and end offset are those of the request); a cut below the local high
+watermark is logged as an error; a log that fails stops its partition, and nothing else does.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Where requests wait for something to happen: enough bytes to fetch, enough replicas to commit.
 
 Owns the set of waiting operations, their limit, their time limits, the link from a connection to
-the operations of its requests, and their end at shutdown. Must not know what an operation waits
-for: a change is reported to the operation itself, through the watch lists of partitions.
-Invariants: an operation ends exactly once (completed, expired or dropped); after its end nothing of
-it stays behind here; an operation is linked to its connection exactly while it waits; a principal
-that fills the places takes none from others (`FairLine`).
+the operations of its requests, and their end at shutdown. Must not know what an operation waits for
+(the modules `delayed_*` do): a change is reported to the operation itself, through the watch lists
+of partitions. Invariants: an operation ends exactly once (completed, expired or dropped); after its
+end nothing of it stays behind here; an operation is linked to its connection exactly while it
+waits; a principal that fills the places takes none from others (`FairLine`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The replica that a consumer reads from: the leader, or a nearer follower (KIP-392).
+"""The replica that a consumer reads from: leader or nearer (`replica.selector.class`, KIP-392).
 
 Must not know logs or requests. Invariant: a follower is named only when it is in sync, has the
 offset that the consumer asks for, and lies in the consumer's rack while the leader does not.

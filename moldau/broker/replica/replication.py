@@ -1,9 +1,9 @@
 """The replication of one broker: replica fetchers, ISR checks, directory assignments.
 
 Owns the parts and what each metadata change means for them. Must not make or drop partitions (the
-replica manager does), nor decide about one. Invariants: a partition is followed exactly while its
-metadata names another leader and its log can be used; each led partition is checked for lagging
-followers every half `replica.lag.time.max.ms`.
+replica manager does), nor decide who is in sync (`core.partition_core` does). Invariants: a
+partition is followed exactly while its metadata names another leader and its log can be used; each
+led partition is checked for lagging followers every half `replica.lag.time.max.ms`.
 """
 
 from __future__ import annotations

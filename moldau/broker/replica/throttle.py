@@ -1,10 +1,11 @@
 """Replication quotas: how fast throttled replicas may be copied (KIP-73).
 
 Owns which replicas are throttled on this broker, as leader and as follower, the measured rates and
-the limits. Must not know connections, sessions or requests: their owners call `allows` before and
-`record` after. Invariants: a replica in sync is never held back, though its bytes count; over any
-span the bytes recorded while `allows` was true stay within limit × span, one whole window and one
-burst; after `retry_ms` without new bytes `allows` is true again, unless the quota is zero.
+the limits (clients' quotas are in `server.quotas`). Must not know connections, sessions or
+requests: their owners call `allows` before and `record` after. Invariants: a replica in sync is
+never held back, though its bytes count; over any span the bytes recorded while `allows` was true
+stay within limit × span, one whole window and one burst; after `retry_ms` without new bytes
+`allows` is true again, unless the quota is zero.
 """
 
 from __future__ import annotations

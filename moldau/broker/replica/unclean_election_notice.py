@@ -1,7 +1,8 @@
 """Reports to the operator a partition that elected a replica which had not been in sync.
 
-Owns: whether it was reported. Must not: change anything. Invariant: one line of the log for an
-election, until the controller knows that the leader has recovered.
+Owns: whether it was reported. Must not: hold elections (`controller.core.elections` does).
+Invariant: one line of the log for an election, until the controller knows that the leader has
+recovered.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class TransactionalProducer:
 
             def worst(response: Any, asked: requests.Ask = ask) -> int:
                 # A partition that may not join stops the others, which have an error then, too.
-                codes = requests.added_partitions(asked, response).values()
+                codes = requests.partition_codes(asked, response).values()
                 return next((code for code in codes if code), ErrorCode.NONE)
 
             await self._ask_coordinator(ask, "add partitions", worst)

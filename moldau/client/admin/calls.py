@@ -84,34 +84,32 @@ class AdminCalls(ClusterUser):
         await self.close()
 
     async def _ask_any(
-        self,
-        request: Request[Response],
-        read: Callable[[Response], Value],
-        what: str,
-        timeout_ms: float | None,
-    ) -> Value:
-        """Ask any node until `read` makes a value of the response instead of raising an error that
-        is retriable. An error of the whole response is raised before.
-        """
+        self, request: Request[Response], what: str, timeout_ms: float | None
+    ) -> Response:
+        """Ask any node, again after a passing error, and raise the error of a whole response."""
 
-        async def attempt() -> Value:
-            return read(_accepted(await self._client.ask_any(request), what))
+        async def attempt() -> Response:
+            return _accepted(await self._client.ask_any(request), what)
 
         return await self._client.retry(attempt, what=what, timeout_ms=timeout_ms)
 
     async def _ask_controller(
         self,
         request: Request[Response],
-        read: Callable[[Response], Value],
         what: str,
         timeout_ms: float | None,
+        *,
+        check: Callable[[Response], object] = lambda _: None,
         versions: Versions | None = None,
-    ) -> Value:
-        """As `_ask_any`, but ask the controller."""
+    ) -> Response:
+        """As `_ask_any`, but ask the controller. `check` raises those errors of the entries that
+        are to be retried, or to be the call's.
+        """
 
-        async def attempt() -> Value:
+        async def attempt() -> Response:
             response = await self._client.ask_controller(request, versions=versions)
-            return read(_accepted(response, what))
+            check(_accepted(response, what))
+            return response
 
         return await self._client.retry(attempt, what=what, timeout_ms=timeout_ms)
 
@@ -119,14 +117,18 @@ class AdminCalls(ClusterUser):
         self,
         request: Request[Response],
         read: Callable[[int, Response], list[Value]],
+        name: Callable[[Value], str],
         *,
         what: str,
         timeout_ms: float | None,
         versions: Versions | None = None,
     ) -> list[Value]:
-        """The values of all brokers, in one go: what a broker that goes away had, others take over.
-        Raises: UnsupportedByBroker when a broker serves none of `versions` (lowest, highest);
-        KafkaError when a broker did not answer within the time.
+        """The values of all brokers in the order of their names, each once: two brokers may have
+        one that moves. In one go: what a broker that goes away had, others take over.
+
+        Raises:
+            UnsupportedByBroker: a broker serves none of `versions` (lowest, highest).
+            KafkaError: a broker did not answer within the time.
         """
         client = self._client
 
@@ -136,7 +138,8 @@ class AdminCalls(ClusterUser):
         async def attempt() -> list[Value]:
             await client.refresh_metadata([])
             lists = await asyncio.gather(*(ask(each) for each in sorted(client.metadata.brokers)))
-            return [each for values in lists for each in values]
+            unique = {name(each): each for values in lists for each in values}
+            return [unique[each] for each in sorted(unique)]
 
         return await client.retry(attempt, what=what, timeout_ms=timeout_ms)
 
@@ -271,7 +274,8 @@ class AdminCalls(ClusterUser):
             return dict.fromkeys(items, answer)
         codes = {each: answer.get(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in items}
         return {
-            each: problem_of(code, None, what(each), final=True) for each, code in codes.items()
+            each: None if code == ErrorCode.NONE else error_for(code, None, what(each), final=True)
+            for each, code in codes.items()
         }
 
 
@@ -311,21 +315,24 @@ def _accepted(response: Response, what: str) -> Response:
     return response
 
 
-def problem_of(
-    error_code: int, message: str | None, what: str, *, final: bool = False
-) -> BrokerError | None:
-    if error_code == ErrorCode.NONE:
+def problem_of(entry: Any, what: str, *, final: bool = False) -> BrokerError | None:
+    """The error of a response's entry, if it has one."""
+    if entry.error_code == ErrorCode.NONE:
         return None
-    return error_for(error_code, message, what, final=final)
+    return error_for(entry.error_code, getattr(entry, "error_message", None), what, final=final)
 
 
-def problem_told_by_controller(
-    error_code: int, message: str | None, what: str, *, final: bool = False
-) -> BrokerError | None:
-    """As `problem_of`, but NOT_CONTROLLER is raised, so that the whole request is retried."""
-    if error_code == ErrorCode.NOT_CONTROLLER:
-        raise error_for(error_code, message, what)
-    return problem_of(error_code, message, what, final=final)
+def raise_any(entries: Iterable[Any], what: Callable[[Any], str]) -> None:
+    """Raise the first error of a response's entries."""
+    for entry in entries:
+        raise_for(entry.error_code, entry.error_message, what(entry))
+
+
+def raise_moved(entries: Iterable[Any], what: str) -> None:
+    """Raise NOT_CONTROLLER, so that the whole request is retried."""
+    for entry in entries:
+        if entry.error_code == ErrorCode.NOT_CONTROLLER:
+            raise error_for(entry.error_code, entry.error_message, what)
 
 
 def partition_entries(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:

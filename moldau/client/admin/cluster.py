@@ -15,6 +15,7 @@ from moldau.client.admin.calls import (
     check_kind,
     check_several,
     gathered,
+    raise_any,
 )
 from moldau.client.cluster.cluster_client import EndpointType
 from moldau.client.errors import InvalidRequest, error_for, raise_for
@@ -33,7 +34,7 @@ from moldau.protocol.messages.p74_list_config_resources import ListConfigResourc
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.messages.quorum_records import Endpoint
-from moldau.protocol.schema import AnyRequest, Request, Response
+from moldau.protocol.schema import Request, Response
 from moldau.protocol.types import METADATA_TOPIC_NAME, TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
@@ -230,15 +231,11 @@ class ClusterCalls(AdminCalls):
         """Supported and finalized feature levels, as the broker that answers knows them."""
         name, version = CLIENT_SOFTWARE
         request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
-        return await self._ask_any(
-            request,
-            lambda response: Features(
-                {f.name: (f.min_version, f.max_version) for f in response.supported_features},
-                {f.name: f.max_version_level for f in response.finalized_features},
-                response.finalized_features_epoch,
-            ),
-            "describe features",
-            timeout_ms,
+        response = await self._ask_any(request, "describe features", timeout_ms)
+        return Features(
+            {f.name: (f.min_version, f.max_version) for f in response.supported_features},
+            {f.name: f.max_version_level for f in response.finalized_features},
+            response.finalized_features_epoch,
         )
 
     # -- configurations ---------------------------------------------------------------------------
@@ -345,12 +342,10 @@ class ClusterCalls(AdminCalls):
         """Everything that can carry a configuration (KIP-1142); no types mean all of them."""
         check_several(resource_types)
         request = ListConfigResourcesRequest(resource_types=[int(t) for t in resource_types])
-        listed = await self._ask_any(
-            request, lambda response: response.config_resources, "list config resources", timeout_ms
-        )
+        response = await self._ask_any(request, "list config resources", timeout_ms)
         return [
             ConfigResource(ConfigResourceType(entry.resource_type), entry.resource_name)
-            for entry in listed
+            for entry in response.config_resources
         ]
 
     def _raise_configs(self, code: int, message: str | None, name: str, began_ms: float) -> None:
@@ -408,7 +403,7 @@ class ClusterCalls(AdminCalls):
     async def unregister_broker(self, broker_id: int, *, timeout_ms: float | None = None) -> None:
         """Remove a broker that is gone for good. Raises: BrokerError (BROKER_ID_NOT_REGISTERED)"""
         request = UnregisterBrokerRequest(broker_id=broker_id)
-        await self._change(request, f"unregister broker {broker_id}", timeout_ms)
+        await self._ask_controller(request, f"unregister broker {broker_id}", timeout_ms)
 
     # -- features and the quorum ------------------------------------------------------------------
 
@@ -437,12 +432,12 @@ class ClusterCalls(AdminCalls):
             ],
             validate_only=validate_only,
         )
-
-        def read(response: updated_features.UpdateFeaturesResponse) -> None:
-            for result in response.results:
-                raise_for(result.error_code, result.error_message, f"feature {result.feature}")
-
-        await self._ask_controller(request, read, "update features", timeout_ms)
+        await self._ask_controller(
+            request,
+            "update features",
+            timeout_ms,
+            check=lambda found: raise_any(found.results, lambda each: f"feature {each.feature}"),
+        )
 
     async def describe_metadata_quorum(
         self, *, timeout_ms: float | None = None
@@ -479,7 +474,7 @@ class ClusterCalls(AdminCalls):
             voter_directory_id=directory_id,
             listeners=_listeners(endpoints),
         )
-        await self._change(request, f"add voter {voter_id}", timeout_ms)
+        await self._ask_controller(request, f"add voter {voter_id}", timeout_ms)
 
     async def remove_raft_voter(
         self,
@@ -493,7 +488,7 @@ class ClusterCalls(AdminCalls):
         request = RemoveRaftVoterRequest(
             cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=directory_id
         )
-        await self._change(request, f"remove voter {voter_id}", timeout_ms)
+        await self._ask_controller(request, f"remove voter {voter_id}", timeout_ms)
 
     async def transfer_quorum_leader(
         self, successor_id: int, *, timeout_ms: float | None = None
@@ -522,9 +517,6 @@ class ClusterCalls(AdminCalls):
             return after
 
         return await self._client.retry(attempt, what="election", timeout_ms=timeout_ms)
-
-    async def _change(self, request: AnyRequest, what: str, timeout_ms: float | None) -> None:
-        await self._ask_controller(request, lambda _: None, what, timeout_ms)
 
     async def _describe_quorum(self) -> QuorumDescription:
         request = describe_quorum.DescribeQuorumRequest(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from moldau.client.admin.calls import AdminCalls, check_several, partition_entries
 from moldau.client.cluster.coordinators import PASSING, CoordinatorCall, KeyType, Refusal
@@ -171,16 +171,14 @@ class GroupCalls(AdminCalls):
                 for each in response.groups
             ]
 
-        found = await self._ask_every_broker(
+        return await self._ask_every_broker(
             request,
             read,
+            lambda each: each.group_id,
             what="list groups",
             timeout_ms=timeout_ms,
             versions=(5, 5) if group_types else (4, 5) if states else None,
         )
-        # Two brokers may name a group that moves while they are asked.
-        unique = {each.group_id: each for each in found}
-        return sorted(unique.values(), key=lambda each: each.group_id)
 
     async def describe_groups(
         self, group_ids: Collection[str], *, timeout_ms: float | None = None
@@ -240,19 +238,14 @@ class GroupCalls(AdminCalls):
                 ],
             )
 
-        def read(
-            response: leave.LeaveGroupResponse, *_: object
-        ) -> Mapping[str, dict[str, int] | Refusal]:
-            if response.error_code != ErrorCode.NONE:
-                return {group_id: Refusal(response.error_code)}
-            return {
-                group_id: {
-                    each.group_instance_id or "": each.error_code for each in response.members
-                }
-            }
-
         call: CoordinatorCall[dict[str, int]] = CoordinatorCall(
-            KeyType.GROUP, "remove members of group", request, read, versions=LEAVE_GROUP_VERSIONS
+            KeyType.GROUP,
+            "remove members of group",
+            request,
+            lambda response, _: {
+                each.group_instance_id or "": each.error_code for each in response.members
+            },
+            versions=LEAVE_GROUP_VERSIONS,
         )
         return await self._try_items(
             call,
@@ -287,10 +280,8 @@ class GroupCalls(AdminCalls):
                 ],
                 require_stable=require_stable,
             ),
-            lambda response, *_: {
-                group.group_id: _offsets(group.error_code, group.topics)
-                for group in response.groups
-            },
+            _read_offsets,
+            _groups,
             versions=OFFSET_FETCH_VERSIONS,
         )
         found = await self._coordinators.ask(call, group_ids, timeout_ms=timeout_ms)
@@ -303,12 +294,11 @@ class GroupCalls(AdminCalls):
             lambda keys: fetch.OffsetFetchRequest(
                 group_id=keys[0], topics=None, require_stable=require_stable
             ),
-            lambda response, keys, _: {keys[0]: _offsets(response.error_code, response.topics)},
+            _read_offsets,
             versions=(
                 FIRST_STABLE_VERSION if require_stable else ONE_GROUP_VERSIONS[0],
                 ONE_GROUP_VERSIONS[1],
             ),
-            keys_per_request=1,
         )
         asked = await self._coordinators.ask(one_by_one, older, timeout_ms=timeout_ms)
         return {**found, **asked}
@@ -350,7 +340,7 @@ class GroupCalls(AdminCalls):
             KeyType.GROUP,
             "commit offsets of group",
             request,
-            lambda response, *_: {group_id: _partition_codes(response)},
+            _read_codes,
             versions=OFFSET_COMMIT_VERSIONS,
         )
         return await self._try_items(
@@ -386,28 +376,26 @@ class GroupCalls(AdminCalls):
                 ],
             )
 
-        def read(
-            response: delete.OffsetDeleteResponse, *_: object
-        ) -> Mapping[str, dict[TopicPartition, int] | Refusal]:
-            if response.error_code != ErrorCode.NONE:
-                return {group_id: Refusal(response.error_code)}
-            return {group_id: _partition_codes(response)}
-
         call: CoordinatorCall[dict[TopicPartition, int]] = CoordinatorCall(
-            KeyType.GROUP, "delete offsets of group", request, read
+            KeyType.GROUP, "delete offsets of group", request, _read_codes
         )
         return await self._try_items(
             call, group_id, partitions, lambda each: f"{call.what} {group_id}: {each}", timeout_ms
         )
 
 
-def _offsets(
-    error_code: int,
-    topics: Iterable[fetch.OffsetFetchResponseTopic] | Iterable[fetch.OffsetFetchResponseTopics],
+def _groups(response: Any) -> Iterable[tuple[str, Any]]:
+    """The entries of a response about several groups."""
+    return ((group.group_id, group) for group in response.groups)
+
+
+def _read_offsets(
+    group: fetch.OffsetFetchResponse | fetch.OffsetFetchResponseGroup, _: Broker
 ) -> Offsets | Refusal:
     """A group's committed offsets; an error of one partition is the group's."""
+    error_code: int = ErrorCode.NONE
     offsets: Offsets = {}
-    for topic in topics:
+    for topic in group.topics:
         for entry in topic.partitions:
             error_code = error_code or entry.error_code
             if entry.committed_offset != NO_OFFSET:
@@ -417,8 +405,8 @@ def _offsets(
     return Refusal(error_code) if error_code != ErrorCode.NONE else offsets
 
 
-def _partition_codes(
-    response: commit.OffsetCommitResponse | delete.OffsetDeleteResponse,
+def _read_codes(
+    response: commit.OffsetCommitResponse | delete.OffsetDeleteResponse, _: Broker
 ) -> dict[TopicPartition, int] | Refusal:
     """The error code of each partition; a passing one is about the whole group."""
     codes = {each: entry.error_code for each, entry in partition_entries(response.topics)}
@@ -429,27 +417,19 @@ def _partition_codes(
 # -- descriptions --------------------------------------------------------------------------------
 
 
-def _read_consumer(
-    response: consumer.ConsumerGroupDescribeResponse, _: Sequence[str], broker: Broker
-) -> dict[str, GroupDescription | Refusal]:
-    """Groups of KIP-848, or why each is not described."""
-    found: dict[str, GroupDescription | Refusal] = {}
-    for group in response.groups:
-        if group.error_code != ErrorCode.NONE:
-            found[group.group_id] = Refusal(group.error_code, group.error_message)
-            continue
-        found[group.group_id] = GroupDescription(
-            group.group_id,
-            CONSUMER,
-            CONSUMER_PROTOCOL_TYPE,
-            group.group_state,
-            group.assignor_name,
-            broker,
-            tuple(map(_consumer_member, group.members)),
-            group.group_epoch,
-            group.assignment_epoch,
-        )
-    return found
+def _read_consumer(group: consumer.DescribedGroup, broker: Broker) -> GroupDescription:
+    """A group of KIP-848."""
+    return GroupDescription(
+        group.group_id,
+        CONSUMER,
+        CONSUMER_PROTOCOL_TYPE,
+        group.group_state,
+        group.assignor_name,
+        broker,
+        tuple(map(_consumer_member, group.members)),
+        group.group_epoch,
+        group.assignment_epoch,
+    )
 
 
 def _consumer_member(member: consumer.Member) -> GroupMember:
@@ -475,29 +455,20 @@ def _consumer_member(member: consumer.Member) -> GroupMember:
     )
 
 
-def _read_classic(
-    response: classic.DescribeGroupsResponse, _: Sequence[str], broker: Broker
-) -> dict[str, GroupDescription | Refusal]:
-    """Classic groups, or why each is not described."""
-    found: dict[str, GroupDescription | Refusal] = {}
-    for group in response.groups:
-        if group.error_code != ErrorCode.NONE:
-            found[group.group_id] = Refusal(group.error_code, group.error_message)
-        elif group.group_state == "Dead" and not group.members:
-            # Before version 6 a group that does not exist is described like this.
-            found[group.group_id] = Refusal(ErrorCode.GROUP_ID_NOT_FOUND)
-        else:
-            is_consumers = group.protocol_type == CONSUMER_PROTOCOL_TYPE
-            found[group.group_id] = GroupDescription(
-                group.group_id,
-                CLASSIC,
-                group.protocol_type,
-                group.group_state,
-                group.protocol_data,
-                broker,
-                tuple(_classic_member(each, is_consumers=is_consumers) for each in group.members),
-            )
-    return found
+def _read_classic(group: classic.DescribedGroup, broker: Broker) -> GroupDescription | Refusal:
+    if group.group_state == "Dead" and not group.members:
+        # Before version 6 a group that does not exist is described like this.
+        return Refusal(ErrorCode.GROUP_ID_NOT_FOUND)
+    is_consumers = group.protocol_type == CONSUMER_PROTOCOL_TYPE
+    return GroupDescription(
+        group.group_id,
+        CLASSIC,
+        group.protocol_type,
+        group.group_state,
+        group.protocol_data,
+        broker,
+        tuple(_classic_member(each, is_consumers=is_consumers) for each in group.members),
+    )
 
 
 def _classic_member(member: classic.DescribedGroupMember, *, is_consumers: bool) -> GroupMember:
@@ -535,19 +506,19 @@ _DESCRIBE_CONSUMER: Final[CoordinatorCall[GroupDescription]] = CoordinatorCall(
     "describe group",
     lambda keys: consumer.ConsumerGroupDescribeRequest(group_ids=list(keys)),
     _read_consumer,
+    _groups,
 )
 _DESCRIBE_CLASSIC: Final[CoordinatorCall[GroupDescription]] = CoordinatorCall(
     KeyType.GROUP,
     "describe group",
     lambda keys: classic.DescribeGroupsRequest(groups=list(keys)),
     _read_classic,
+    _groups,
 )
 _DELETE: Final[CoordinatorCall[bool]] = CoordinatorCall(
     KeyType.GROUP,
     "delete group",
     lambda keys: DeleteGroupsRequest(groups_names=list(keys)),
-    lambda response, *_: {
-        each.group_id: True if each.error_code == ErrorCode.NONE else Refusal(each.error_code)
-        for each in response.results
-    },
+    lambda *_: True,
+    lambda response: ((each.group_id, each) for each in response.results),
 )

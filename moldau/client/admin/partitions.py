@@ -20,7 +20,7 @@ from moldau.client.admin.calls import (
     check_several,
     partition_entries,
     problem_of,
-    problem_told_by_controller,
+    raise_moved,
 )
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import (
@@ -265,20 +265,13 @@ class PartitionCalls(AdminCalls):
             ],
             timeout_ms=OPERATION_TIMEOUT_MS,
         )
-
-        def read(
-            response: elected.ElectLeadersResponse,
-        ) -> dict[TopicPartition, BrokerError | None]:
-            outcome = {}
-            for topic in response.replica_election_results:
-                for result in topic.partition_result:
-                    partition = TopicPartition(topic.topic, result.partition_id)
-                    outcome[partition] = problem_of(
-                        result.error_code, result.error_message, str(partition)
-                    )
-            return outcome
-
-        return await self._ask_controller(request, read, "elect leaders", timeout_ms)
+        response = await self._ask_controller(request, "elect leaders", timeout_ms)
+        outcome = {}
+        for topic in response.replica_election_results:
+            for result in topic.partition_result:
+                partition = TopicPartition(topic.topic, result.partition_id)
+                outcome[partition] = problem_of(result, str(partition))
+        return outcome
 
     async def alter_partition_reassignments(
         self,
@@ -333,21 +326,20 @@ class PartitionCalls(AdminCalls):
                 for name, listed in topics.items()
             ],
         )
-
-        def read(
-            response: reassigning.AlterPartitionReassignmentsResponse,
-        ) -> dict[TopicPartition, BrokerError | None]:
-            outcome: dict[TopicPartition, BrokerError | None] = dict.fromkeys(reassignments)
-            for partition, result in partition_entries(response.responses):
-                # Final: others may be on their way already, so that the caller decides.
-                problem = problem_told_by_controller(
-                    result.error_code, result.error_message, f"reassign {partition}", final=True
-                )
-                if problem is not None:
-                    outcome[partition] = problem
-            return outcome
-
-        return await self._ask_controller(request, read, "reassign partitions", timeout_ms)
+        what = "reassign partitions"
+        response = await self._ask_controller(
+            request,
+            what,
+            timeout_ms,
+            check=lambda found: raise_moved(
+                (each for _, each in partition_entries(found.responses)), what
+            ),
+        )
+        outcome: dict[TopicPartition, BrokerError | None] = dict.fromkeys(reassignments)
+        for name, result in partition_entries(response.responses):
+            # Final: others may be on their way already, so that the caller decides.
+            outcome[name] = problem_of(result, f"reassign {name}", final=True)
+        return outcome
 
     async def list_partition_reassignments(
         self,
@@ -367,17 +359,12 @@ class PartitionCalls(AdminCalls):
             ],
         )
 
-        moves = await self._ask_controller(
-            request,
-            lambda response: partition_entries(response.topics),
-            "list reassignments",
-            timeout_ms,
-        )
+        response = await self._ask_controller(request, "list reassignments", timeout_ms)
         return {
             partition: Reassignment(
                 tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
             )
-            for partition, each in moves
+            for partition, each in partition_entries(response.topics)
         }
 
     # -- at single replicas -----------------------------------------------------------------------
@@ -437,8 +424,7 @@ class PartitionCalls(AdminCalls):
             )
             response = await self._client.ask_node(broker_id, request, timeout_ms=timeout_ms)
             return {
-                partition: problem_of(entry.error_code, None, f"{partition} on broker {broker_id}")
-                or entry.offset
+                partition: problem_of(entry, f"{partition} on broker {broker_id}") or entry.offset
                 for partition, entry in partition_entries(response.topics)
             }
 
@@ -480,7 +466,7 @@ class PartitionCalls(AdminCalls):
                 for entry in topic.partitions:
                     partition = TopicPartition(topic.topic_name, entry.partition_index)
                     where = f"{partition} on broker {broker_id}"
-                    answered[partition] = problem_of(entry.error_code, None, where) or True
+                    answered[partition] = problem_of(entry, where) or True
             return answered
 
         return await self._ask_replicas(list(directories), ask)

@@ -1,10 +1,11 @@
 """Plans a placement of replicas: even over brokers and racks, with as few copies as possible.
 
-Owns the choice and nothing else: it asks and changes no cluster. Invariants of a plan: every
-partition has the requested number of replicas, each on another one of the allowed brokers; its
-racks are used as evenly as their brokers allow; under these rules no plan is more even over the
-brokers, and among the equally even ones none copies fewer replicas. Then, without further copies,
-the first replicas (the preferred leaders) are spread as evenly as the sets of replicas allow.
+Owns the choice and nothing else: it asks and changes no cluster (a new topic's replicas without a
+plan are placed in `controller.core.placement`). Invariants of a plan: every partition has the
+requested number of replicas, each on another one of the allowed brokers; its racks are used as
+evenly as their brokers allow; under these rules no plan is more even over the brokers, and among
+the equally even ones none copies fewer replicas. Then, without further copies, the first replicas
+(the preferred leaders) are spread as evenly as the sets of replicas allow.
 
 Both steps look for the cheapest flow: units (replicas, leaderships) lie on brokers; a broker that
 holds n of them costs n squared, a unit that was not there before costs a little. As long as there

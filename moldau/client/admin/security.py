@@ -17,7 +17,7 @@ from moldau.client.admin.calls import (
     check_kind,
     check_several,
     problem_of,
-    problem_told_by_controller,
+    raise_moved,
 )
 from moldau.client.errors import BrokerError, InvalidRequest, KafkaError
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
@@ -164,10 +164,8 @@ class SecurityCalls(AdminCalls):
             BrokerError: SECURITY_DISABLED where the brokers have no authorizer.
         """
         request = _filter(described_acls.DescribeAclsRequest, acl_filter or AclFilter())
-        resources = await self._ask_any(
-            request, lambda response: response.resources, "describe ACLs", timeout_ms
-        )
-        return [_binding(resource, acl) for resource in resources for acl in resource.acls]
+        found = (await self._ask_any(request, "describe ACLs", timeout_ms)).resources
+        return [_binding(resource, acl) for resource in found for acl in resource.acls]
 
     async def create_acls(
         self, bindings: Collection[AclBinding], *, timeout_ms: float | None = None
@@ -197,13 +195,13 @@ class SecurityCalls(AdminCalls):
             ]
         )
 
-        def read(response: created_acls.CreateAclsResponse) -> None:
+        def check(response: created_acls.CreateAclsResponse) -> None:
             _raise_first(
-                problem_of(result.error_code, result.error_message, f"create {binding}")
+                problem_of(result, f"create {binding}")
                 for binding, result in zip(wanted, response.results, strict=True)
             )
 
-        await self._ask_controller(request, read, "create ACLs", timeout_ms)
+        await self._ask_controller(request, "create ACLs", timeout_ms, check=check)
 
     async def delete_acls(
         self, filters: Collection[AclFilter], *, timeout_ms: float | None = None
@@ -220,21 +218,19 @@ class SecurityCalls(AdminCalls):
         )
         gone: dict[AclBinding, None] = {}
 
-        def read(response: deleted_acls.DeleteAclsResponse) -> list[AclBinding]:
+        def check(response: deleted_acls.DeleteAclsResponse) -> None:
             problems = []
             for result in response.filter_results:
-                problems.append(problem_of(result.error_code, result.error_message, "delete ACLs"))
+                problems.append(problem_of(result, "delete ACLs"))
                 for acl in result.matching_acls:
                     binding = _binding(acl, acl)
-                    problems.append(
-                        problem_of(acl.error_code, acl.error_message, f"delete {binding}")
-                    )
+                    problems.append(problem_of(acl, f"delete {binding}"))
                     if acl.error_code == ErrorCode.NONE:
                         gone[binding] = None
             _raise_first(problems)
-            return list(gone)
 
-        return await self._ask_controller(request, read, "delete ACLs", timeout_ms)
+        await self._ask_controller(request, "delete ACLs", timeout_ms, check=check)
+        return list(gone)
 
     # -- quotas (KIP-546) -------------------------------------------------------------------------
 
@@ -266,12 +262,10 @@ class SecurityCalls(AdminCalls):
             for kind in any_of
         ]
         request = described_quotas.DescribeClientQuotasRequest(components=components, strict=strict)
-        entries = await self._ask_any(
-            request, lambda response: response.entries, "describe client quotas", timeout_ms
-        )
+        response = await self._ask_any(request, "describe client quotas", timeout_ms)
         return {
             _entity(entry): {value.key: value.value for value in entry.values}
-            for entry in entries or ()
+            for entry in response.entries or ()
         }
 
     async def alter_client_quotas(
@@ -303,21 +297,17 @@ class SecurityCalls(AdminCalls):
             ],
             validate_only=validate_only,
         )
-
-        def read(
-            response: altered_quotas.AlterClientQuotasResponse,
-        ) -> dict[QuotaEntity, BrokerError | None]:
-            outcome = {}
-            given = {frozenset(entity): entity for entity in changes}
-            for entry in response.entries:
-                found = _entity(entry)
-                entity = given.get(frozenset(found), found)
-                outcome[entity] = problem_told_by_controller(
-                    entry.error_code, entry.error_message, f"quotas of {entity}"
-                )
-            return outcome
-
-        return await self._ask_controller(request, read, "alter client quotas", timeout_ms)
+        what = "alter client quotas"
+        response = await self._ask_controller(
+            request, what, timeout_ms, check=lambda found: raise_moved(found.entries, what)
+        )
+        outcome = {}
+        given = {frozenset(entity): entity for entity in changes}
+        for entry in response.entries:
+            found = _entity(entry)
+            entity = given.get(frozenset(found), found)
+            outcome[entity] = problem_of(entry, f"quotas of {entity}")
+        return outcome
 
     # -- SCRAM credentials (KIP-554) --------------------------------------------------------------
 
@@ -331,21 +321,15 @@ class SecurityCalls(AdminCalls):
         request = described_scram.DescribeUserScramCredentialsRequest(
             users=None if users is None else [described_scram.UserName(name=name) for name in users]
         )
-
-        def read(
-            response: described_scram.DescribeUserScramCredentialsResponse,
-        ) -> dict[str, list[ScramCredentialInfo] | KafkaError]:
-            outcome: dict[str, list[ScramCredentialInfo] | KafkaError] = {}
-            for result in response.results:
-                what = f"SCRAM credentials of {result.user}"
-                problem = problem_of(result.error_code, result.error_message, what)
-                outcome[result.user] = problem or [
-                    ScramCredentialInfo(_known(ScramMechanism, info.mechanism), info.iterations)
-                    for info in result.credential_infos
-                ]
-            return outcome
-
-        return await self._ask_controller(request, read, "describe SCRAM credentials", timeout_ms)
+        response = await self._ask_controller(request, "describe SCRAM credentials", timeout_ms)
+        return {
+            result.user: problem_of(result, f"SCRAM credentials of {result.user}")
+            or [
+                ScramCredentialInfo(_known(ScramMechanism, info.mechanism), info.iterations)
+                for info in result.credential_infos
+            ]
+            for result in response.results
+        }
 
     async def alter_user_scram_credentials(
         self,
@@ -378,17 +362,14 @@ class SecurityCalls(AdminCalls):
             upsertions=await asyncio.to_thread(lambda: [_salted(each) for each in upsertions]),
         )
 
-        def read(
-            response: altered_scram.AlterUserScramCredentialsResponse,
-        ) -> dict[str, BrokerError | None]:
-            return {
-                result.user: problem_told_by_controller(
-                    result.error_code, result.error_message, f"SCRAM credentials of {result.user}"
-                )
-                for result in response.results
-            }
-
-        return await self._ask_controller(request, read, "alter SCRAM credentials", timeout_ms)
+        what = "alter SCRAM credentials"
+        response = await self._ask_controller(
+            request, what, timeout_ms, check=lambda found: raise_moved(found.results, what)
+        )
+        return {
+            result.user: problem_of(result, f"SCRAM credentials of {result.user}")
+            for result in response.results
+        }
 
     # -- delegation tokens (KIP-48) ---------------------------------------------------------------
 
@@ -417,7 +398,6 @@ class SecurityCalls(AdminCalls):
         )
         made = await self._ask_controller(
             request,
-            lambda response: response,
             "create delegation token",
             timeout_ms,
             versions=None if owner is None else (3, 3),
@@ -442,7 +422,8 @@ class SecurityCalls(AdminCalls):
         request = renewed_token.RenewDelegationTokenRequest(
             hmac=hmac, renew_period_ms=renew_period_ms
         )
-        return await self._ask_controller(request, _end, "renew delegation token", timeout_ms)
+        response = await self._ask_controller(request, "renew delegation token", timeout_ms)
+        return response.expiry_timestamp_ms
 
     async def expire_delegation_token(
         self, hmac: bytes, *, expiry_period_ms: int = -1, timeout_ms: float | None = None
@@ -451,7 +432,8 @@ class SecurityCalls(AdminCalls):
         request = expired_token.ExpireDelegationTokenRequest(
             hmac=hmac, expiry_time_period_ms=expiry_period_ms
         )
-        return await self._ask_controller(request, _end, "expire delegation token", timeout_ms)
+        response = await self._ask_controller(request, "expire delegation token", timeout_ms)
+        return response.expiry_timestamp_ms
 
     async def describe_delegation_tokens(
         self, owners: Collection[str] | None = None, *, timeout_ms: float | None = None
@@ -461,9 +443,7 @@ class SecurityCalls(AdminCalls):
         request = DescribeDelegationTokenRequest(
             owners=None if owners is None else _principals(owners)
         )
-        tokens = await self._ask_any(
-            request, lambda response: response.tokens, "describe delegation tokens", timeout_ms
-        )
+        response = await self._ask_any(request, "describe delegation tokens", timeout_ms)
         return [
             DelegationToken(
                 token.token_id,
@@ -475,15 +455,8 @@ class SecurityCalls(AdminCalls):
                 token.expiry_timestamp,
                 token.max_timestamp,
             )
-            for token in tokens
+            for token in response.tokens
         ]
-
-
-def _end(
-    response: renewed_token.RenewDelegationTokenResponse
-    | expired_token.ExpireDelegationTokenResponse,
-) -> int:
-    return response.expiry_timestamp_ms
 
 
 def _filter(kind: type[Filter], wanted: AclFilter) -> Filter:

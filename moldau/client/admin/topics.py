@@ -7,7 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from moldau.client.admin.calls import OPERATION_TIMEOUT_MS, AdminCalls, check_kind, check_several
+from moldau.client.admin.calls import (
+    OPERATION_TIMEOUT_MS,
+    AdminCalls,
+    check_kind,
+    check_several,
+    raise_any,
+)
 from moldau.client.cluster.metadata_updates import metadata_request
 from moldau.client.errors import error_for, raise_for
 from moldau.protocol.errors import ErrorCode
@@ -127,14 +133,13 @@ class TopicCalls(AdminCalls):
         check_several(topics)
         topics = list(topics)
         check_kind(topics, NewTopic)
-        request = create_topics_request(topics, validate_only=validate_only)
-
-        def read(response: created.CreateTopicsResponse) -> dict[str, uuid.UUID]:
-            for result in response.topics:
-                raise_for(result.error_code, result.error_message, f"create topic {result.name}")
-            return {result.name: result.topic_id for result in response.topics}
-
-        return await self._ask_controller(request, read, "create topics", timeout_ms)
+        response = await self._ask_controller(
+            create_topics_request(topics, validate_only=validate_only),
+            "create topics",
+            timeout_ms,
+            check=lambda found: raise_any(found.topics, lambda each: f"create topic {each.name}"),
+        )
+        return {result.name: result.topic_id for result in response.topics}
 
     async def delete_topics(self, names: Iterable[str], *, timeout_ms: float | None = None) -> None:
         """Delete topics with everything in them. Raises: UnknownTopicOrPartition, KafkaError"""
@@ -188,12 +193,12 @@ class TopicCalls(AdminCalls):
             timeout_ms=OPERATION_TIMEOUT_MS,
             validate_only=validate_only,
         )
-
-        def read(response: grown.CreatePartitionsResponse) -> None:
-            for result in response.results:
-                raise_for(result.error_code, result.error_message, f"topic {result.name}")
-
-        await self._ask_controller(request, read, "create partitions", timeout_ms)
+        await self._ask_controller(
+            request,
+            "create partitions",
+            timeout_ms,
+            check=lambda found: raise_any(found.results, lambda each: f"topic {each.name}"),
+        )
 
     async def list_topics(
         self, *, include_internal: bool = False, timeout_ms: float | None = None

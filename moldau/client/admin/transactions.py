@@ -5,12 +5,12 @@ A call about several ids returns for each its value or its error; only lists of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.client.admin.calls import AdminCalls, check_several
-from moldau.client.cluster.coordinators import CoordinatorCall, KeyType, Refusal
+from moldau.client.cluster.coordinators import CoordinatorCall, KeyType
 from moldau.client.cluster.metadata_cache import Broker
 from moldau.client.errors import (
     BrokerError,
@@ -159,15 +159,14 @@ class TransactionCalls(AdminCalls):
             ]
 
         has_pattern = transactional_id_pattern is not None
-        found = await self._ask_every_broker(
+        return await self._ask_every_broker(
             request,
             read,
+            lambda each: each.transactional_id,
             what="list transactions",
             timeout_ms=timeout_ms,
             versions=(2, 2) if has_pattern else (1, 2) if longer_than_ms >= 0 else None,
         )
-        unique = {each.transactional_id: each for each in found}
-        return sorted(unique.values(), key=lambda each: each.transactional_id)
 
     async def describe_transactions(
         self, transactional_ids: Collection[str], *, timeout_ms: float | None = None
@@ -205,12 +204,7 @@ class TransactionCalls(AdminCalls):
         )
 
         async def attempt() -> None:
-            await self._client.refresh_metadata([topic])
-            problem = self._client.metadata.problem(topic, index)
-            if self._client.metadata.leader(topic, index) is None:
-                is_final = problem == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                raise error_for(problem, None, f"{transaction.partition}", final=is_final)
-            leader_id = await self._client.leader_of(topic, index)
+            (leader_id,) = await self._by_leader([transaction.partition])
             response = await self._client.ask_node(leader_id, request)
             for marker in response.markers:
                 for answered in marker.topics:
@@ -240,8 +234,7 @@ class TransactionCalls(AdminCalls):
                 producer_id=NO_PRODUCER_ID,
                 producer_epoch=NO_PRODUCER_EPOCH,
             ),
-            _read_fenced,
-            keys_per_request=1,
+            lambda made, _: ProducerIdAndEpoch(made.producer_id, made.producer_epoch),
         )
         return await self._coordinators.ask(call, transactional_ids, timeout_ms=timeout_ms)
 
@@ -341,37 +334,21 @@ def _refusal(code: ErrorCode, what: str, producer: Pair, commit: bool) -> KafkaE
     return error_for(code, None, what)
 
 
-def _read_described(
-    response: described.DescribeTransactionsResponse, _: Sequence[str], broker: Broker
-) -> dict[str, TransactionDescription | Refusal]:
-    found: dict[str, TransactionDescription | Refusal] = {}
-    for each in response.transaction_states:
-        if each.error_code != ErrorCode.NONE:
-            found[each.transactional_id] = Refusal(each.error_code)
-            continue
-        found[each.transactional_id] = TransactionDescription(
-            each.transactional_id,
-            broker,
-            each.producer_id,
-            each.producer_epoch,
-            each.transaction_state,
-            each.transaction_timeout_ms,
-            None if each.transaction_start_time_ms < 0 else each.transaction_start_time_ms,
-            frozenset(
-                TopicPartition(topic.topic, index)
-                for topic in each.topics
-                for index in topic.partitions
-            ),
-        )
-    return found
-
-
-def _read_fenced(
-    response: initialized.InitProducerIdResponse, keys: Sequence[str], _: Broker
-) -> dict[str, ProducerIdAndEpoch | Refusal]:
-    if response.error_code != ErrorCode.NONE:
-        return {keys[0]: Refusal(response.error_code)}
-    return {keys[0]: ProducerIdAndEpoch(response.producer_id, response.producer_epoch)}
+def _read_described(each: described.TransactionState, broker: Broker) -> TransactionDescription:
+    return TransactionDescription(
+        each.transactional_id,
+        broker,
+        each.producer_id,
+        each.producer_epoch,
+        each.transaction_state,
+        each.transaction_timeout_ms,
+        None if each.transaction_start_time_ms < 0 else each.transaction_start_time_ms,
+        frozenset(
+            TopicPartition(topic.topic, index)
+            for topic in each.topics
+            for index in topic.partitions
+        ),
+    )
 
 
 _DESCRIBE: Final[CoordinatorCall[TransactionDescription]] = CoordinatorCall(
@@ -379,4 +356,5 @@ _DESCRIBE: Final[CoordinatorCall[TransactionDescription]] = CoordinatorCall(
     "describe transaction",
     lambda keys: described.DescribeTransactionsRequest(transactional_ids=list(keys)),
     _read_described,
+    lambda response: ((each.transactional_id, each) for each in response.transaction_states),
 )

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from moldau.client.arrow.library import pyarrow, pyarrow_compute
+from moldau.client.arrow.library import pa, pc
 from moldau.client.errors import SerializationError
 from moldau.protocol.records import BytesColumn, RecordColumns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SENT_COLUMNS: Final[tuple[str, ...]] = (
     "key",
@@ -107,7 +104,6 @@ def _named_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 def _timestamps_ms(values: pa.Array, now_ms: int) -> pa.Buffer | None:
     """Milliseconds as int64, a buffer of exactly so many rows."""
-    pa, pc = pyarrow(), pyarrow_compute()
     kind = values.type
     count = len(values)
     if pa.types.is_null(kind):
@@ -141,7 +137,6 @@ def _partitions(values: pa.Array | None) -> pa.Int32Array | None:
     """int32, null where the key decides."""
     if values is None:
         return None
-    pa = pyarrow()
     if pa.types.is_null(values.type):
         return None
     if not pa.types.is_integer(values.type):
@@ -156,7 +151,6 @@ def _topics(values: pa.Array | None) -> pa.Array | None:
     """Strings, or a dictionary of them."""
     if values is None:
         return None
-    pa = pyarrow()
     kind = values.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -171,7 +165,6 @@ def _topics(values: pa.Array | None) -> pa.Array | None:
 
 def _add_headers(columns: RecordColumns, values: pa.Array) -> None:
     """`list<struct<key: string, value: binary>>`, or a map of the same; null: no headers."""
-    pa = pyarrow()
     kind = values.type
     if pa.types.is_null(kind) or not len(values):
         return
@@ -197,7 +190,6 @@ def _add_headers(columns: RecordColumns, values: pa.Array) -> None:
 
 def _list_of_map(values: pa.MapArray) -> tuple[pa.ListArray, pa.DataType]:
     """A map column as the list of pairs that it is."""
-    pa = pyarrow()
     entries = values.values
     pairs = pa.StructArray.from_arrays(
         [entries.field(0), entries.field(1)],
@@ -218,7 +210,6 @@ def _bad_headers(kind: pa.DataType) -> SerializationError:
 
 def _flat_lists(values: pa.ListArray) -> tuple[pa.Buffer, pa.Array]:
     """(int32 offsets from 0 on, all entries of the lists); a null list has none."""
-    pa, pc = pyarrow(), pyarrow_compute()
     count = len(values)
     is_large = pa.types.is_large_list(values.type)
     if not values.null_count:
@@ -247,7 +238,6 @@ def _bytes_column(name: str, values: pa.Array) -> BytesColumn:
     dictionaries are copied into one piece, everything else is used where it lies. Raises:
     SerializationError.
     """
-    pa = pyarrow()
     kind = values.type
     if pa.types.is_null(kind):
         return BytesColumn()
@@ -307,7 +297,6 @@ def _fixed_size(values: pa.Array) -> BytesColumn:
 
 def _large(name: str, values: pa.Array) -> BytesColumn:
     """64-bit offsets made 32-bit ones, from the slice's first byte on; the bytes stay."""
-    pa, pc = pyarrow(), pyarrow_compute()
     count = len(values)
     _, buffer, data = values.buffers()
     if not count or buffer is None:

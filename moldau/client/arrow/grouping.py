@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from moldau.client.arrow.from_arrow import ArrowRows
-from moldau.client.arrow.library import pyarrow, pyarrow_compute
+from moldau.client.arrow.library import pa, pc
 from moldau.client.errors import SerializationError
 from moldau.protocol.records import group_rows, partition_rows, string_buffers
 from moldau.protocol.types import Buffer
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 ANY_PARTITION: Final = -1
 
@@ -52,7 +49,6 @@ def rows_by_topic(rows: ArrowRows, topic: str | None) -> list[tuple[str, Rows]]:
         raise SerializationError("no topic: give one, or a column 'topic'")
     if rows.topics.null_count:
         raise SerializationError("column 'topic' has a null: give a topic for all rows instead")
-    pa = pyarrow()
     found = rows.topics
     if not pa.types.is_dictionary(found.type):
         found = found.dictionary_encode()
@@ -82,12 +78,12 @@ def rows_by_partition(
     has_gaps = places is None or places.null_count > 0
     if has_gaps and (partitioner is not None or not (ignore_keys or rows.key_column is None)):
         decided = _decided(rows, chosen, partition_count, partitioner)
-        places = decided if places is None else pyarrow_compute().coalesce(places, decided)
+        places = decided if places is None else pc.coalesce(places, decided)
     if places is None:
         return [(ANY_PARTITION, chosen)] if chosen.count else []
     if places.null_count:
         places = places.fill_null(ANY_PARTITION)
-    highest = pyarrow_compute().max(places).as_py()
+    highest = pc.max(places).as_py()
     if highest is not None and highest >= partition_count:
         raise LookupError(highest)
     if partition_count == 1:  # rows without a partition stay among the others
@@ -105,7 +101,7 @@ def _explicit(rows: ArrowRows, chosen: Rows) -> pa.Array | None:
         return None
     if chosen.numbers is not None:
         found = found.take(_int32_array(chosen.numbers).slice(chosen.start, chosen.count))
-    lowest = pyarrow_compute().min(found).as_py()
+    lowest = pc.min(found).as_py()
     if lowest is not None and lowest < 0:
         raise SerializationError(f"column 'partition' has {lowest}; null leaves it to the key")
     return found
@@ -115,7 +111,6 @@ def _decided(
     rows: ArrowRows, chosen: Rows, partition_count: int, partitioner: RowPartitioner | None
 ) -> pa.Array:
     """The chosen rows' partitions by key or partitioner, `ANY_PARTITION` without a key."""
-    pa = pyarrow()
     if partitioner is None:
         numbers = None
         if chosen.numbers is not None:
@@ -147,14 +142,12 @@ def _composed(chosen: Rows, numbers: Buffer) -> Buffer:
 
 
 def _int32_array(buffer: Buffer) -> pa.Array:
-    pa = pyarrow()
     size = len(memoryview(buffer).cast("B")) // 4
     return pa.Array.from_buffers(pa.int32(), size, [None, pa.py_buffer(buffer)])
 
 
 def _int32_buffer(values: pa.Array) -> Buffer:
     """The numbers of an array without nulls."""
-    pa = pyarrow()
     if values.type != pa.int32():
         values = values.cast(pa.int32())
     buffer: Buffer = memoryview(values.buffers()[1])[

@@ -4,33 +4,40 @@ that needs it does.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 from moldau.client.errors import KafkaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+__all__ = ["ArrowMissing", "pa", "pc"]
 
 
 class ArrowMissing(KafkaError, ImportError):
     """A call takes or returns Arrow data, and pyarrow is not installed."""
 
 
-def pyarrow() -> ModuleType:
-    """The library. Raises: ArrowMissing when it is not installed, or cannot be loaded."""
-    return _load("pyarrow")
+class _Library:
+    """A module that is imported when something of it is used. Raises: ArrowMissing when it is not
+    installed, or cannot be loaded.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> object:
+        try:
+            value = getattr(import_module(self._name), attribute)
+        except ImportError as error:
+            raise ArrowMissing(
+                f"send_arrow and poll_arrow need pyarrow: pip install 'moldau[arrow]' ({error})"
+            ) from error
+        setattr(self, attribute, value)
+        return value
 
 
-def pyarrow_compute() -> ModuleType:
-    return _load("pyarrow.compute")
-
-
-def _load(name: str) -> ModuleType:
-    found = sys.modules.get(name)
-    if found is not None:
-        return found
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ArrowMissing(
-            f"send_arrow and poll_arrow need pyarrow: pip install 'moldau[arrow]' ({error})"
-        ) from error
+if not TYPE_CHECKING:
+    pa, pc = _Library("pyarrow"), _Library("pyarrow.compute")

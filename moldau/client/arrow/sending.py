@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 from moldau.client.arrow.from_arrow import ArrowRows, read_rows
 from moldau.client.arrow.grouping import (
@@ -26,14 +26,12 @@ from moldau.client.arrow.grouping import (
     rows_by_partition,
     rows_by_topic,
 )
-from moldau.client.arrow.library import pyarrow
+from moldau.client.arrow.library import pa
 from moldau.client.errors import KafkaError, SerializationError
 from moldau.client.producer.appender import Appender, chosen_by, partitions_of
-from moldau.client.producer.core.accumulator import Accumulator
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
 from moldau.client.producer.core.queues import TopicQueues
 from moldau.client.producer.delivery import when_done
-from moldau.client.producer.partitioners import Partitioner
 from moldau.client.records import TopicPartition
 from moldau.protocol.records import (
     BATCH_HEADER_SIZE,
@@ -42,10 +40,6 @@ from moldau.protocol.records import (
     records_section,
     write_header,
 )
-from moldau.runtime.clock import Clock
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 BUFFER_SHARE: Final = 4
 """A batch takes at most this part of `buffer.memory`, so that several can be on their way."""
@@ -102,22 +96,19 @@ class ArrowSender:
 
     Args:
         _topic_source: waits for a topic's metadata.
-        _partitioner: None for the built-in one; `_ignore_keys` as `partitioner.ignore.keys`.
         _check: raises when the producer takes nothing: closed, fenced, no transaction.
     """
 
     _appender: Appender
-    _accumulator: Accumulator
-    _clock: Clock
     _topic_source: TopicSource
-    _partitioner: Partitioner | None
-    _ignore_keys: bool
     _check: Callable[[], None]
 
     def __post_init__(self) -> None:
-        settings = self._accumulator.settings
-        share = max(settings.buffer_memory_bytes // BUFFER_SHARE, 1)
-        self._batch_bytes = min(settings.max_request_size_bytes, share)
+        self._accumulator = self._appender.accumulator
+        self._clock = self._appender.clock
+        config = self._accumulator.config
+        share = max(config.buffer_memory // BUFFER_SHARE, 1)
+        self._batch_bytes = min(config.max_request_size, share)
 
     async def send(
         self, topic: str | None, data: ArrowData, partition: int | None = None
@@ -167,12 +158,12 @@ class ArrowSender:
             rows,
             chosen,
             len(known.queues),
-            ignore_keys=self._ignore_keys,
+            ignore_keys=self._appender.ignore_keys,
             partitioner=self._row_partitioner(known),
         )
 
     def _row_partitioner(self, known: TopicQueues) -> RowPartitioner | None:
-        partitioner = self._partitioner
+        partitioner = self._appender.partitioner
         if partitioner is None:
             return None
         return partial(chosen_by, partitioner, known.name, partitions_of(known))
@@ -181,7 +172,7 @@ class ArrowSender:
         self, sending: _Sending, known: TopicQueues, partition: int, rows: ArrowRows, group: Rows
     ) -> None:
         """Rows of one partition (or of any), batch by batch."""
-        settings = self._accumulator.settings
+        config = self._accumulator.config
         encoder = ColumnEncoder(rows.columns, group.numbers)
         at = group.start
         while at < group.stop:
@@ -193,8 +184,8 @@ class ArrowSender:
                 group.stop,
                 max_batch_bytes=self._batch_bytes,
                 timestamp_ms=self._clock.now_ms(),
-                codec=settings.codec,
-                compression_level=settings.compression_level,
+                codec=config.codec,
+                compression_level=config.compression_level,
             )
             if header.record_count == 1:
                 self._check_size(out, header)
@@ -226,8 +217,7 @@ class ArrowSender:
         self._appender.check_size("a row", size_bytes)
 
     async def _wait_for_bytes(self, size_bytes: int) -> None:
-        settings = self._accumulator.settings
-        deadline_ms = self._clock.monotonic_ms() + settings.max_block_ms
+        deadline_ms = self._clock.monotonic_ms() + self._accumulator.config.max_block_ms
         await self._appender.wait_for_record(size_bytes, deadline_ms)
 
 
@@ -302,7 +292,7 @@ async def slices(data: ArrowData) -> AsyncIterator[pa.RecordBatch]:
     """Record batches of the data, neither large nor needlessly small. A stream is read in a thread,
     as it may wait for its source. Raises: ArrowMissing, SerializationError.
     """
-    concat_batches = pyarrow().concat_batches
+    concat_batches = pa.concat_batches
     gathered: list[pa.RecordBatch] = []
     gathered_bytes = 0
     async for batch in _batches(data):
@@ -335,7 +325,6 @@ def cut(batch: pa.RecordBatch, size_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 async def _batches(data: ArrowData) -> AsyncIterator[pa.RecordBatch]:
-    pa = pyarrow()
     if isinstance(data, pa.Table):
         for batch in data.to_batches():
             yield batch

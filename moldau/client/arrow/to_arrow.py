@@ -11,17 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from moldau.client.arrow.library import pyarrow, pyarrow_compute
+from moldau.client.arrow.library import pa, pc
 from moldau.client.consumer.core.fetch_buffer import FetchBuffer
 from moldau.client.records import TimestampType
 from moldau.protocol.records import BytesColumn, RecordColumns, scaled_int64s, take_columns
 from moldau.protocol.reusable_memory import ReusableMemory
 from moldau.protocol.types import Buffer
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MICROSECONDS_PER_MS: Final = 1000
 POLL_BYTES: Final = 64 * 1024 * 1024
@@ -43,7 +40,6 @@ class RowRun:
 @cache
 def polled_schema() -> pa.Schema:
     """The `pyarrow.Schema` of every batch that `poll_arrow` gives."""
-    pa = pyarrow()
     return pa.schema(
         [
             ("key", pa.binary()),
@@ -60,7 +56,6 @@ def polled_schema() -> pa.Schema:
 
 @cache
 def _headers_type() -> pa.DataType:
-    pa = pyarrow()
     return pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -80,7 +75,6 @@ def take_rows(buffer: FetchBuffer, max_records: int, memory: ReusableMemory) -> 
 
 
 def to_arrow(runs: Sequence[RowRun], columns: RecordColumns) -> pa.RecordBatch:
-    pa = pyarrow()
     count = columns.row_count
     runs = [run for run in runs if run.row_count]
     assert sum(run.row_count for run in runs) == count, "every row is in one run"
@@ -105,12 +99,10 @@ def to_arrow(runs: Sequence[RowRun], columns: RecordColumns) -> pa.RecordBatch:
 
 
 def _fixed(kind: pa.DataType, count: int, buffer: Buffer | None) -> pa.Array:
-    pa = pyarrow()
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(buffer)])
 
 
 def _strings(kind: pa.DataType, count: int, column: BytesColumn) -> pa.Array:
-    pa = pyarrow()
     buffers = [
         None if column.validity is None else pa.py_buffer(column.validity),
         pa.py_buffer(column.offsets),
@@ -121,7 +113,6 @@ def _strings(kind: pa.DataType, count: int, column: BytesColumn) -> pa.Array:
 
 def _repeated(values: Sequence[str | int], runs: Sequence[RowRun], kind: pa.DataType) -> pa.Array:
     """Each run's value as often as it has rows."""
-    pa, pc = pyarrow(), pyarrow_compute()
     if len(set(values)) == 1:
         count = sum(run.row_count for run in runs)
         if count > KEPT_ROWS:
@@ -135,13 +126,11 @@ def _repeated(values: Sequence[str | int], runs: Sequence[RowRun], kind: pa.Data
 @lru_cache(maxsize=16)
 def _kept_run(value: str | int, kind: pa.DataType) -> pa.Array:
     """One value many times, for slices: small polls of the same partition need it again."""
-    pa = pyarrow()
     return pa.repeat(pa.scalar(value, kind), KEPT_ROWS)
 
 
 def _headers(count: int, columns: RecordColumns) -> pa.Array:
     """Lists of headers; null where a record has none, as Spark has it."""
-    pa, pc = pyarrow(), pyarrow_compute()
     header_keys, header_values = columns.header_keys, columns.header_values
     if columns.header_offsets is None or header_keys is None or header_values is None:
         return pa.nulls(count, _headers_type())
@@ -158,7 +147,6 @@ def _headers(count: int, columns: RecordColumns) -> pa.Array:
 
 def _header_keys(count: int, column: BytesColumn) -> pa.Array:
     """As strings; what is not UTF-8 is replaced, as in `ConsumerRecord`."""
-    pa = pyarrow()
     raw = _strings(pa.binary(), count, column)
     try:
         return raw.cast(pa.string())

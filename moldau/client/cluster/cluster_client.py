@@ -34,7 +34,7 @@ from moldau.client.errors import (
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
-from moldau.protocol.schema import Request, Response
+from moldau.protocol.schema import AnyRequest, Request, Response
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
 from moldau.runtime.ports import Ports
@@ -294,17 +294,7 @@ class ClusterClient:
         address = (host, port)
         limit_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
         connection = await self._connections.connect(address, "data")
-        api_version = None
-        if versions is not None:
-            lowest, highest = versions
-            api_version = connection.best_version(
-                request.API_KEY, type(request), max_version=highest
-            )
-            if api_version < lowest:
-                raise UnsupportedByPeer(
-                    f"{connection.host}:{connection.port} serves {type(request).__name__} up to "
-                    f"version {api_version}, {lowest} is needed"
-                )
+        api_version = None if versions is None else version_of(connection, type(request), versions)
         await self._connections.wait_out_throttle(address, "data")
         response = await connection.send(request, api_version=api_version, timeout_ms=limit_ms)
         throttle_time_ms = getattr(response, "throttle_time_ms", 0)
@@ -448,3 +438,17 @@ class ClusterClient:
                 links.in_flight_count(address, "data"),
             ),
         )
+
+
+def version_of(connection: Connection, kind: type[AnyRequest], versions: Versions) -> int:
+    """The version in which to send a request. Raises: UnsupportedByPeer when the broker serves
+    none of these.
+    """
+    lowest, highest = versions
+    version = connection.best_version(kind.API_KEY, kind, max_version=highest)
+    if version < lowest:
+        raise UnsupportedByPeer(
+            f"{connection.host}:{connection.port} serves {kind.__name__} up to version {version}, "
+            f"{lowest} is needed"
+        )
+    return version

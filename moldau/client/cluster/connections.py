@@ -1,10 +1,10 @@
 """The sockets of one client: opened on demand, one per node and purpose, closed when idle.
 
-Owns connections, the attempts under way, the pauses after failures (KIP-144), throttling (KIP-219)
-and the probes that find out what a port speaks that does not understand us. Must not know which
-node leads what, or what requests mean. Invariants: cancelling a caller never closes or corrupts a
-connection that others use; after `close`, or the orderly end of the loop, nothing is left open and
-nothing runs; a probe leaves nothing open, and one that fails says nothing.
+Owns connections, the attempts under way, the pauses after failures (`reconnect.backoff.ms`,
+KIP-144), throttling (KIP-219) and the probes of what a port speaks that does not understand us.
+Must not know which node leads what, or what requests mean. Invariants: cancelling a caller never
+closes or corrupts a connection that others use; after `close`, or the orderly end of the loop,
+nothing is left open and nothing runs; a probe leaves nothing open, and one that fails says nothing.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
@@ -63,22 +63,26 @@ class Refusal:
     """A coordinator's answer about one key that is an error."""
 
     error_code: int
-    message: str | None = None
+    error_message: str | None = None
+
+
+LEFT_OUT: Final = Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator left it out")
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorCall(Generic[Value]):
     """One call that goes to many coordinators: the request for some keys, in one of `versions`
-    (None for all), and the answers in its response, by key. `what` is for errors: "describe group".
-    `keys_per_request` is 1 where a request names just one.
+    (None for all), and what `read` makes of an entry of its response that has no error. `what` is
+    for errors: "describe group". `entries` are those of a response by key; None where a request
+    names just one key, so that the response is its entry.
     """
 
     key_type: KeyType
     what: str
     request: Callable[[Sequence[str]], AnyRequest]
-    answers: Callable[[Any, Sequence[str], Broker], Mapping[str, Value | Refusal]]
+    read: Callable[[Any, Broker], Value | Refusal]
+    entries: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
     versions: Versions | None = None
-    keys_per_request: int = KEYS_PER_REQUEST
 
 
 class Coordinators:
@@ -205,8 +209,9 @@ class Coordinators:
                 by_broker[broker].append(key)
 
         async def ask_broker(broker: Broker, its_keys: list[str]) -> None:
-            for first in range(0, len(its_keys), call.keys_per_request):
-                some = its_keys[first : first + call.keys_per_request]
+            most = 1 if call.entries is None else KEYS_PER_REQUEST
+            for first in range(0, len(its_keys), most):
+                some = its_keys[first : first + most]
                 await self._ask_one(call, broker, some, outcome, passing)
 
         await asyncio.gather(*(ask_broker(*group) for group in by_broker.items()))
@@ -232,11 +237,14 @@ class Coordinators:
                 self._known.pop((call.key_type, key), None)
                 passing[key] = NoBrokerAvailable(f"{where}: {describe_fault(fault)}")
             return
-        answers = call.answers(response, keys, broker)
+        entries = {keys[0]: response} if call.entries is None else dict(call.entries(response))
         for key in keys:
-            answer = answers.get(key)
-            if answer is None:
-                answer = Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator left it out")
+            entry = entries.get(key, LEFT_OUT)
+            code = getattr(entry, "error_code", ErrorCode.NONE)
+            if code != ErrorCode.NONE:
+                answer: Value | Refusal = Refusal(code, getattr(entry, "error_message", None))
+            else:
+                answer = call.read(entry, broker)
             if not isinstance(answer, Refusal):
                 outcome[key] = answer
                 continue
@@ -244,11 +252,11 @@ class Coordinators:
             if code in MOVED:
                 self._known.pop((call.key_type, key), None)
             if code in PASSING:
-                problem = error_for(answer.error_code, answer.message, f"{call.what} {key}")
+                problem = error_for(answer.error_code, answer.error_message, f"{call.what} {key}")
                 passing[key] = _Passing(str(problem), code=problem.code)
             else:
                 outcome[key] = error_for(
-                    answer.error_code, answer.message, f"{call.what} {key}", final=True
+                    answer.error_code, answer.error_message, f"{call.what} {key}", final=True
                 )
 
 

@@ -1,4 +1,4 @@
-"""What counts as a passing fault, and its words."""
+"""Which faults are passing, and their words; `protocol.errors` says which codes are retriable."""
 
 from __future__ import annotations
 

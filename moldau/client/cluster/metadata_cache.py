@@ -1,7 +1,7 @@
 """What a client last heard about brokers, topics and leaders.
 
-Owns the cache and nothing else; the client decides when to ask again. Invariants: a topic's entry
-is what one Metadata response said, brought forward by newer leaders from Produce and Fetch
+Owns the cache and nothing else; `metadata_updates` decides when to ask again. Invariants: a topic's
+entry is what one Metadata response said, brought forward by newer leaders from Produce and Fetch
 responses (KIP-951); an older leader epoch never replaces a newer one, and a leader of an older
 epoch than is expected is not named (KIP-320); a deleted topic never replaces the one of the same
 name that was created after it, although a lagging broker may still name it.
@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataResponse, MetadataResponseTopic
@@ -250,14 +250,11 @@ class MetadataCache:
         gone = [name for name in self.topics if name not in names]
         for name in gone:
             self.topic_names.pop(self.topics.pop(name).topic_id, None)
-        for name in [name for name in self.topic_errors if name not in names]:
-            del self.topic_errors[name]
-        for name in [name for name in self._ids if name not in names]:
-            del self._ids[name]
-            self._refusal_counts.pop(name, None)
-            self._expected.discard(name)
-        for name in [name for name in self._expected_epochs if name not in names]:
-            del self._expected_epochs[name]
+        self._expected = {name for name in self._expected if name in names}
+        known: dict[str, Any]
+        for known in (self.topic_errors, self._ids, self._refusal_counts, self._expected_epochs):
+            for name in [name for name in known if name not in names]:
+                del known[name]
         if gone:
             self.version += 1
 

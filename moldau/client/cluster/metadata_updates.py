@@ -1,6 +1,7 @@
 """Keeps the metadata of the topics that matter fresh, in the background.
 
-Owns which topics these are, the one task that asks, its pauses, and the callers that wait for a
+Owns which topics these are, the one task that asks (`metadata.max.age.ms`), its pauses, when the
+bootstrap servers are asked again (`metadata.recovery.strategy`), and the callers that wait for a
 topic. Must not ask more often than the back-off allows, however often an update is requested.
 Invariant: the task ends with `close`; every attempt, good or bad, wakes all callers that wait.
 

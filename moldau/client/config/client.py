@@ -8,16 +8,16 @@ be used is one clear error that names the key; secrets are never shown.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final, Unpack
+from typing import ClassVar, Final
 
-from moldau.client.config.keywords import AdminSettings, AdminValues, ClientSettings, ClientValues
+from moldau.client.config.keywords import AdminValues, ClientValues
 from moldau.client.config.settings import Settings
 from moldau.client.errors import ConfigurationError
 
 DEFAULT_PORT: Final = 9092
 
 
-class ClientConfig(Settings, ClientValues):
+class ClientConfig(ClientValues, Settings):
     """What every client needs; times in milliseconds unless named otherwise.
 
     Connections are secured as in KIP-651 for PEM, KIP-768, KIP-1139 and KIP-1258 for OAUTHBEARER.
@@ -34,11 +34,6 @@ class ClientConfig(Settings, ClientValues):
     Raises:
         ConfigurationError: an unknown name, with the nearest known one, or a bad value.
     """
-
-    def __init__(
-        self, bootstrap_servers: str | Sequence[str] = (), **settings: Unpack[ClientSettings]
-    ) -> None:
-        self._load({"bootstrap_servers": bootstrap_servers, **settings})
 
     @property
     def addresses(self) -> Sequence[str]:
@@ -66,17 +61,12 @@ class ClientConfig(Settings, ClientValues):
             self._settle(default_api_timeout_ms=longer_ms)
 
 
-class AdminConfig(ClientConfig, AdminValues):
+class AdminConfig(AdminValues, ClientConfig):
     """What the admin client needs: the addresses of brokers (`bootstrap_servers`) or of the
     cluster's controllers (`bootstrap_controllers`, KIP-919).
     """
 
     KIND: ClassVar[str] = "admin client"
-
-    def __init__(
-        self, bootstrap_servers: str | Sequence[str] = (), **settings: Unpack[AdminSettings]
-    ) -> None:
-        self._load({"bootstrap_servers": bootstrap_servers, **settings})
 
     @property
     def addresses(self) -> Sequence[str]:

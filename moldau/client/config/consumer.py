@@ -1,12 +1,11 @@
-"""Settings of the consumer. Owns what excludes what."""
+"""Settings of the consumer. Owns what excludes what (`group.protocol`, `group.id`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Final, Unpack
+from typing import ClassVar, Final
 
 from moldau.client.config.client import ClientConfig
-from moldau.client.config.keywords import ConsumerSettings, ConsumerValues
+from moldau.client.config.keywords import ConsumerValues
 from moldau.client.errors import ConfigurationError
 
 _ONLY_CLASSIC: Final = (
@@ -16,7 +15,7 @@ _ONLY_CLASSIC: Final = (
 )
 
 
-class ConsumerConfig(ClientConfig, ConsumerValues):
+class ConsumerConfig(ConsumerValues, ClientConfig):
     """What a consumer needs. Defaults are those of Kafka 4.3's Java consumer.
 
     Two keys are ours: `fetch.buffer.bytes` bounds what is fetched ahead (twice `fetch.max.bytes`
@@ -26,11 +25,6 @@ class ConsumerConfig(ClientConfig, ConsumerValues):
     """
 
     KIND: ClassVar[str] = "consumer"
-
-    def __init__(
-        self, bootstrap_servers: str | Sequence[str] = (), **settings: Unpack[ConsumerSettings]
-    ) -> None:
-        self._load({"bootstrap_servers": bootstrap_servers, **settings})
 
     def _check(self) -> None:
         super()._check()

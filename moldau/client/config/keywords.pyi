@@ -1,12 +1,13 @@
 """The types of clients' settings. Written by tools/client_keywords.py (`make fmt`): do not edit.
 
-`…Settings` are the keyword arguments of a client, `…Values` the attributes of its configuration;
-times are in milliseconds unless named otherwise, sizes in bytes.
+`…Settings` are the keyword arguments of a client and of its configuration, `…Values` that
+configuration's constructor and attributes; times are in milliseconds unless named otherwise, sizes
+in bytes.
 """
 
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, TypeAlias, TypedDict
+from typing import Literal, TypeAlias, TypedDict, Unpack
 
 from moldau.sasl.oauthbearer.tokens import OAuthBearerToken
 
@@ -84,6 +85,9 @@ class ClientSettings(TypedDict, total=False):
     metadata_recovery_rebootstrap_trigger_ms: int
 
 class ClientValues:
+    def __init__(
+        self, bootstrap_servers: str | Sequence[str] = (), **settings: Unpack[ClientSettings]
+    ) -> None: ...
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
     ssl_context: ssl.SSLContext | None
     ssl_cipher_suites: tuple[str, ...]
@@ -177,6 +181,9 @@ class ProducerSettings(ClientSettings, total=False):
     transactional_id: str | None
 
 class ProducerValues:
+    def __init__(
+        self, bootstrap_servers: str | Sequence[str] = (), **settings: Unpack[ProducerSettings]
+    ) -> None: ...
     retries: int
     acks: str
     batch_size: int
@@ -226,6 +233,9 @@ class ConsumerSettings(ClientSettings, total=False):
     session_timeout_ms: int
 
 class ConsumerValues:
+    def __init__(
+        self, bootstrap_servers: str | Sequence[str] = (), **settings: Unpack[ConsumerSettings]
+    ) -> None: ...
     metadata_max_idle_ms: int
     allow_auto_create_topics: bool
     auto_commit_interval_ms: int
@@ -255,5 +265,8 @@ class AdminSettings(ClientSettings, total=False):
     retries: int
 
 class AdminValues:
+    def __init__(
+        self, bootstrap_servers: str | Sequence[str] = (), **settings: Unpack[AdminSettings]
+    ) -> None: ...
     bootstrap_controllers: tuple[str, ...]
     retries: int

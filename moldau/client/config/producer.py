@@ -1,14 +1,14 @@
-"""Settings of the producer. Owns what excludes what."""
+"""Settings of the producer. Owns what excludes what (`enable.idempotence`, `acks`, `retries`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Final, Unpack
+from typing import ClassVar, Final
 
 from moldau.client.config.client import ClientConfig
-from moldau.client.config.keywords import ProducerSettings, ProducerValues
+from moldau.client.config.keywords import ProducerValues
 from moldau.client.errors import ConfigurationError
 from moldau.constants import MAX_INT32
+from moldau.protocol.records import Codec
 
 MAX_IN_FLIGHT_WITH_IDEMPOTENCE: Final = 5
 """As many batches of one producer and partition a broker remembers."""
@@ -16,7 +16,7 @@ MAX_IN_FLIGHT_WITH_IDEMPOTENCE: Final = 5
 REQUIRED_ACKS: Final[dict[str, int]] = {"all": -1, "-1": -1, "0": 0, "1": 1}
 
 
-class ProducerConfig(ClientConfig, ProducerValues):
+class ProducerConfig(ProducerValues, ClientConfig):
     """What a producer needs. Defaults are those of Kafka 4.3's Java producer.
 
     Idempotence is on unless it is switched off, or `acks` or `retries` rule it out while it was not
@@ -25,10 +25,8 @@ class ProducerConfig(ClientConfig, ProducerValues):
 
     KIND: ClassVar[str] = "producer"
 
-    def __init__(
-        self, bootstrap_servers: str | Sequence[str] = (), **settings: Unpack[ProducerSettings]
-    ) -> None:
-        self._load({"bootstrap_servers": bootstrap_servers, **settings})
+    codec: Codec
+    compression_level: int | None
 
     @property
     def required_acks(self) -> int:
@@ -40,6 +38,9 @@ class ProducerConfig(ClientConfig, ProducerValues):
         if self.acks == "-1":
             self._settle(acks="all")
         self._settle_idempotence()
+        codec = Codec[self.compression_type.upper()]
+        level = getattr(self, f"compression_{self.compression_type}_level", None)
+        self._settle(codec=codec, compression_level=level)
         if self.transaction_two_phase_commit_enable and "transaction_timeout_ms" in self.given:
             raise ConfigurationError(
                 "transaction.timeout.ms has no meaning with transaction.two.phase.commit.enable: "

@@ -66,6 +66,9 @@ class Settings:
     def __init_subclass__(cls) -> None:
         cls.KEYS = client_keys(cls.KIND)
 
+    def __init__(self, bootstrap_servers: object = (), **settings: object) -> None:
+        self._load({"bootstrap_servers": bootstrap_servers, **settings})
+
     def _load(self, given: Mapping[str, object]) -> None:
         """Take over names in either spelling, convert, fill in the defaults, check."""
         values: dict[str, object] = {}

@@ -2,11 +2,11 @@
 
 Owns the public face, the rules of a poll (which task may poll, what happens in which order, that
 nothing is lost when a poll is cancelled), the wiring of its parts and the order of closing. Must
-not know wire formats or assignment protocols. Invariants: records are taken out of the buffer in
-the same turn of the loop in which they are returned; assignments change, listeners run and offsets
-are committed automatically only inside the user's own calls; a seek takes effect at once, and what
-was buffered or under way for the old position is never handed out; after `close` no task,
-connection or fetch session of the consumer is left.
+not know wire formats, assignment protocols or where reading begins (`positions` does). Invariants:
+records are taken out of the buffer in the same turn of the loop in which they are returned;
+assignments change, listeners run and offsets are committed automatically only inside the user's own
+calls; a seek takes effect at once, and what was buffered or under way for the old position is never
+handed out; after `close` no task, connection or fetch session of the consumer is left.
 """
 
 from __future__ import annotations

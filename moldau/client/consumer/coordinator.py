@@ -1,9 +1,10 @@
 """A consumer's side of its group: what polls do about rebalances, automatic commits, and the end.
 
 Owns the order of a rebalance (commit, listener, taking away, handing out), which happens inside
-polls only. Must not fetch records; the member's life between polls is `Membership`'s. Invariants: a
-step of a rebalance that has begun is finished exactly once, even when the poll that began it is
-cancelled; nothing of a partition is handed out between its revocation and its next assignment.
+polls only. Must not fetch records, or decide when a commit is due (`commits` does); the member's
+life between polls is `Membership`'s. Invariants: a step of a rebalance that has begun is finished
+exactly once, even when the poll that began it is cancelled; nothing of a partition is handed out
+between its revocation and its next assignment.
 """
 
 from __future__ import annotations
@@ -183,13 +184,7 @@ class GroupCoordinator:
         self.commits.commit_nowait(given, callback)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        identity = self._membership.identity()
-        return ConsumerGroupMetadata(
-            self._group_id,
-            identity.generation_id,
-            identity.member_id,
-            self._config.group_instance_id,
-        )
+        return ConsumerGroupMetadata(self._group_id, *self._membership.identity())
 
     # -- the subscription -----------------------------------------------------------------------
 

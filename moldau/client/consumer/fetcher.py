@@ -3,9 +3,10 @@
 Owns a task per broker that leads partitions of this consumer, its fetch session, and the reading of
 responses: data into the buffer, errors into back-off, metadata updates, resets, or faults that the
 next poll raises. Must not hand records out, nor find out positions. Invariants: one fetch at a time
-per broker; nothing is fetched for a partition that holds twice its limit already, nor for any while
-the buffer is full; a partition whose state has moved on since the request (seek, revocation,
-another leader) is not touched by the response; tasks are asked to stop, never cancelled.
+per broker; nothing is fetched for a partition that holds twice `max.partition.fetch.bytes`, nor for
+any while the buffer is full; a partition whose state has moved on since the request (seek,
+revocation, another leader) is not touched by the response; tasks are asked to stop, never
+cancelled.
 """
 
 from __future__ import annotations

@@ -10,14 +10,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient, version_of
 from moldau.client.cluster.connections import Purpose
 from moldau.client.cluster.coordinators import Coordinators, KeyType
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import KafkaError, UnsupportedByBroker
 from moldau.protocol.errors import LocalProtocolError
 from moldau.protocol.schema import Request, Response
-from moldau.runtime.connection import UnsupportedByPeer
 from moldau.runtime.shared_work import outcome_of
 
 MEMBERSHIP: Final[Purpose] = "coordinator"
@@ -62,12 +61,8 @@ class GroupLink:
         node_id = await self._coordinator()
         try:
             connection = await self._client.connection(node_id, purpose=purpose)
-            highest = None if versions is None else versions[1]
-            version = connection.best_version(kind.API_KEY, kind, max_version=highest)
-            if versions is not None and version < versions[0]:
-                raise UnsupportedByPeer(
-                    f"broker {node_id} serves it up to version {version}, {versions[0]} is needed"
-                )
+            allowed = versions or (kind.MIN_VERSION, kind.MAX_VERSION)
+            version = version_of(connection, kind, allowed)
             response = await connection.send(
                 build(version),
                 api_version=version,

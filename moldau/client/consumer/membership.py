@@ -340,22 +340,8 @@ class ConsumerGroup:
         code = ErrorCode.of(response.error_code)
         if code is not ErrorCode.NONE:
             self.member.refused(attempt, now_ms, code, response.error_message)
-            return
-        target = None
-        if response.assignment is not None:
-            target = [
-                (each.topic_id, partition)
-                for each in response.assignment.topic_partitions
-                for partition in each.partitions
-            ]
-        self.member.answered(
-            attempt,
-            now_ms,
-            member_id=response.member_id,
-            member_epoch=response.member_epoch,
-            heartbeat_interval_ms=response.heartbeat_interval_ms,
-            target=target,
-        )
+        else:
+            self.member.answered(attempt, now_ms, response)
 
     def refused(self, request: GroupRequest, attempt: int, now_ms: float, code: ErrorCode) -> None:
         self.member.refused(attempt, now_ms, code)

@@ -1,4 +1,4 @@
-"""From where each partition is read: committed offsets, resets, and checks against new leaders.
+"""From where partitions are read: committed offsets, `auto.offset.reset`, checks of new leaders.
 
 Owns finding that out, in one background task that runs while a position is missing and was started
 by a poll, and the requests to leaders for it: offsets by time and at the ends of logs (ListOffsets

@@ -1,9 +1,9 @@
 """From a record to its place in a batch: partitioning, holding back, room.
 
 Owns the per-record path, the records that are held until the metadata has their partition, and the
-callers that wait for room. Must not send, or ask for metadata itself. Invariants: records of one
-partition are appended in the order of the calls; a call that raises has appended nothing; held
-records leave in the order in which they came, into batches or with an error.
+callers that wait for room (`max.block.ms`). Must not send, or ask for metadata itself. Invariants:
+records of one partition are appended in the order of the calls; a call that raises has appended
+nothing; held records leave in the order in which they came, into batches or with an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from moldau.client.errors import (
     BufferFull,
@@ -42,6 +42,10 @@ GRACE_MS: Final = 1_000.0
 HELD_OVERHEAD_BYTES = BATCH_HEADER_SIZE + 64
 """What a held record takes besides its encoded size: a batch's header, in case it is alone in one,
 and its objects."""
+
+
+Record: TypeAlias = tuple[str, bytes | None, bytes | None, RecordHeaders, int | None, int]
+"""Topic, value, key, headers, partition, timestamp_ms: the arguments of `append`."""
 
 
 class HeldRecord(NamedTuple):
@@ -74,7 +78,7 @@ class Appender:
     """Appends records to the accumulator.
 
     Args:
-        _partitioner: None for the built-in one; `_ignore_keys` as `partitioner.ignore.keys`.
+        partitioner: None for the built-in one.
         _learn: called with the name of an unknown topic and the number of partitions that are
             needed, to request its metadata.
         _used: called with the name of a topic now and then, while it is used.
@@ -85,10 +89,9 @@ class Appender:
         wake, wake_by: the sender's, set by it.
     """
 
-    _accumulator: Accumulator
-    _clock: Clock
-    _partitioner: Partitioner | None
-    _ignore_keys: bool
+    accumulator: Accumulator
+    clock: Clock
+    partitioner: Partitioner | None
     _learn: Callable[[str, int], object]
     _used: Callable[[str], object]
     refused: Callable[[Exception], object]
@@ -100,8 +103,9 @@ class Appender:
     _lets_pass: bool = False
 
     def __post_init__(self) -> None:
-        self._topics = self._accumulator.topics
-        self._chooses_by_key = self._partitioner is None
+        self.ignore_keys: bool = self.accumulator.config.partitioner_ignore_keys
+        self._topics = self.accumulator.topics
+        self._chooses_by_key = self.partitioner is None
 
     # -- one record ------------------------------------------------------------------------------
 
@@ -121,14 +125,15 @@ class Appender:
         outcome: Outcome | None
         if known is None or (partition is not None and partition >= len(known.queues)):
             held = self.held if known is None else self.out_of_range
-            outcome, index = self._hold(held, topic, value, key, headers, partition, timestamp_ms)
+            record = (topic, value, key, headers, partition, timestamp_ms)
+            outcome, index = self._hold(held, record)
         else:
             if partition is not None:
                 queue = known.queues[partition]
             elif self._chooses_by_key:
-                if key is None or self._ignore_keys:
-                    queue = known.sticky or self._accumulator.sticky_queue(
-                        known, self._clock.monotonic_ms()
+                if key is None or self.ignore_keys:
+                    queue = known.sticky or self.accumulator.sticky_queue(
+                        known, self.clock.monotonic_ms()
                     )
                 else:
                     queue = known.queues[murmur2_partition(key, len(known.queues))]
@@ -139,9 +144,10 @@ class Appender:
             except (TypeError, ValueError, BufferError, OverflowError) as error:
                 raise unfit(error, key, value, headers) from error
             if index < 0:
-                is_free = self._chooses_by_key and (key is None or self._ignore_keys)
+                is_free = self._chooses_by_key and (key is None or self.ignore_keys)
+                record_bytes = self._checked_size(key, value, headers)
                 placed = self._make_room(
-                    known, queue, is_free and partition is None, key, value, headers
+                    known, queue, record_bytes, is_free=is_free and partition is None
                 )
                 if placed is None:
                     return None
@@ -159,28 +165,21 @@ class Appender:
         )
 
     def _make_room(
-        self,
-        known: TopicQueues,
-        queue: PartitionQueue,
-        is_free: bool,
-        key: bytes | None,
-        value: bytes | None,
-        headers: RecordHeaders,
+        self, known: TopicQueues, queue: PartitionQueue, record_bytes: int, *, is_free: bool
     ) -> PartitionQueue | None:
         """Make room; returns the queue, another one if the choice is free, None without memory."""
-        record_bytes = self._checked_size(key, value, headers)
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         while True:
-            room = self._accumulator.make_room(queue, record_bytes, now_ms)
+            room = self.accumulator.make_room(queue, record_bytes, now_ms)
             if room is Room.MADE:
                 self._used(known.name)
-                self.wake_by(now_ms + self._accumulator.settings.linger_ms)
+                self.wake_by(now_ms + self.accumulator.config.linger_ms)
                 return queue
             self.wake()
             if room is Room.NO_MEMORY:
                 return None
             if is_free:
-                queue = self._accumulator.sticky_queue(known, now_ms)
+                queue = self.accumulator.sticky_queue(known, now_ms)
 
     def _checked_size(self, key: bytes | None, value: bytes | None, headers: RecordHeaders) -> int:
         check_bytes(key, value)
@@ -192,10 +191,10 @@ class Appender:
         return record_bytes
 
     def check_size(self, what: str, size_bytes: int) -> None:
-        settings = self._accumulator.settings
+        config = self.accumulator.config
         for limit, name in (
-            (settings.max_request_size_bytes, "max.request.size"),
-            (settings.buffer_memory_bytes, "buffer.memory"),
+            (config.max_request_size, "max.request.size"),
+            (config.buffer_memory, "buffer.memory"),
         ):
             if size_bytes > limit:
                 refusal = RecordTooLarge(f"{what} takes {size_bytes} bytes, {name} allows {limit}")
@@ -210,22 +209,14 @@ class Appender:
             raise
 
     def _custom(self, known: TopicQueues, key: bytes | None, value: bytes | None) -> int:
-        assert self._partitioner is not None
-        return chosen_by(self._partitioner, known.name, partitions_of(known), key, value)
+        assert self.partitioner is not None
+        return chosen_by(self.partitioner, known.name, partitions_of(known), key, value)
 
     # -- records without a known partition -------------------------------------------------------
 
-    def _hold(
-        self,
-        held: dict[str, HeldRecords],
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: RecordHeaders,
-        partition: int | None,
-        timestamp_ms: int,
-    ) -> tuple[HeldRecords | None, int]:
+    def _hold(self, held: dict[str, HeldRecords], record: Record) -> tuple[HeldRecords | None, int]:
         """Keep a record until its partition is known; without a place when there is no room."""
+        topic, value, key, headers, partition, timestamp_ms = record
         if topic not in held:
             self.check_topic(topic)
         self._checked_size(key, value, headers)
@@ -233,7 +224,7 @@ class Appender:
         key = None if key is None else bytes(key)
         value = None if value is None else bytes(value)
         size_bytes = held_size_bytes(key, value, headers)
-        accumulator = self._accumulator
+        accumulator = self.accumulator
         if not accumulator.reserve(size_bytes):
             self.wake()
             return None, -1
@@ -251,9 +242,9 @@ class Appender:
         self, held: dict[str, HeldRecords], topic: str, partition: int | None
     ) -> HeldRecords:
         # The request for the metadata gives up a little earlier, with a better error.
-        limit_ms = self._accumulator.settings.max_block_ms + GRACE_MS
-        group = held[topic] = HeldRecords(topic, -1, self._clock.monotonic_ms() + limit_ms)
-        self._accumulator.incomplete[group] = None
+        limit_ms = self.accumulator.config.max_block_ms + GRACE_MS
+        group = held[topic] = HeldRecords(topic, -1, self.clock.monotonic_ms() + limit_ms)
+        self.accumulator.incomplete[group] = None
         self._learn(topic, 1 if held is self.held else (partition or 0) + 1)
         return group
 
@@ -273,7 +264,7 @@ class Appender:
             self._place(known, late)
 
     def _place(self, known: TopicQueues, group: HeldRecords) -> None:
-        accumulator = self._accumulator
+        accumulator = self.accumulator
         accumulator.release(group, group.reserved_bytes)
         places: list[tuple[int, Outcome, int]] = []
         for number, record in enumerate(group.records):
@@ -288,11 +279,11 @@ class Appender:
 
     def _placed(self, known: TopicQueues, record: HeldRecord) -> tuple[Outcome, int]:
         """Append a held record; returns its batch and its index there."""
-        accumulator = self._accumulator
-        now_ms = self._clock.monotonic_ms()
+        accumulator = self.accumulator
+        now_ms = self.clock.monotonic_ms()
         partition = record.partition
         try:
-            if partition is None and self._partitioner is not None:
+            if partition is None and self.partitioner is not None:
                 partition = self._custom(known, record.key, record.value)
         except Exception as error:  # noqa: BLE001 - the application's partitioner
             return self._lost(known.name, error), 0
@@ -301,7 +292,7 @@ class Appender:
         is_free = False
         if partition is not None:
             queue = known.queues[partition]
-        elif record.key is None or self._ignore_keys:
+        elif record.key is None or self.ignore_keys:
             is_free = True
             queue = accumulator.sticky_queue(known, now_ms)
         else:
@@ -318,7 +309,7 @@ class Appender:
         return queue.filling, index
 
     def _hold_again(self, topic: str, record: HeldRecord) -> tuple[Outcome, int]:
-        accumulator = self._accumulator
+        accumulator = self.accumulator
         group = self.out_of_range.get(topic)
         if group is None:
             group = self._new_group(self.out_of_range, topic, record.partition)
@@ -329,7 +320,7 @@ class Appender:
     def _lost(self, topic: str, error: Exception) -> Outcome:
         outcome = Outcome(topic, -1)
         outcome.finish(error=error)
-        self._accumulator.finished.append(outcome)
+        self.accumulator.finished.append(outcome)
         return outcome
 
     def expire_held(self, now_ms: float) -> float:
@@ -350,7 +341,7 @@ class Appender:
     def _unknown(self, topic: str, partition: int | None) -> UnknownTopicOrPartition:
         what = f"topic {topic}" if partition is None else f"partition {partition} of topic {topic}"
         return UnknownTopicOrPartition(
-            f"{what} did not come up within max.block.ms={self._accumulator.settings.max_block_ms}:"
+            f"{what} did not come up within max.block.ms={self.accumulator.config.max_block_ms}:"
             " create it, or check the name"
         )
 
@@ -360,8 +351,8 @@ class Appender:
         group = (self.held if groups is None else groups).pop(topic, None)
         if group is not None:
             group.finish(error=error)
-            self._accumulator.finished.append(group)
-            self._accumulator.release(group, group.reserved_bytes)
+            self.accumulator.finished.append(group)
+            self.accumulator.release(group, group.reserved_bytes)
             group.records.clear()
             self.refused(error)
             self.wake()
@@ -391,10 +382,10 @@ class Appender:
         """Wait until `size_bytes` of `buffer.memory` are free; callers are served in their order.
         Raises: BufferFull when they are not by the deadline; the error of `turn_away`.
         """
-        accumulator = self._accumulator
+        accumulator = self.accumulator
         if not self._room_waiters and accumulator.free_bytes >= size_bytes:
             return
-        waiter = _RoomWaiter(size_bytes, Signal(self._clock))
+        waiter = _RoomWaiter(size_bytes, Signal(self.clock))
         self._room_waiters.append(waiter)
         accumulator.hurries += 1
         self.wake()
@@ -402,9 +393,9 @@ class Appender:
             while waiter.refusal is None:
                 if self._room_waiters[0] is waiter and accumulator.free_bytes >= size_bytes:
                     return
-                remaining_ms = deadline_ms - self._clock.monotonic_ms()
+                remaining_ms = deadline_ms - self.clock.monotonic_ms()
                 if remaining_ms <= 0:
-                    raise self.buffer_full(accumulator.settings.max_block_ms)
+                    raise self.buffer_full(accumulator.config.max_block_ms)
                 await waiter.turn.wait(remaining_ms)
             # The callers share the error: without this its traceback would grow.
             raise waiter.refusal.with_traceback(None)
@@ -445,12 +436,12 @@ class Appender:
     def room_changed(self) -> None:
         """Wake the first waiting caller if there is enough memory for it."""
         waiters = self._room_waiters
-        if waiters and self._accumulator.free_bytes >= waiters[0].size_bytes:
+        if waiters and self.accumulator.free_bytes >= waiters[0].size_bytes:
             waiters[0].turn.set()
 
     def buffer_full(self, waited_ms: float | None) -> BufferFull:
         """The error of a record for which there is no room, or none within the time."""
-        total = self._accumulator.settings.buffer_memory_bytes
+        total = self.accumulator.config.buffer_memory
         waited = "" if waited_ms is None else f" within max.block.ms={waited_ms:.0f}"
         return BufferFull(
             f"no room{waited}: buffer.memory={total} bytes are taken by records that wait for "

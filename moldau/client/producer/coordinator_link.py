@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient, version_of
 from moldau.client.cluster.coordinators import Coordinators, KeyType
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import KafkaError, NoBrokerAvailable
@@ -74,19 +74,11 @@ class CoordinatorLink:
         except PASSING_FAULTS as fault:
             self.forget(ask)
             raise NotSent(describe_fault(fault)) from fault
-        api_key = ApiKey(ask.request.API_KEY)
         try:
-            version = connection.best_version(
-                api_key, type(ask.request), max_version=ask.highest_version
-            )
+            versions = ask.lowest_version, ask.highest_version
+            version = version_of(connection, type(ask.request), versions)
         except UnsupportedByPeer as error:
             raise CannotSay(f"{ask.kind.value}: {error}") from None
-        if version < ask.lowest_version:
-            where = f"{connection.host}:{connection.port}"
-            raise CannotSay(
-                f"{ask.kind.value}: {where} serves {api_key.name} up to version {version}, and "
-                f"this needs {ask.lowest_version}"
-            )
         sending(features_of(connection) if key_type is KeyType.TRANSACTION else None)
         try:
             response = await connection.send(ask.request, api_version=version)

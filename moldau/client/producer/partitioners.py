@@ -1,8 +1,8 @@
 """Chooses the partition of records that are sent without one.
 
 Owns the partitioners that the setting `partitioner` names, and the protocol for others. The
-built-in default needs to know how full batches are and is in `core/queues.py`; None stands for it.
-Invariant: a partitioner is called once per record.
+built-in default needs to know how full batches are and is in `core/queues.py`, for keys in
+`appender`; None stands for it. Invariant: a partitioner is called once per record.
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, cast
 
 from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
+from moldau.client.cluster.metadata_cache import TopicMetadata
 from moldau.client.config.keywords import ProducerSettings
 from moldau.client.config.producer import ProducerConfig
 from moldau.client.errors import (
@@ -24,9 +25,9 @@ from moldau.client.errors import (
     RequestTimeout,
     WrongEventLoop,
 )
-from moldau.client.producer.appender import Appender, held_size_bytes
+from moldau.client.producer.appender import Appender, Record, held_size_bytes
 from moldau.client.producer.core.accumulator import Accumulator
-from moldau.client.producer.core.queues import AccumulatorSettings, TopicQueues
+from moldau.client.producer.core.queues import TopicQueues
 from moldau.client.producer.delivery import Delivery, OnDelivery
 from moldau.client.producer.partitioners import Partitioner, partitioner_of
 from moldau.client.producer.record_checks import (
@@ -48,7 +49,7 @@ from moldau.client.producer.transactions import (
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata
 from moldau.client.serialization import Key, SerializerLike, Value, serialize_function
 from moldau.config.backoff import backoff_ms
-from moldau.protocol.records import Codec, RecordHeaders
+from moldau.protocol.records import RecordHeaders
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.ports import Ports
 from moldau.runtime.shared_work import outcome_of
@@ -122,23 +123,26 @@ class Producer(ClusterUser, Generic[Key, Value]):
         self._is_transactional = config.transactional_id is not None
         #: Whether a record may be refused because of the producer's state, not its own contents.
         self._must_check = self._is_transactional
-        self._partitioner = partitioner
         source = self._client.random
         self._accumulator = Accumulator(
-            _accumulator_settings(config, source), randrange=source.randrange
+            config,
+            backoff_ms=partial(
+                backoff_ms,
+                first_ms=config.retry_backoff_ms,
+                most_ms=config.retry_backoff_max_ms,
+                source=source,
+            ),
+            randrange=source.randrange,
         )
         self._appender = Appender(
             self._accumulator,
             self._clock,
             partitioner,
-            config.partitioner_ignore_keys,
             self._learn,
             self._client.updates.used,
             self._record_refused,
         )
-        self._sender = Sender(
-            self._client, self._accumulator, config, self._appender, self._check_from_now_on
-        )
+        self._sender = Sender(self._client, self._appender, self._check_from_now_on)
         self._transactions: Transactions | None = None
         if config.enable_idempotence:
             self._transactions = Transactions(self._client, config, self._sender)
@@ -280,33 +284,21 @@ class Producer(ClusterUser, Generic[Key, Value]):
         data, key_data, header_list = self._prepared(topic, value, key, headers)
         if partition is not None:
             check_partition(partition)
+        record = (topic, data, key_data, header_list, partition, timestamp_ms)
         appender = self._appender
-        delivery = None
-        if not appender.is_waited_for:
-            delivery = appender.append(topic, data, key_data, header_list, partition, timestamp_ms)
-        if delivery is None:
-            delivery = await self._append_with_room(
-                topic, data, key_data, header_list, partition, timestamp_ms
-            )
-        return await delivery
+        delivery = None if appender.is_waited_for else appender.append(*record)
+        return await (delivery or await self._append_with_room(record))
 
-    async def _append_with_room(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: RecordHeaders,
-        partition: int | None,
-        timestamp_ms: int,
-    ) -> Delivery:
+    async def _append_with_room(self, record: Record) -> Delivery:
         appender = self._appender
         deadline_ms = self._clock.monotonic_ms() + self.config.max_block_ms
+        _, value, key, headers, _, _ = record
         needed = held_size_bytes(key, value, headers)
-        needed = min(needed, self._accumulator.settings.buffer_memory_bytes)
+        needed = min(needed, self.config.buffer_memory)
         while True:
             await appender.wait_for_record(needed, deadline_ms)
             self._check()
-            delivery = appender.append(topic, value, key, headers, partition, timestamp_ms)
+            delivery = appender.append(*record)
             if delivery is not None:
                 return delivery
 
@@ -390,15 +382,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
         if self._arrow is None:
             from moldau.client.arrow.sending import ArrowSender
 
-            self._arrow = ArrowSender(
-                self._appender,
-                self._accumulator,
-                self._clock,
-                self._topic,
-                self._partitioner,
-                self.config.partitioner_ignore_keys,
-                self._check,
-            )
+            self._arrow = ArrowSender(self._appender, self._topic, self._check)
         return await self._arrow.send(topic, data, partition)
 
     async def wait_for_room(self) -> None:
@@ -410,7 +394,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
             KafkaError: the producer takes no more records: ClientClosed; the transaction's errors.
         """
         self._check()
-        needed = max(self._accumulator.settings.buffer_memory_bytes // ROOM_SHARE, 1)
+        needed = max(self.config.buffer_memory // ROOM_SHARE, 1)
         deadline_ms = self._clock.monotonic_ms() + self.config.max_block_ms
         await self._appender.wait_for_bytes(needed, deadline_ms)
         self._appender.let_pass()
@@ -440,8 +424,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
         """
         self._check_usable()
         check_topic(topic)
-        known = await self._client.updates.topic(topic, timeout_ms=self.config.max_block_ms)
-        return sorted(known.partitions)
+        return sorted((await self._described(topic)).partitions)
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -597,9 +580,7 @@ class Producer(ClusterUser, Generic[Key, Value]):
 
     async def _learned(self, topic: str, partition_count: int) -> None:
         try:
-            await self._client.updates.topic(
-                topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
-            )
+            await self._described(topic, partition_count)
         except KafkaError as error:
             self._appender.fail_unknown(topic, partition_count, error)
         finally:
@@ -611,14 +592,17 @@ class Producer(ClusterUser, Generic[Key, Value]):
     async def _topic(self, topic: str, partition_count: int = 1) -> TopicQueues:
         self._appender.check_topic(topic)
         try:
-            await self._client.updates.topic(
-                topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
-            )
+            await self._described(topic, partition_count)
         except KafkaError as error:
             self._record_refused(error)
             raise
         self._take_metadata(topic)
         return self._accumulator.topics[topic]
+
+    async def _described(self, topic: str, partition_count: int = 1) -> TopicMetadata:
+        return await self._client.updates.topic(
+            topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
+        )
 
     def _metadata_changed(self) -> None:
         for topic in [*self._accumulator.topics, *self._appender.held]:
@@ -639,33 +623,3 @@ class Producer(ClusterUser, Generic[Key, Value]):
         if leaders:
             self._accumulator.set_leaders(topic, leaders, known.topic_id)
             self._appender.topic_changed(topic)
-
-
-def _accumulator_settings(config: ProducerConfig, source: random.Random) -> AccumulatorSettings:
-    codec = Codec[config.compression_type.upper()]
-    levels = {
-        Codec.GZIP: config.compression_gzip_level,
-        Codec.LZ4: config.compression_lz4_level,
-        Codec.ZSTD: config.compression_zstd_level,
-    }
-
-    def pause_ms(attempt_count: int) -> float:
-        return backoff_ms(
-            attempt_count, config.retry_backoff_ms, config.retry_backoff_max_ms, source
-        )
-
-    return AccumulatorSettings(
-        batch_size_bytes=config.batch_size,
-        linger_ms=config.linger_ms,
-        buffer_memory_bytes=config.buffer_memory,
-        max_request_size_bytes=config.max_request_size,
-        delivery_timeout_ms=config.delivery_timeout_ms,
-        max_block_ms=config.max_block_ms,
-        retries=config.retries,
-        max_in_flight=config.max_in_flight_requests_per_connection,
-        codec=codec,
-        compression_level=levels.get(codec),
-        backoff_ms=pause_ms,
-        adaptive=config.partitioner_adaptive_partitioning_enable,
-        availability_timeout_ms=config.partitioner_availability_timeout_ms,
-    )

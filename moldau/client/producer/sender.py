@@ -18,10 +18,9 @@ from typing import Final, cast
 from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.config.producer import ProducerConfig
 from moldau.client.errors import KafkaError
 from moldau.client.producer.appender import Appender
-from moldau.client.producer.core.accumulator import NEVER, Accumulator
+from moldau.client.producer.core.accumulator import NEVER
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
 from moldau.client.producer.core.queues import PartitionQueue
 from moldau.client.producer.core.results import Results
@@ -59,13 +58,9 @@ class Sender:
     """
 
     def __init__(
-        self,
-        client: ClusterClient,
-        accumulator: Accumulator,
-        config: ProducerConfig,
-        appender: Appender,
-        refusing: Callable[[], object],
+        self, client: ClusterClient, appender: Appender, refusing: Callable[[], object]
     ) -> None:
+        accumulator, config = appender.accumulator, appender.accumulator.config
         self.results: Results = Results(accumulator)
         self.results.trouble = client.trouble
         self.failure: BaseException | None = None

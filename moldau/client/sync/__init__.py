@@ -11,17 +11,7 @@ Owns nothing but its names. Everything else (errors, records, settings, listener
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from moldau.first_use import at_first_use
-
-if TYPE_CHECKING:
-    from moldau.client.sync.admin import Admin
-    from moldau.client.sync.consumer import Consumer
-    from moldau.client.sync.handover import Delivery
-    from moldau.client.sync.producer import Producer, Transaction
-
-__all__ = ["Admin", "Consumer", "Delivery", "Producer", "Transaction"]
 
 at_first_use(
     globals(),

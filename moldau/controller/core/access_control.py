@@ -1,8 +1,8 @@
 """CreateAcls and DeleteAcls: checks, and the records of entries that come and go (KIP-140).
 
-Owns: what is wrong with a wanted entry. Must not: change state, or ask who may change entries.
-Invariants: no two entries say the same; what one item of a request is refused for leaves the others
-alone.
+Owns: what is wrong with a wanted entry. Must not: change state, ask who may change entries, or
+decide by them (`server.standard_authorizer` does). Invariants: no two entries say the same; what
+one item of a request is refused for leaves the others alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """AlterClientQuotas: checks, and the records of client quotas that are set and removed (KIP-546).
 
-Owns: what is wrong with an entity, a key and a value. Must not: change state, or enforce quotas.
-Invariants: an entity is changed in all that the request says of it, or not at all; what one entity
-is refused for leaves the others alone; a quota that stays as it is makes no record.
+Owns: what is wrong with an entity, a key and a value. Must not: change state, or enforce quotas
+(`server.quotas` does). Invariants: an entity is changed in all that the request says of it, or not
+at all; what one entity is refused for leaves the others alone; an unchanged quota makes no record.
 """
 
 from __future__ import annotations

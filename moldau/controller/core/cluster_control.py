@@ -1,8 +1,8 @@
 """Broker registration, heartbeats, fencing, controlled shutdown, removal and blocks of producer ids
 (KIP-631, KIP-730, KIP-858, KIP-966).
 
-Owns: the life of a broker as the controller sees it, and the sessions of brokers. Transitions of a
-registration:
+Owns: the life of a broker as the controller sees it, and the sessions of brokers
+(`broker.session.timeout.ms`). Transitions of a registration:
 
     absent -> fenced            registration
     fenced -> unfenced          a heartbeat of a broker that has read the log up to its registration

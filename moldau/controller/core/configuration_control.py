@@ -2,6 +2,7 @@
 
 Owns: the rules of changing a resource's dynamic configuration (KIP-133, KIP-226, KIP-339, KIP-714),
 and what a change of `min.insync.replicas` does to the eligible leader replicas (KIP-966). Must not:
+know which values are valid (`topic_config`, `dynamic_config` and `group_config` of `config` do),
 apply values, or elect. Invariants: what is written passes the same validation whichever request
 brought it, and a resource changes as a whole or not at all. Every eligible replica has every
 committed record. That holds only for the value of `min.insync.replicas` under which the replica

@@ -1,10 +1,10 @@
 """Delegation tokens: made, renewed, ended and swept (KIP-48, KIP-373, KIP-900).
 
-Owns: who may prolong a token, how long tokens live, and their records. Must not: change state, read
-clocks, or ask who may make a token for another principal. Invariants: no token outlives its maximal
-time; the secret of a token is in its response, and in no record; an owner has
-`moldau.delegation.token.max.per.owner` tokens at most, and fewer than there are places left for
-others.
+Owns: who may prolong a token, how long tokens live (`delegation.token.max.lifetime.ms`), and their
+records. Must not: change state, read clocks, or ask who may make a token for another principal.
+Invariants: no token outlives its maximal time; the secret of a token is in its response, and in no
+record; an owner has `moldau.delegation.token.max.per.owner` tokens at most, and fewer than there
+are places left for others.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """ElectLeaders, and the elections that the active controller holds by itself from time to time.
 
-Owns: which partitions get an election, when preferred leaders, unclean ones and the sweep are due,
-and how far the sweep has come (KIP-460). Must not: choose the leader of a partition
-(`partition_changes` does), or keep time. Invariants: an unclean election happens only where the
-request's sender or `unclean.leader.election.enable` allows it; nothing is due on a standby; one
-turn changes at most as many partitions as fit one batch without holding up requests.
+Owns: which partitions get an election, when preferred leaders (`auto.leader.rebalance.enable`),
+unclean ones and the sweep are due, and how far the sweep has come (KIP-460). Must not: choose the
+leader of a partition (`partition_changes` does), or keep time. Invariants: an unclean election
+happens only where the sender or `unclean.leader.election.enable` allows it; nothing is due on a
+standby; one turn changes at most as many partitions as fit one batch without holding up requests.
 """
 
 from __future__ import annotations

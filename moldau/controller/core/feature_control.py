@@ -1,7 +1,7 @@
 """UpdateFeatures: which feature levels the cluster runs at (KIP-584, KIP-778, KIP-919, KIP-1022).
 
 A finalized level is supported by every registered broker and controller; `kraft.version` is the
-quorum's own.
+quorum's own: `raft.core.voter_changes`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What becomes of partitions when anything about them, or about their brokers, is to change.
 
-Owns: the transition of one partition (ISR, eligible leaders of KIP-966, leader, the end of a
-reassignment of KIP-455) with its record, and the PartitionChangeRecords for a broker that stops, is
-lost, loses directories, or is back. Must not: register or fence brokers. Invariants: a clean
-election takes a member of the ISR or an eligible leader replica; anything else is marked as
+Owns: the transition of one partition (ISR, eligible leaders of KIP-966, the choice of the leader,
+the end of a reassignment of KIP-455) with its record, and the PartitionChangeRecords for a broker
+that stops, is lost, loses directories, or is back. Must not: register or fence brokers. Invariants:
+a clean election takes a member of the ISR or an eligible leader replica; anything else is marked as
 recovering, with the leader alone in the ISR. Once the last step is applied, a broker that is about
 to be fenced leads nothing; a step changes at most `max_changes_per_step` partitions, and what it
 leaves over is found by the next one in the index.

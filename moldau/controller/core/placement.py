@@ -1,7 +1,8 @@
-"""Where new replicas go, the checks on manual assignments, and the first state of a partition.
+"""The brokers of new replicas, checks on manual assignments, and the first state of a partition.
 
 Replicas are striped over racks, and over the brokers of each rack (KIP-36, KIP-841): they are
-distinct, lie on as many racks as possible, and the first is not fenced.
+distinct, lie on as many racks as possible, and the first is not fenced. A broker with several log
+directories chooses by itself (`storage.log_manager`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """CreateTopics, DeleteTopics and CreatePartitions: checks, and the records of new and grown topics.
 
-Owns: what is wrong with a wanted topic and, if nothing, its TopicRecord, ConfigRecords and
-PartitionRecords; removing and growing existing topics. Must not: change state. Invariants: topics
-of one request see each other, so that two that collide are not both created; a topic never shrinks,
-the coordinators' topics never grow either, and new partitions have as many replicas as the old
-ones.
+Owns: what is wrong with a wanted topic, its defaults (`num.partitions`) and, if nothing is wrong,
+its TopicRecord, ConfigRecords and PartitionRecords; removing and growing existing topics. Must not:
+change state. Invariants: topics of one request see each other, so that two that collide are not
+both created; a topic never shrinks, the coordinators' topics never grow either, and new partitions
+have as many replicas as the old ones.
 """
 
 from __future__ import annotations

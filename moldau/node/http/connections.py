@@ -1,8 +1,9 @@
 """Connections of HTTP clients: how many there are, how long each may take, and what it may hold.
 
-Owns the places of connections and their time limits, on the foundation of aiohttp's protocol, of
-which versions from 3.14.4 on, before 4, are served: earlier ones raise what is no HTTP error for
-some targets, and queue requests without a bound. Must not know pages, or who asks.
+Owns the places of connections and their time limits (`moldau.http.*`), on the foundation of
+aiohttp's protocol, of which versions from 3.14.4 on, before 4, are served: earlier ones raise what
+is no HTTP error for some targets, and queue requests without a bound. Must not know pages, or who
+asks.
 
 Invariants: a new connection always finds a place, so that a probe does: where all are taken, the
 address that has most of them loses the one that has waited longest. A connection without a request

@@ -64,18 +64,21 @@ def snapshot(registry: Registry) -> list[Sample]:
     return samples
 
 
+class _Copied:
+    """What one page shows of the node's own series."""
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[PrometheusMetric]:
+        return _families(self._samples)
+
+
 def render(samples: Iterable[Sample]) -> bytes:
     from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
-    from prometheus_client.registry import Collector
-
-    collected = list(samples)
-
-    class _Copied(Collector):
-        def collect(self) -> Iterator[PrometheusMetric]:
-            return _families(collected)
 
     registry = CollectorRegistry()
-    registry.register(_Copied())
+    registry.register(_Copied(list(samples)))
     # Memory, processor time, open files and collections, under Prometheus' own names.
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)

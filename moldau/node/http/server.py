@@ -1,10 +1,11 @@
 """The HTTP listener: metrics, health and read-only JSON, on its own thread and loop. Imported
 when it starts: its libraries cost more than the rest of a node.
 
-Owns the thread, the aiohttp application and its routes. Must not run anything on the data loop but
-the short functions of `views` and `metrics`, handed over one at a time. Invariants: whatever a
-client does, the data loop never waits for it; probes wait for no other page; no page is served
-without its row in `RULES`.
+Owns the thread, the aiohttp application, its routes (`/metrics`, `/healthz`, `/readyz`,
+`/api/v1/…`) and the permission that each needs (`access` asks). Must not run anything on the data
+loop but the short functions of `views` and `metrics`, handed over one at a time. Invariants:
+whatever a client does, the data loop never waits for it; probes wait for no other page; no page is
+served without its row in `RULES`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Final, TypeVar, TypeVarTuple
 
@@ -93,6 +95,7 @@ class _Turns:
             yield
 
 
+@dataclass(eq=False, repr=False)
 class HttpListener:
     """Serves `/metrics`, `/healthz`, `/readyz` and `/api/v1/…`.
 
@@ -109,32 +112,24 @@ class HttpListener:
         limits: what clients may take.
     """
 
-    def __init__(
-        self,
-        services: Callable[[], BrokerServices | None],
-        *,
-        server: Callable[[], Server | None],
-        registry: Registry,
-        is_ready: Callable[[], bool],
-        data_loop: asyncio.AbstractEventLoop,
-        access: HttpAccess,
-        limits: HttpLimits,
-    ) -> None:
-        self._access = access
-        self._limits = limits
-        self._services = services
-        self._server = server
+    services: Callable[[], BrokerServices | None]
+    _: KW_ONLY
+    server: Callable[[], Server | None]
+    registry: Registry
+    is_ready: Callable[[], bool]
+    data_loop: asyncio.AbstractEventLoop
+    access: HttpAccess
+    limits: HttpLimits
+    port: int = 0
+    _runner: web.AppRunner | None = None
+    _listener: Listener | None = None
+    _connections: HttpConnections | None = None
+    _is_closing: bool = False
+
+    def __post_init__(self) -> None:
         self._loop_load = collect.LoopLoad(threading.get_ident())
-        self._registry = registry
-        self._is_ready = is_ready
-        self._data_loop = data_loop
         self._thread = LoopThread("moldau-http")
-        self._runner: web.AppRunner | None = None
-        self._listener: Listener | None = None
-        self._connections: HttpConnections | None = None
         self._pages, self._probes = _Turns(MAX_PAGES), _Turns(MAX_PROBES)
-        self._is_closing = False
-        self.port = 0
 
     async def start(self, host: str, port: int) -> None:
         """Bind and serve; `port` 0 lets the system choose (then see `self.port`).
@@ -153,7 +148,7 @@ class HttpListener:
         except OSError:
             await self.close()
             raise
-        scheme = "HTTP" if self._access.handshakes is None else "HTTPS"
+        scheme = "HTTP" if self.access.handshakes is None else "HTTPS"
         logger.info("%s listener on %s:%d", scheme, host, self.port)
 
     async def close(self) -> None:
@@ -174,18 +169,18 @@ class HttpListener:
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         )
         await runner.setup()
-        self._access.start()
+        self.access.start()
         server = runner.server
         assert server is not None, "set up"
         server.request_handler = partial(_receive, server.request_handler)
-        lines = ClientLines(ports.clock, self._access.max_log_lines)
-        connections = self._connections = HttpConnections(self._limits, lines)
+        lines = ClientLines(ports.clock, self.access.max_log_lines)
+        connections = self._connections = HttpConnections(self.limits, lines)
         self._listener = await ports.network.listen(
             lambda: HttpConnection(connections, server),
             host,
             port,
             backlog=BACKLOG,
-            handshakes=self._access.handshakes,
+            handshakes=self.access.handshakes,
         )
         if self._is_closing:  # the start was called off
             await self._stop()
@@ -196,7 +191,7 @@ class HttpListener:
             self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
-        await self._access.close()
+        await self.access.close()
         if self._connections is not None:
             self._connections.close()
 
@@ -223,11 +218,11 @@ class HttpListener:
         resource = request.match_info.route.resource
         page = None if resource is None else resource.canonical  # None: it is none, or not so asked
         try:
-            if not self._access.is_open(request.path):
-                sender = request[SENDER] = await self._access.sender(request)
+            if not self.access.is_open(request.path):
+                sender = request[SENDER] = await self.access.sender(request)
                 rule = None if page is None else RULES[page]
                 if rule is not None:
-                    await self._access.require(sender, rule)
+                    await self.access.require(sender, rule)
             if page is None:
                 return await handler(request)
             if request.body_exists:
@@ -243,14 +238,14 @@ class HttpListener:
     async def _on_data_loop(self, function: Callable[[*Ts], Result], *arguments: *Ts) -> Result:
         try:
             async with asyncio.timeout(DATA_LOOP_TIMEOUT_S):
-                return await call_on(self._data_loop, function, *arguments)
+                return await call_on(self.data_loop, function, *arguments)
         except TimeoutError:
             raise web.HTTPServiceUnavailable(text="the broker is busy\n") from None
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        samples = await self._on_data_loop(metrics.snapshot, self._registry)
+        samples = await self._on_data_loop(metrics.snapshot, self.registry)
         samples += self._loop_load.samples()
-        server, services = self._server(), self._services()
+        server, services = self.server(), self.services()
         if server is not None:
             samples += await self._on_data_loop(collect.server_samples, server.connections)
         if services is not None:
@@ -276,7 +271,7 @@ class HttpListener:
 
     async def _show(self, view: Callable[[BrokerServices, *Ts], Result], *arguments: *Ts) -> Result:
         """What a view makes of the broker; 503 while there is none to look at."""
-        services = self._services()
+        services = self.services()
         if services is None:
             raise web.HTTPServiceUnavailable(text="the broker is starting or stopping\n")
         return await self._on_data_loop(view, services, *arguments)
@@ -287,7 +282,7 @@ class HttpListener:
         return web.Response(text="ok\n")
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        if await self._on_data_loop(self._is_ready):
+        if await self._on_data_loop(self.is_ready):
             return web.Response(text="ready\n")
         return web.Response(status=503, text="not ready\n")
 
@@ -301,7 +296,7 @@ class HttpListener:
 
     async def _topics(self, request: web.Request) -> web.Response:
         names, next_after = await self._show(views.topic_names, request.query.get("after", ""))
-        names = await self._access.allowed_topics(request[SENDER], names)
+        names = await self.access.allowed_topics(request[SENDER], names)
         return _json(await self._show(views.topics, names, next_after))
 
     async def _topic(self, request: web.Request) -> web.Response:
@@ -309,7 +304,7 @@ class HttpListener:
         first = request.query.get("first_partition", "0")
         if not first.isascii() or not first.isdigit() or len(first) > 9:
             return _json({"error": f"first_partition={first!r} is not a partition number"}, 400)
-        access, sender, kind = self._access, request[SENDER], ResourceType.TOPIC
+        access, sender, kind = self.access, request[SENDER], ResourceType.TOPIC
         await access.require(sender, Operation.DESCRIBE, kind, name)
         shows_configs = await access.may(sender, Operation.DESCRIBE_CONFIGS, kind, name)
         view = partial(views.topic, shows_configs=shows_configs)

@@ -8,7 +8,7 @@ moves the replica id into a tagged struct with its epoch. 17 carries the replica
 """
 
 from moldau.constants import MAX_INT32, MAX_INT64
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import FailablePartition, Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import ZERO_UUID, Int8, Int16, Int32, Int64, Records, String, Uuid
 
 
@@ -75,9 +75,7 @@ class AbortedTransaction(Struct):
     first_offset: Int64 = 0
 
 
-class PartitionData(Struct):
-    partition_index: Int32 = 0
-    error_code: Int16 = 0
+class PartitionData(FailablePartition):
     high_watermark: Int64 = 0
     last_stable_offset: Int64 = -1
     log_start_offset: Int64 = field(-1, since=5, ignorable=True)
@@ -102,8 +100,7 @@ class NodeEndpoint(Struct):
     rack: String | None = field(None, since=16, nullable="16+")
 
 
-class FetchResponse(Message, answers=FetchRequest):
-    throttle_time_ms: Int32 = 0
+class FetchResponse(ThrottledResponse, answers=FetchRequest):
     error_code: Int16 = field(0, since=7, ignorable=True)
     session_id: Int32 = field(0, since=7)
     responses: list[FetchableTopicResponse] = field()

@@ -6,8 +6,8 @@ for the earliest local one. 9 asks for the last tiered one, 11 for the earliest 
 adds the request's timeout.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Int8, Int16, Int32, Int64, String
+from moldau.protocol.schema import FailablePartition, Message, Request, Struct, field
+from moldau.protocol.types import Int8, Int32, Int64, String
 
 
 class ListOffsetsPartition(Struct):
@@ -28,9 +28,7 @@ class ListOffsetsRequest(Request["ListOffsetsResponse"], versions="1-11", flexib
     timeout_ms: Int32 = field(0, since=10, ignorable=True)
 
 
-class ListOffsetsPartitionResponse(Struct):
-    partition_index: Int32 = 0
-    error_code: Int16 = 0
+class ListOffsetsPartitionResponse(FailablePartition):
     timestamp: Int64 = -1
     offset: Int64 = -1
     leader_epoch: Int32 = field(-1, since=4)

@@ -4,7 +4,7 @@ Versions: 4 takes the broker's defaults for counts. 5 returns the topic's config
 id.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int16, Int32, String, Uuid
 
 
@@ -51,6 +51,5 @@ class CreatableTopicResult(Struct):
     configs: list[CreatableTopicConfigs] | None = field(since=5, nullable="5+", ignorable=True)
 
 
-class CreateTopicsResponse(Message, answers=CreateTopicsRequest):
-    throttle_time_ms: Int32 = 0
+class CreateTopicsResponse(ThrottledResponse, answers=CreateTopicsRequest):
     topics: list[CreatableTopicResult] = field()

@@ -3,7 +3,7 @@
 Versions: 5 explains errors in words, 6 also takes topic ids.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
@@ -25,6 +25,5 @@ class DeletableTopicResult(Struct):
     error_message: String | None = field(None, since=5, nullable="5+", ignorable=True)
 
 
-class DeleteTopicsResponse(Message, answers=DeleteTopicsRequest):
-    throttle_time_ms: Int32 = 0
+class DeleteTopicsResponse(ThrottledResponse, answers=DeleteTopicsRequest):
     responses: list[DeletableTopicResult] = field()

@@ -1,6 +1,6 @@
 """DeleteRecords (21) v0-v2: move the log start offset of partitions forward."""
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -30,6 +30,5 @@ class DeleteRecordsTopicResult(Struct):
     partitions: list[DeleteRecordsPartitionResult] = field()
 
 
-class DeleteRecordsResponse(Message, answers=DeleteRecordsRequest):
-    throttle_time_ms: Int32 = 0
+class DeleteRecordsResponse(ThrottledResponse, answers=DeleteRecordsRequest):
     topics: list[DeleteRecordsTopicResult] = field()

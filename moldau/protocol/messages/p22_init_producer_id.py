@@ -4,7 +4,7 @@ Versions: 3 lets a producer bump its own epoch. 4 knows PRODUCER_FENCED. 6, two-
 (KIP-939), is not settled yet.
 """
 
-from moldau.protocol.schema import Message, Request, field
+from moldau.protocol.schema import FailableResponse, Request, field
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
@@ -19,9 +19,7 @@ class InitProducerIdRequest(
     keep_prepared_txn: Bool = field(False, since=6)
 
 
-class InitProducerIdResponse(Message, answers=InitProducerIdRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class InitProducerIdResponse(FailableResponse, answers=InitProducerIdRequest):
     producer_id: Int64 = -1
     producer_epoch: Int16 = 0
     ongoing_txn_producer_id: Int64 = field(-1, since=6)

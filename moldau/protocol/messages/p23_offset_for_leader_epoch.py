@@ -3,7 +3,7 @@
 Versions: 3 names the asking replica. 4 is flexible.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -37,6 +37,5 @@ class OffsetForLeaderTopicResult(Struct):
     partitions: list[EpochEndOffset] = field()
 
 
-class OffsetForLeaderEpochResponse(Message, answers=OffsetForLeaderEpochRequest):
-    throttle_time_ms: Int32 = 0
+class OffsetForLeaderEpochResponse(ThrottledResponse, answers=OffsetForLeaderEpochRequest):
     topics: list[OffsetForLeaderTopicResult] = field()

@@ -3,7 +3,7 @@
 Versions: 4 is sent by brokers for many transactions at once and can verify only.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
@@ -45,8 +45,7 @@ class AddPartitionsToTxnResult(Struct):
     topic_results: list[AddPartitionsToTxnTopicResult] = field(since=4)
 
 
-class AddPartitionsToTxnResponse(Message, answers=AddPartitionsToTxnRequest):
-    throttle_time_ms: Int32 = 0
+class AddPartitionsToTxnResponse(ThrottledResponse, answers=AddPartitionsToTxnRequest):
     error_code: Int16 = field(0, since=4, ignorable=True)
     results_by_transaction: list[AddPartitionsToTxnResult] = field(since=4)
     results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = field(until=3)

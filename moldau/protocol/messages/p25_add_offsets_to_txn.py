@@ -1,7 +1,7 @@
 """AddOffsetsToTxn (25) v0-v4: add a consumer group's offsets to a transaction."""
 
-from moldau.protocol.schema import Message, Request
-from moldau.protocol.types import Int16, Int32, Int64, String
+from moldau.protocol.schema import FailableResponse, Request
+from moldau.protocol.types import Int16, Int64, String
 
 
 class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"], versions="0-4", flexible="3+"):
@@ -11,6 +11,5 @@ class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"], versions="0-4",
     group_id: String = ""
 
 
-class AddOffsetsToTxnResponse(Message, answers=AddOffsetsToTxnRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class AddOffsetsToTxnResponse(FailableResponse, answers=AddOffsetsToTxnRequest):
+    """It says no more."""

@@ -3,8 +3,8 @@
 Versions: 5 returns the producer id and epoch to go on with.
 """
 
-from moldau.protocol.schema import Message, Request, field
-from moldau.protocol.types import Bool, Int16, Int32, Int64, String
+from moldau.protocol.schema import FailableResponse, Request, field
+from moldau.protocol.types import Bool, Int16, Int64, String
 
 
 class EndTxnRequest(Request["EndTxnResponse"], versions="0-5", flexible="3+"):
@@ -14,8 +14,6 @@ class EndTxnRequest(Request["EndTxnResponse"], versions="0-5", flexible="3+"):
     committed: Bool = False
 
 
-class EndTxnResponse(Message, answers=EndTxnRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class EndTxnResponse(FailableResponse, answers=EndTxnRequest):
     producer_id: Int64 = field(-1, since=5, ignorable=True)
     producer_epoch: Int16 = field(-1, since=5, ignorable=True)

@@ -3,7 +3,7 @@
 Versions: 2 adds leader epochs, 3 the group member's identity.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -40,6 +40,5 @@ class TxnOffsetCommitResponseTopic(Struct):
     partitions: list[TxnOffsetCommitResponsePartition] = field()
 
 
-class TxnOffsetCommitResponse(Message, answers=TxnOffsetCommitRequest):
-    throttle_time_ms: Int32 = 0
+class TxnOffsetCommitResponse(ThrottledResponse, answers=TxnOffsetCommitRequest):
     topics: list[TxnOffsetCommitResponseTopic] = field()

@@ -3,18 +3,15 @@
 Versions: 2 is flexible, 3 adds user resources.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Int8, Int16, Int32, String
+from moldau.protocol.messages.p31_delete_acls import DeleteAclsFilter
+from moldau.protocol.schema import ExplainedResponse, Request, Struct, field
+from moldau.protocol.types import Int8, String
 
 
-class DescribeAclsRequest(Request["DescribeAclsResponse"], versions="1-3", flexible="2+"):
-    resource_type_filter: Int8 = 0
-    resource_name_filter: String | None = field("", nullable="0+")
-    pattern_type_filter: Int8 = 3
-    principal_filter: String | None = field("", nullable="0+")
-    host_filter: String | None = field("", nullable="0+")
-    operation: Int8 = 0
-    permission_type: Int8 = 0
+class DescribeAclsRequest(
+    DeleteAclsFilter, Request["DescribeAclsResponse"], versions="1-3", flexible="2+"
+):
+    """Its fields are those of a filter."""
 
 
 class AclDescription(Struct):
@@ -31,8 +28,5 @@ class DescribeAclsResource(Struct):
     acls: list[AclDescription] = field()
 
 
-class DescribeAclsResponse(Message, answers=DescribeAclsRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class DescribeAclsResponse(ExplainedResponse, answers=DescribeAclsRequest):
     resources: list[DescribeAclsResource] = field()

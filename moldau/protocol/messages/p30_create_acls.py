@@ -3,8 +3,8 @@
 Versions: 2 is flexible, 3 adds user resources.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Int8, Int16, Int32, String
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
+from moldau.protocol.types import Int8, Int16, String
 
 
 class AclCreation(Struct):
@@ -26,6 +26,5 @@ class AclCreationResult(Struct):
     error_message: String | None = field("", nullable="0+")
 
 
-class CreateAclsResponse(Message, answers=CreateAclsRequest):
-    throttle_time_ms: Int32 = 0
+class CreateAclsResponse(ThrottledResponse, answers=CreateAclsRequest):
     results: list[AclCreationResult] = field()

@@ -3,8 +3,8 @@
 Versions: 2 is flexible, 3 adds user resources.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Int8, Int16, Int32, String
+from moldau.protocol.schema import Failable, Request, Struct, ThrottledResponse, field
+from moldau.protocol.types import Int8, String
 
 
 class DeleteAclsFilter(Struct):
@@ -21,9 +21,7 @@ class DeleteAclsRequest(Request["DeleteAclsResponse"], versions="1-3", flexible=
     filters: list[DeleteAclsFilter] = field()
 
 
-class DeleteAclsMatchingAcl(Struct):
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class DeleteAclsMatchingAcl(Failable):
     resource_type: Int8 = 0
     resource_name: String = ""
     pattern_type: Int8 = 3
@@ -33,12 +31,9 @@ class DeleteAclsMatchingAcl(Struct):
     permission_type: Int8 = 0
 
 
-class DeleteAclsFilterResult(Struct):
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class DeleteAclsFilterResult(Failable):
     matching_acls: list[DeleteAclsMatchingAcl] = field()
 
 
-class DeleteAclsResponse(Message, answers=DeleteAclsRequest):
-    throttle_time_ms: Int32 = 0
+class DeleteAclsResponse(ThrottledResponse, answers=DeleteAclsRequest):
     filter_results: list[DeleteAclsFilterResult] = field()

@@ -3,8 +3,8 @@
 Versions: 1 adds synonyms, 3 types and documentation.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Bool, Int8, Int16, Int32, String
+from moldau.protocol.schema import Failable, Request, Struct, ThrottledResponse, field
+from moldau.protocol.types import Bool, Int8, String
 
 
 class DescribeConfigsResource(Struct):
@@ -36,14 +36,11 @@ class DescribeConfigsResourceResult(Struct):
     documentation: String | None = field("", since=3, nullable="0+", ignorable=True)
 
 
-class DescribeConfigsResult(Struct):
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class DescribeConfigsResult(Failable):
     resource_type: Int8 = 0
     resource_name: String = ""
     configs: list[DescribeConfigsResourceResult] = field()
 
 
-class DescribeConfigsResponse(Message, answers=DescribeConfigsRequest):
-    throttle_time_ms: Int32 = 0
+class DescribeConfigsResponse(ThrottledResponse, answers=DescribeConfigsRequest):
     results: list[DescribeConfigsResult] = field()

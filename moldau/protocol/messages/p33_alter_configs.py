@@ -1,8 +1,8 @@
 """AlterConfigs (33) v0-v2: replace the whole configuration of resources."""
 
 from moldau.protocol.messages.p44_incremental_alter_configs import AlterConfigsResourceResponse
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Bool, Int8, Int32, String
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
+from moldau.protocol.types import Bool, Int8, String
 
 
 class AlterableConfig(Struct):
@@ -21,6 +21,5 @@ class AlterConfigsRequest(Request["AlterConfigsResponse"], versions="0-2", flexi
     validate_only: Bool = False
 
 
-class AlterConfigsResponse(Message, answers=AlterConfigsRequest):
-    throttle_time_ms: Int32 = 0
+class AlterConfigsResponse(ThrottledResponse, answers=AlterConfigsRequest):
     responses: list[AlterConfigsResourceResponse] = field()

@@ -2,7 +2,7 @@
 `moldau.broker.replica.log_opener` says where such a move would begin.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import Int16, Int32, String
 
 
@@ -32,6 +32,5 @@ class AlterReplicaLogDirTopicResult(Struct):
     partitions: list[AlterReplicaLogDirPartitionResult] = field()
 
 
-class AlterReplicaLogDirsResponse(Message, answers=AlterReplicaLogDirsRequest):
-    throttle_time_ms: Int32 = 0
+class AlterReplicaLogDirsResponse(ThrottledResponse, answers=AlterReplicaLogDirsRequest):
     results: list[AlterReplicaLogDirTopicResult] = field()

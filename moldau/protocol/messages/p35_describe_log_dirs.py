@@ -4,7 +4,7 @@ Versions: 3 adds an error for the whole answer, 4 volume sizes. 5 says whether a
 cordoned.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
@@ -38,7 +38,6 @@ class DescribeLogDirsResult(Struct):
     is_cordoned: Bool = field(False, since=5, ignorable=True)
 
 
-class DescribeLogDirsResponse(Message, answers=DescribeLogDirsRequest):
-    throttle_time_ms: Int32 = 0
+class DescribeLogDirsResponse(ThrottledResponse, answers=DescribeLogDirsRequest):
     error_code: Int16 = field(0, since=3, ignorable=True)
     results: list[DescribeLogDirsResult] = field()

@@ -3,7 +3,7 @@
 Versions: 2 is flexible, 3 may be throttled.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import Bool, Int16, Int32, String
 
 
@@ -29,6 +29,5 @@ class CreatePartitionsTopicResult(Struct):
     error_message: String | None = field(None, nullable="0+")
 
 
-class CreatePartitionsResponse(Message, answers=CreatePartitionsRequest):
-    throttle_time_ms: Int32 = 0
+class CreatePartitionsResponse(ThrottledResponse, answers=CreatePartitionsRequest):
     results: list[CreatePartitionsTopicResult] = field()

@@ -1,7 +1,7 @@
 """DeleteGroups (42) v0-v2: delete groups."""
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Int16, Int32, String
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
+from moldau.protocol.types import Int16, String
 
 
 class DeleteGroupsRequest(Request["DeleteGroupsResponse"], versions="0-2", flexible="2+"):
@@ -13,6 +13,5 @@ class DeletableGroupResult(Struct):
     error_code: Int16 = 0
 
 
-class DeleteGroupsResponse(Message, answers=DeleteGroupsRequest):
-    throttle_time_ms: Int32 = 0
+class DeleteGroupsResponse(ThrottledResponse, answers=DeleteGroupsRequest):
     results: list[DeletableGroupResult] = field()

@@ -5,7 +5,7 @@ Versions: 1 adds the type of election.
 
 from enum import IntEnum
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
@@ -38,7 +38,6 @@ class ReplicaElectionResult(Struct):
     partition_result: list[PartitionResult] = field()
 
 
-class ElectLeadersResponse(Message, answers=ElectLeadersRequest):
-    throttle_time_ms: Int32 = 0
+class ElectLeadersResponse(ThrottledResponse, answers=ElectLeadersRequest):
     error_code: Int16 = field(0, since=1)
     replica_election_results: list[ReplicaElectionResult] = field()

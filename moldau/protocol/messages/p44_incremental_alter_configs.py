@@ -2,8 +2,8 @@
 
 from enum import IntEnum
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Bool, Int8, Int16, Int32, String
+from moldau.protocol.schema import Failable, Request, Struct, ThrottledResponse, field
+from moldau.protocol.types import Bool, Int8, String
 
 
 class ConfigOperation(IntEnum):
@@ -34,13 +34,10 @@ class IncrementalAlterConfigsRequest(
     validate_only: Bool = False
 
 
-class AlterConfigsResourceResponse(Struct):
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class AlterConfigsResourceResponse(Failable):
     resource_type: Int8 = 0
     resource_name: String = ""
 
 
-class IncrementalAlterConfigsResponse(Message, answers=IncrementalAlterConfigsRequest):
-    throttle_time_ms: Int32 = 0
+class IncrementalAlterConfigsResponse(ThrottledResponse, answers=IncrementalAlterConfigsRequest):
     responses: list[AlterConfigsResourceResponse] = field()

@@ -3,7 +3,7 @@
 Versions: 1 can refuse a change of the replication factor.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import FailablePartition, Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import Bool, Int16, Int32, String
 
 
@@ -25,9 +25,7 @@ class AlterPartitionReassignmentsRequest(
     topics: list[ReassignableTopic] = field()
 
 
-class ReassignablePartitionResponse(Struct):
-    partition_index: Int32 = 0
-    error_code: Int16 = 0
+class ReassignablePartitionResponse(FailablePartition):
     error_message: String | None = field("", nullable="0+")
 
 
@@ -36,8 +34,9 @@ class ReassignableTopicResponse(Struct):
     partitions: list[ReassignablePartitionResponse] = field()
 
 
-class AlterPartitionReassignmentsResponse(Message, answers=AlterPartitionReassignmentsRequest):
-    throttle_time_ms: Int32 = 0
+class AlterPartitionReassignmentsResponse(
+    ThrottledResponse, answers=AlterPartitionReassignmentsRequest
+):
     allow_replication_factor_change: Bool = field(True, since=1, ignorable=True)
     error_code: Int16 = 0
     error_message: String | None = field("", nullable="0+")

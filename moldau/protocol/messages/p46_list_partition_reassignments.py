@@ -1,7 +1,7 @@
 """ListPartitionReassignments (46) v0: list reassignments in progress."""
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Int16, Int32, String
+from moldau.protocol.schema import ExplainedResponse, Request, Struct, field
+from moldau.protocol.types import Int32, String
 
 
 class ListPartitionReassignmentsTopics(Struct):
@@ -28,8 +28,7 @@ class OngoingTopicReassignment(Struct):
     partitions: list[OngoingPartitionReassignment] = field()
 
 
-class ListPartitionReassignmentsResponse(Message, answers=ListPartitionReassignmentsRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class ListPartitionReassignmentsResponse(
+    ExplainedResponse, answers=ListPartitionReassignmentsRequest
+):
     topics: list[OngoingTopicReassignment] = field()

@@ -1,7 +1,7 @@
 """DescribeClientQuotas (48) v0-v1: describe client quotas."""
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Bool, Float64, Int8, Int16, Int32, String
+from moldau.protocol.schema import ExplainedResponse, Request, Struct, field
+from moldau.protocol.types import Bool, Float64, Int8, String
 
 
 class ComponentData(Struct):
@@ -32,8 +32,5 @@ class EntryData(Struct):
     values: list[ValueData] = field()
 
 
-class DescribeClientQuotasResponse(Message, answers=DescribeClientQuotasRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class DescribeClientQuotasResponse(ExplainedResponse, answers=DescribeClientQuotasRequest):
     entries: list[EntryData] | None = field(nullable="0+")

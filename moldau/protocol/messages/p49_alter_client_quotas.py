@@ -1,8 +1,8 @@
 """AlterClientQuotas (49) v0-v1: change client quotas."""
 
 from moldau.protocol.messages.p48_describe_client_quotas import EntityData
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Bool, Float64, Int16, Int32, String
+from moldau.protocol.schema import Failable, Request, Struct, ThrottledResponse, field
+from moldau.protocol.types import Bool, Float64, String
 
 
 class OpData(Struct):
@@ -21,12 +21,9 @@ class AlterClientQuotasRequest(Request["AlterClientQuotasResponse"], versions="0
     validate_only: Bool = False
 
 
-class EntryDataResponse(Struct):
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class EntryDataResponse(Failable):
     entity: list[EntityData] = field()
 
 
-class AlterClientQuotasResponse(Message, answers=AlterClientQuotasRequest):
-    throttle_time_ms: Int32 = 0
+class AlterClientQuotasResponse(ThrottledResponse, answers=AlterClientQuotasRequest):
     entries: list[EntryDataResponse] = field()

@@ -1,6 +1,6 @@
 """DescribeUserScramCredentials (50) v0: describe SCRAM credentials."""
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import ExplainedResponse, Request, Struct, field
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
@@ -26,8 +26,7 @@ class DescribeUserScramCredentialsResult(Struct):
     credential_infos: list[CredentialInfo] = field()
 
 
-class DescribeUserScramCredentialsResponse(Message, answers=DescribeUserScramCredentialsRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class DescribeUserScramCredentialsResponse(
+    ExplainedResponse, answers=DescribeUserScramCredentialsRequest
+):
     results: list[DescribeUserScramCredentialsResult] = field()

@@ -1,6 +1,6 @@
 """AlterUserScramCredentials (51) v0: change SCRAM credentials."""
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import Bytes, Int8, Int16, Int32, String
 
 
@@ -30,6 +30,7 @@ class AlterUserScramCredentialsResult(Struct):
     error_message: String | None = field("", nullable="0+")
 
 
-class AlterUserScramCredentialsResponse(Message, answers=AlterUserScramCredentialsRequest):
-    throttle_time_ms: Int32 = 0
+class AlterUserScramCredentialsResponse(
+    ThrottledResponse, answers=AlterUserScramCredentialsRequest
+):
     results: list[AlterUserScramCredentialsResult] = field()

@@ -4,7 +4,7 @@ Versions: 1 names voters by directory too, 2 adds the pre-vote.
 """
 
 from moldau.protocol.messages.quorum_records import NodeEndpoint
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import FailablePartition, Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uuid
 
 
@@ -30,9 +30,7 @@ class VoteRequest(Request["VoteResponse"], versions="0-2", flexible="0+"):
     topics: list[TopicData] = field()
 
 
-class PartitionDataResponse(Struct):
-    partition_index: Int32 = 0
-    error_code: Int16 = 0
+class PartitionDataResponse(FailablePartition):
     leader_id: Int32 = 0
     leader_epoch: Int32 = 0
     vote_granted: Bool = False

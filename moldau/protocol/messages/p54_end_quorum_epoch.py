@@ -4,7 +4,7 @@ Versions: 1 names candidates by directory and carries endpoints.
 """
 
 from moldau.protocol.messages.quorum_records import Endpoint, NodeEndpoint
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import FailablePartition, Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
@@ -32,9 +32,7 @@ class EndQuorumEpochRequest(Request["EndQuorumEpochResponse"], versions="0-1", f
     leader_endpoints: list[Endpoint] = field(since=1, ignorable=True)
 
 
-class PartitionDataResponse(Struct):
-    partition_index: Int32 = 0
-    error_code: Int16 = 0
+class PartitionDataResponse(FailablePartition):
     leader_id: Int32 = 0
     leader_epoch: Int32 = 0
 

@@ -4,7 +4,7 @@ Versions: 1 adds fetch times, 2 directories, listeners and error texts.
 """
 
 from moldau.protocol.messages.quorum_records import Endpoint
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import FailablePartition, Message, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, String, Uuid
 
 
@@ -29,9 +29,7 @@ class ReplicaState(Struct):
     last_caught_up_timestamp: Int64 = field(-1, since=1, ignorable=True)
 
 
-class PartitionDataResponse(Struct):
-    partition_index: Int32 = 0
-    error_code: Int16 = 0
+class PartitionDataResponse(FailablePartition):
     error_message: String | None = field("", since=2, nullable="2+", ignorable=True)
     leader_id: Int32 = 0
     leader_epoch: Int32 = 0

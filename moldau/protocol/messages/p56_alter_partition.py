@@ -4,8 +4,8 @@ state.
 Versions: 3 names ISR members with their broker epochs.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid
+from moldau.protocol.schema import FailablePartition, FailableResponse, Request, Struct, field
+from moldau.protocol.types import ZERO_UUID, Int8, Int32, Int64, Uuid
 
 
 class BrokerState(Struct):
@@ -33,9 +33,7 @@ class AlterPartitionRequest(Request["AlterPartitionResponse"], versions="2-3", f
     topics: list[TopicData] = field()
 
 
-class PartitionDataResponse(Struct):
-    partition_index: Int32 = 0
-    error_code: Int16 = 0
+class PartitionDataResponse(FailablePartition):
     leader_id: Int32 = 0
     leader_epoch: Int32 = 0
     isr: list[Int32] = field()
@@ -48,7 +46,5 @@ class TopicDataResponse(Struct):
     partitions: list[PartitionDataResponse] = field()
 
 
-class AlterPartitionResponse(Message, answers=AlterPartitionRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class AlterPartitionResponse(FailableResponse, answers=AlterPartitionRequest):
     topics: list[TopicDataResponse] = field()

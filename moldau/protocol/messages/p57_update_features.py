@@ -3,7 +3,7 @@
 Versions: 1 can downgrade and dry-run, 2 answers for the whole request only.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import ExplainedResponse, Request, Struct, field
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
@@ -26,8 +26,5 @@ class UpdatableFeatureResult(Struct):
     error_message: String | None = field("", nullable="0+")
 
 
-class UpdateFeaturesResponse(Message, answers=UpdateFeaturesRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class UpdateFeaturesResponse(ExplainedResponse, answers=UpdateFeaturesRequest):
     results: list[UpdatableFeatureResult] = field(until=1, ignorable=True)

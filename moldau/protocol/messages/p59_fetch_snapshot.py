@@ -5,7 +5,7 @@ Versions: 1 carries the replica's directory id and endpoints.
 
 from moldau.constants import MAX_INT32
 from moldau.protocol.messages.quorum_records import NodeEndpoint
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import FailableResponse, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Records, String, Uuid
 
 
@@ -54,8 +54,6 @@ class TopicSnapshotResponse(Struct):
     partitions: list[PartitionSnapshotResponse] = field()
 
 
-class FetchSnapshotResponse(Message, answers=FetchSnapshotRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class FetchSnapshotResponse(FailableResponse, answers=FetchSnapshotRequest):
     topics: list[TopicSnapshotResponse] = field()
     node_endpoints: list[NodeEndpoint] = field(since=1, tag=0)

@@ -4,8 +4,8 @@ Versions: 1 adds the kind of endpoint, 2 fenced brokers.
 """
 
 from moldau.constants import MIN_INT32
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Bool, Int8, Int16, Int32, String
+from moldau.protocol.schema import FailableResponse, Request, Struct, field
+from moldau.protocol.types import Bool, Int8, Int32, String
 
 
 class DescribeClusterRequest(Request["DescribeClusterResponse"], versions="0-2", flexible="0+"):
@@ -22,9 +22,7 @@ class DescribeClusterBroker(Struct):
     is_fenced: Bool = field(False, since=2)
 
 
-class DescribeClusterResponse(Message, answers=DescribeClusterRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class DescribeClusterResponse(FailableResponse, answers=DescribeClusterRequest):
     error_message: String | None = field(None, nullable="0+")
     endpoint_type: Int8 = field(1, since=1)
     cluster_id: String = ""

@@ -1,7 +1,7 @@
 """DescribeProducers (61) v0: describe the producers that a partition remembers."""
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Int16, Int32, Int64, String
+from moldau.protocol.schema import FailablePartition, Request, Struct, ThrottledResponse, field
+from moldau.protocol.types import Int32, Int64, String
 
 
 class TopicRequest(Struct):
@@ -22,9 +22,7 @@ class ProducerState(Struct):
     current_txn_start_offset: Int64 = -1
 
 
-class PartitionResponse(Struct):
-    partition_index: Int32 = 0
-    error_code: Int16 = 0
+class PartitionResponse(FailablePartition):
     error_message: String | None = field(None, nullable="0+")
     active_producers: list[ProducerState] = field()
 
@@ -34,6 +32,5 @@ class TopicResponse(Struct):
     partitions: list[PartitionResponse] = field()
 
 
-class DescribeProducersResponse(Message, answers=DescribeProducersRequest):
-    throttle_time_ms: Int32 = 0
+class DescribeProducersResponse(ThrottledResponse, answers=DescribeProducersRequest):
     topics: list[TopicResponse] = field()

@@ -4,21 +4,12 @@ Versions: 1 adds ZooKeeper migration, 2 log directories. 3 adds the previous bro
 lets a feature's lowest level be zero.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uint16, Uuid
+from moldau.protocol.metadata_records.nodes import Endpoint
+from moldau.protocol.metadata_records.nodes import Feature as Feature
+from moldau.protocol.schema import FailableResponse, Request, field
+from moldau.protocol.types import ZERO_UUID, Bool, Int32, Int64, String, Uuid
 
-
-class Listener(Struct):
-    name: String = ""
-    host: String = ""
-    port: Uint16 = 0
-    security_protocol: Int16 = 0
-
-
-class Feature(Struct):
-    name: String = ""
-    min_supported_version: Int16 = 0
-    max_supported_version: Int16 = 0
+Listener = Endpoint
 
 
 class BrokerRegistrationRequest(
@@ -35,7 +26,5 @@ class BrokerRegistrationRequest(
     previous_broker_epoch: Int64 = field(-1, since=3, ignorable=True)
 
 
-class BrokerRegistrationResponse(Message, answers=BrokerRegistrationRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class BrokerRegistrationResponse(FailableResponse, answers=BrokerRegistrationRequest):
     broker_epoch: Int64 = -1

@@ -4,8 +4,8 @@ state it wants.
 Versions: 1 lists failed directories, 2 cordoned ones.
 """
 
-from moldau.protocol.schema import Message, Request, field
-from moldau.protocol.types import Bool, Int16, Int32, Int64, Uuid
+from moldau.protocol.schema import FailableResponse, Request, field
+from moldau.protocol.types import Bool, Int32, Int64, Uuid
 
 
 class BrokerHeartbeatRequest(Request["BrokerHeartbeatResponse"], versions="0-2", flexible="0+"):
@@ -18,9 +18,7 @@ class BrokerHeartbeatRequest(Request["BrokerHeartbeatResponse"], versions="0-2",
     cordoned_log_dirs: list[Uuid] | None = field(None, since=2, nullable="2+", tag=1)
 
 
-class BrokerHeartbeatResponse(Message, answers=BrokerHeartbeatRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class BrokerHeartbeatResponse(FailableResponse, answers=BrokerHeartbeatRequest):
     is_caught_up: Bool = False
     is_fenced: Bool = True
     should_shut_down: Bool = False

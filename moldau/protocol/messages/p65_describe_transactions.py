@@ -1,6 +1,6 @@
 """DescribeTransactions (65) v0: describe transactions."""
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -26,6 +26,5 @@ class TransactionState(Struct):
     topics: list[TopicData] = field()
 
 
-class DescribeTransactionsResponse(Message, answers=DescribeTransactionsRequest):
-    throttle_time_ms: Int32 = 0
+class DescribeTransactionsResponse(ThrottledResponse, answers=DescribeTransactionsRequest):
     transaction_states: list[TransactionState] = field()

@@ -3,8 +3,8 @@
 Versions: 1 filters by duration, 2 by pattern of the transactional id.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Int16, Int32, Int64, String
+from moldau.protocol.schema import FailableResponse, Request, Struct, field
+from moldau.protocol.types import Int64, String
 
 
 class ListTransactionsRequest(Request["ListTransactionsResponse"], versions="0-2", flexible="0+"):
@@ -20,8 +20,6 @@ class TransactionState(Struct):
     transaction_state: String = ""
 
 
-class ListTransactionsResponse(Message, answers=ListTransactionsRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class ListTransactionsResponse(FailableResponse, answers=ListTransactionsRequest):
     unknown_state_filters: list[String] = field()
     transaction_states: list[TransactionState] = field()

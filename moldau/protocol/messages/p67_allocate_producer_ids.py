@@ -1,7 +1,7 @@
 """AllocateProducerIds (67) v0: a broker asks the controller for a block of producer ids."""
 
-from moldau.protocol.schema import Message, Request
-from moldau.protocol.types import Int16, Int32, Int64
+from moldau.protocol.schema import FailableResponse, Request
+from moldau.protocol.types import Int32, Int64
 
 
 class AllocateProducerIdsRequest(
@@ -11,8 +11,6 @@ class AllocateProducerIdsRequest(
     broker_epoch: Int64 = -1
 
 
-class AllocateProducerIdsResponse(Message, answers=AllocateProducerIdsRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class AllocateProducerIdsResponse(FailableResponse, answers=AllocateProducerIdsRequest):
     producer_id_start: Int64 = 0
     producer_id_len: Int32 = 0

@@ -4,8 +4,8 @@
 Versions: 1 adds subscription by regular expression.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
+from moldau.protocol.schema import FailableResponse, Request, Struct, field
+from moldau.protocol.types import ZERO_UUID, Int32, String, Uuid
 
 
 class TopicPartitions(Struct):
@@ -32,9 +32,7 @@ class Assignment(Struct):
     topic_partitions: list[TopicPartitions] = field()
 
 
-class ConsumerGroupHeartbeatResponse(Message, answers=ConsumerGroupHeartbeatRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class ConsumerGroupHeartbeatResponse(FailableResponse, answers=ConsumerGroupHeartbeatRequest):
     error_message: String | None = field(None, nullable="0+")
     member_id: String | None = field(None, nullable="0+")
     member_epoch: Int32 = 0

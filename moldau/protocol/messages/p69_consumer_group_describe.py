@@ -4,7 +4,7 @@ Versions: 1 adds the type of each member.
 """
 
 from moldau.constants import MIN_INT32
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int16, Int32, String, Uuid
 
 
@@ -51,6 +51,5 @@ class DescribedGroup(Struct):
     authorized_operations: Int32 = MIN_INT32
 
 
-class ConsumerGroupDescribeResponse(Message, answers=ConsumerGroupDescribeRequest):
-    throttle_time_ms: Int32 = 0
+class ConsumerGroupDescribeResponse(ThrottledResponse, answers=ConsumerGroupDescribeRequest):
     groups: list[DescribedGroup] = field()

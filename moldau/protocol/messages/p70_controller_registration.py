@@ -1,8 +1,8 @@
 """ControllerRegistration (70) v0: a controller registers with the active controller."""
 
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
-from moldau.protocol.schema import Message, Request, field
-from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
+from moldau.protocol.schema import ExplainedResponse, Request, field
+from moldau.protocol.types import ZERO_UUID, Bool, Int32, Uuid
 
 
 class ControllerRegistrationRequest(
@@ -15,7 +15,5 @@ class ControllerRegistrationRequest(
     features: list[Feature] = field()
 
 
-class ControllerRegistrationResponse(Message, answers=ControllerRegistrationRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class ControllerRegistrationResponse(ExplainedResponse, answers=ControllerRegistrationRequest):
+    """It says no more."""

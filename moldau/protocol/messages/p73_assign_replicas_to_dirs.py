@@ -1,6 +1,6 @@
 """AssignReplicasToDirs (73) v0: a broker reports which log directory holds each replica."""
 
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import FailableResponse, Request, Struct, field
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Uuid
 
 
@@ -41,7 +41,5 @@ class DirectoryDataResponse(Struct):
     topics: list[TopicDataResponse] = field()
 
 
-class AssignReplicasToDirsResponse(Message, answers=AssignReplicasToDirsRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class AssignReplicasToDirsResponse(FailableResponse, answers=AssignReplicasToDirsRequest):
     directories: list[DirectoryDataResponse] = field()

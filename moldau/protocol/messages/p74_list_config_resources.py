@@ -3,8 +3,8 @@
 Versions: 0 lists client metrics subscriptions only, 1 all types.
 """
 
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import Int8, Int16, Int32, String
+from moldau.protocol.schema import FailableResponse, Request, Struct, field
+from moldau.protocol.types import Int8, String
 
 
 class ListConfigResourcesRequest(
@@ -18,7 +18,5 @@ class ConfigResource(Struct):
     resource_type: Int8 = field(16, since=1, ignorable=True)
 
 
-class ListConfigResourcesResponse(Message, answers=ListConfigResourcesRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class ListConfigResourcesResponse(FailableResponse, answers=ListConfigResourcesRequest):
     config_resources: list[ConfigResource] = field()

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions (75) v0: describe topics page by page."""
 
 from moldau.constants import MIN_INT32
-from moldau.protocol.schema import Message, Request, Struct, field
+from moldau.protocol.schema import Request, Struct, ThrottledResponse, field
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
 
 
@@ -43,7 +43,6 @@ class DescribeTopicPartitionsResponseTopic(Struct):
     topic_authorized_operations: Int32 = MIN_INT32
 
 
-class DescribeTopicPartitionsResponse(Message, answers=DescribeTopicPartitionsRequest):
-    throttle_time_ms: Int32 = 0
+class DescribeTopicPartitionsResponse(ThrottledResponse, answers=DescribeTopicPartitionsRequest):
     topics: list[DescribeTopicPartitionsResponseTopic] = field()
     next_cursor: Cursor | None = field(None, nullable="0+")

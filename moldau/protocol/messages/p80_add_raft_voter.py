@@ -4,8 +4,8 @@ Versions: 1 can answer before the change is committed.
 """
 
 from moldau.protocol.messages.quorum_records import Endpoint
-from moldau.protocol.schema import Message, Request, field
-from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
+from moldau.protocol.schema import ExplainedResponse, Request, field
+from moldau.protocol.types import ZERO_UUID, Bool, Int32, String, Uuid
 
 
 class AddRaftVoterRequest(Request["AddRaftVoterResponse"], versions="0-1", flexible="0+"):
@@ -17,7 +17,5 @@ class AddRaftVoterRequest(Request["AddRaftVoterResponse"], versions="0-1", flexi
     ack_when_committed: Bool = field(True, since=1)
 
 
-class AddRaftVoterResponse(Message, answers=AddRaftVoterRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class AddRaftVoterResponse(ExplainedResponse, answers=AddRaftVoterRequest):
+    """It says no more."""

@@ -1,7 +1,7 @@
 """RemoveRaftVoter (81) v0: remove a voter from the controller quorum."""
 
-from moldau.protocol.schema import Message, Request, field
-from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
+from moldau.protocol.schema import ExplainedResponse, Request, field
+from moldau.protocol.types import ZERO_UUID, Int32, String, Uuid
 
 
 class RemoveRaftVoterRequest(Request["RemoveRaftVoterResponse"], versions="0", flexible="0+"):
@@ -10,7 +10,5 @@ class RemoveRaftVoterRequest(Request["RemoveRaftVoterResponse"], versions="0", f
     voter_directory_id: Uuid = ZERO_UUID
 
 
-class RemoveRaftVoterResponse(Message, answers=RemoveRaftVoterRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
+class RemoveRaftVoterResponse(ExplainedResponse, answers=RemoveRaftVoterRequest):
+    """It says no more."""

@@ -1,8 +1,8 @@
 """UpdateRaftVoter (82) v0: a voter sends the leader its endpoints and versions."""
 
 from moldau.protocol.messages.quorum_records import Endpoint, KRaftVersionFeature
-from moldau.protocol.schema import Message, Request, Struct, field
-from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
+from moldau.protocol.schema import FailableResponse, Request, Struct, field
+from moldau.protocol.types import ZERO_UUID, Int32, String, Uuid
 
 
 class UpdateRaftVoterRequest(Request["UpdateRaftVoterResponse"], versions="0", flexible="0+"):
@@ -21,7 +21,5 @@ class CurrentLeader(Struct):
     port: Int32 = 0
 
 
-class UpdateRaftVoterResponse(Message, answers=UpdateRaftVoterRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16 = 0
+class UpdateRaftVoterResponse(FailableResponse, answers=UpdateRaftVoterRequest):
     current_leader: CurrentLeader = field(tag=0)

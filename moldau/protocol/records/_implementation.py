@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 NATIVE_REVISION: Final = 4
 """Counts what `_native` offers: an extension built from other sources is not used."""
 
+_OFFERED: Final = (
+    "RecordBuffer RecordCursor RecordMaker decode_column_sections decode_cursors decode_records "
+    "encode_record encode_records encode_rows group_rows murmur2 murmur2_partition partition_rows "
+    "scaled_int64s scan_records"
+)
 native: Any = None
 if os.environ.get("MOLDAU_PURE_PYTHON", "") in ("", "0"):
     try:
@@ -42,18 +47,4 @@ if TYPE_CHECKING or native is None:
         scan_records,
     )
 else:
-    decode_column_sections = native.decode_column_sections
-    encode_rows = native.encode_rows
-    group_rows = native.group_rows
-    murmur2 = native.murmur2
-    murmur2_partition = native.murmur2_partition
-    partition_rows = native.partition_rows
-    scaled_int64s = native.scaled_int64s
-    RecordCursor = native.RecordCursor
-    RecordMaker = native.RecordMaker
-    decode_cursors = native.decode_cursors
-    decode_records = native.decode_records
-    encode_record = native.encode_record
-    encode_records = native.encode_records
-    scan_records = native.scan_records
-    RecordBuffer = native.RecordBuffer
+    globals().update({name: getattr(native, name) for name in _OFFERED.split()})

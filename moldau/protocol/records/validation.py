@@ -1,8 +1,9 @@
 """What a broker requires of a batch before it appends it.
 
-Owns the rules, not the answers: every refusal is an `InvalidBatch` whose reason names the error
-code. `validate_header` costs no look into the records and is for the hot path; `scan_keys` (for
-compacted topics) and `validate_records` (for the verification of files) walk all of them.
+Owns the rules but the CRC's (`verify_crc` in `header`), not the answers: every refusal is an
+`InvalidBatch` whose reason names the error code. `validate_header` costs no look into the records
+and is for the hot path; `scan_keys` (for compacted topics) and `validate_records` (for the
+verification of files) walk all of them.
 """
 
 from __future__ import annotations

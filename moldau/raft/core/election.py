@@ -1,9 +1,9 @@
 """Elections: which candidate gets this replica's vote, and how it wins the votes of others.
 
 Owns: Vote, BeginQuorumEpoch and EndQuorumEpoch, asked and answered, and what Unattached,
-Prospective, Candidate and Resigned do as time goes by. Must not: touch the log. Invariant: a vote
-is persisted before it is answered; a candidate counts only votes of its own epoch, one for each
-voter of the set its log names (KIP-595, 853, 996).
+Prospective, Candidate and Resigned do as time goes by (`state` draws the election timeout). Must
+not: touch the log. Invariant: a vote is persisted before it is answered; a candidate counts only
+votes of its own epoch, one for each voter of the set its log names (KIP-595, 853, 996).
 """
 
 from __future__ import annotations

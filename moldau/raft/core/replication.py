@@ -1,9 +1,9 @@
 """A leader's view of the others: how far they are, what is committed, which fetches wait.
 
-Owns: Fetch and FetchSnapshot as answered, the high watermark, CheckQuorum, BeginQuorumEpoch as
-sent. Must not: change voters. Invariant: the high watermark is the end that a majority of the
-voters has on stable storage, once that is above the start of the leader's own epoch, and never goes
-back (Raft 5.4.2, KIP-595, 1166).
+Owns: Fetch and FetchSnapshot as answered, the high watermark, CheckQuorum (no majority heard:
+resign), BeginQuorumEpoch as sent. Must not: change voters. Invariant: the high watermark is the end
+that a majority of the voters has on stable storage, once that is above the start of the leader's
+own epoch, and never goes back (Raft 5.4.2, KIP-595, 1166).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The roles of a quorum replica, their legal transitions, and what it remembers in each role.
 
 Owns: the table of transitions, and one class per role that remembers something. Must not: act, or
-decide when a role changes. Invariant: every change of role goes through `QuorumState`, which checks
-it against the table; nothing that a role remembers outlives the role and its epoch, so that no
-count of one election or leadership can leak into the next.
+decide on changes (`election`, `fetching` and `replication` do). Invariant: every change of role
+goes through `QuorumState`, which checks it against the table; nothing that a role remembers
+outlives the role and its epoch, so that no count of one election or leadership can leak into the
+next.
 
 Observer is no role: a replica that is not among the voters is UNATTACHED or FOLLOWER like any
 other, except that it never campaigns.

@@ -1,4 +1,4 @@
-"""What the core of a quorum replica is given: settings, a view of its log, random numbers."""
+"""What the quorum's core is given: settings (`controller.quorum.*`), a view of its log, dice."""
 
 from __future__ import annotations
 

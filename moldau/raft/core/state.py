@@ -1,9 +1,9 @@
 """What the quorum's parts share: role, epoch, vote, leader, high watermark, requests under way.
 
-Owns: every transition between roles, the ledger of requests, and the effects of the current event.
-Must not: decide when to change, or send. Invariant: the epoch never falls; within an epoch one vote
-is cast and one leader known; whatever of this changes is persisted before any later effect of the
-event.
+Owns: every transition between roles with its deadline (`controller.quorum.election.timeout.ms`),
+the ledger of requests, and the effects of the current event. Must not: decide when to change, or
+send. Invariant: the epoch never falls; within an epoch one vote is cast and one leader known;
+whatever of this changes is persisted before any later effect of the event.
 """
 
 from __future__ import annotations

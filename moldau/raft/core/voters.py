@@ -1,9 +1,9 @@
 """The quorum's voters and `kraft.version` as their control records say, and their history.
 
 Owns: VoterSet with its records, and the sets that the log names at each offset, committed or not.
-Must not: decide who votes, or read the log. Invariant: a voter is its id together with its
-directory id, so that a wiped disk is another voter; offsets in the history rise; the latest set
-rules from the moment its record is appended, and truncation brings back the one before (KIP-853).
+Must not: change voters (`voter_changes` does), or read the log. Invariant: a voter is its id
+together with its directory id, so that a wiped disk is another voter; offsets in the history rise;
+the latest set rules once it is appended, and truncation brings back the one before (KIP-853).
 """
 
 from __future__ import annotations

@@ -69,14 +69,8 @@ def listener_context(settings: ListenerTlsSettings) -> ListenerContext:
         raise SecuritySettingError(f"{settings.own.prefix}: {missing}")
     load_key(context, chain, key, settings.own, settings.key_password)
     context.verify_mode = CLIENT_AUTHENTICATION[settings.client_auth]
-    if context.verify_mode is ssl.CERT_NONE:
-        return ListenerContext(context, chain)
-    # As in Java, every certificate in the store is trusted by itself.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    if settings.trust.is_given:
-        load_trust(context, settings.trust)
-    else:
-        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+    if context.verify_mode is not ssl.CERT_NONE:
+        load_trust(context, settings.trust, ssl.Purpose.CLIENT_AUTH)
     return ListenerContext(context, chain)
 
 

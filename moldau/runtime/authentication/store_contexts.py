@@ -82,11 +82,7 @@ class StoreContexts:
             try:
                 context = await asyncio.to_thread(first or make)
             except (SecuritySettingError, *_OF_THE_MACHINE) as error:
-                _LOG.error(
-                    "%s keeps its certificate, the new settings cannot be used: %s",
-                    self._owner,
-                    words_of(error),
-                )
+                self._complain("the new settings", error)
                 return False
             self._make, self._paths, self._seen, self._context = make, paths, seen, context
         _LOG.info("%s has new key and trust stores", self._owner)
@@ -102,17 +98,17 @@ class StoreContexts:
             self._failures += 1
             if self._blamed != seen:
                 self._blamed = seen
-                _LOG.error(
-                    "%s keeps its certificate, the files that have changed cannot be used: %s",
-                    self._owner,
-                    words_of(error),
-                )
+                self._complain("the files that have changed", error)
             if isinstance(error, _OF_THE_MACHINE):
                 return
         else:
             self._blamed = None
             _LOG.info("%s has read its key and trust stores again", self._owner)
         self._seen = seen
+
+    def _complain(self, what: str, error: Exception) -> None:
+        text = "%s keeps its certificate, %s cannot be used: %s"
+        _LOG.error(text, self._owner, what, words_of(error))
 
 
 def _paths(stores: tuple[Store, ...]) -> tuple[str, ...]:

@@ -117,13 +117,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     context.check_hostname = settings.checks_hostname
     set_versions(context, settings.enabled_protocols)
     set_ciphers(context, settings.cipher_suites)
-    # As in Java, every certificate in the store is trusted by itself, also one that another
-    # authority has signed.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    if settings.trust.is_given:
-        load_trust(context, settings.trust)
-    else:
-        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    load_trust(context, settings.trust, ssl.Purpose.SERVER_AUTH)
     chain, key = contents(settings.own)
     if chain is None and key is None:
         return context
@@ -164,8 +158,14 @@ def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
         client.check_hostname = checks_hostname
 
 
-def load_trust(context: ssl.SSLContext, store: Store) -> None:
-    """Let the context trust a store's certificates. Raises: SecuritySettingError."""
+def load_trust(context: ssl.SSLContext, store: Store, purpose: ssl.Purpose) -> None:
+    """Let the context trust a store's certificates, each by itself, as in Java, also one that
+    another authority has signed; or else the system's for a purpose. Raises: SecuritySettingError.
+    """
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if not store.is_given:
+        context.load_default_certs(purpose)
+        return
     authorities, _no_key = contents(store)
     where = f"{store.prefix}.location: {store.location}" if store.location else store.prefix
     certificates = _certificates_of(authorities or "")
@@ -337,12 +337,10 @@ def _read_pkcs12(data: bytes, password: str | None, where: str) -> tuple[str | N
 
 
 def _split_pem(text: str, where: str) -> tuple[str | None, str | None]:
-    blocks = [(found.group(1), found.group(0)) for found in _BLOCK.finditer(text)]
-    if not blocks:
+    keys = [found[0] for found in _BLOCK.finditer(text) if found[1].endswith("PRIVATE KEY")]
+    if not keys and _BLOCK.search(text) is None:
         raise SecuritySettingError(f"{where}: no PEM in it (-----BEGIN …)")
-    keys = [block for label, block in blocks if label.endswith("PRIVATE KEY")]
-    certificates = [block for label, block in blocks if label in _CERTIFICATES]
-    return "\n".join(certificates) or None, keys[0] if keys else None
+    return "\n".join(_certificates_of(text)) or None, keys[0] if keys else None
 
 
 def _certificates_of(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Logs: the format of lines, levels that change at run time, and the limit on repetitive lines.
+"""Logs: form (`moldau.log.format`), levels that change at run time, the limit on repetitive lines.
 
 Owns: the handler on the "moldau" logger. Every module logs through `logging.getLogger(__name__)`,
 as often as it has something to say; only the loggers of `AUDIT` have names of their own. Must not
@@ -17,6 +17,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TextIO
 
 from moldau.runtime.telemetry.brake import Brake, LeftOut, Names
@@ -48,6 +49,7 @@ _DIRECTIVE: Final = re.compile(r"%[-+ #0-9.]*[a-zA-Z]")
 _LETTER: Final = re.compile(r"[a-zA-Z]")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Event:
     """What is logged as one text for people, and as its parts for machines.
 
@@ -57,15 +59,11 @@ class Event:
         is_counted: a `Brake` of the area has let it through; the handler writes every one.
     """
 
-    __slots__ = ("fields", "is_counted", "name", "text")
-
-    def __init__(
-        self, name: str, text: str, fields: dict[str, object], *, is_counted: bool = False
-    ) -> None:
-        self.name = name
-        self.text = text
-        self.fields = fields
-        self.is_counted = is_counted
+    name: str
+    text: str
+    fields: dict[str, object]
+    _: KW_ONLY
+    is_counted: bool = False
 
     def __str__(self) -> str:
         return self.text

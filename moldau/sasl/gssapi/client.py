@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
+from moldau.config.settings import KeyedSettings, of_key
 from moldau.runtime.aside import Aside
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
 from moldau.runtime.clock import Clock
@@ -57,12 +58,12 @@ def aside() -> Aside:
 
 
 @dataclass(frozen=True, slots=True)
-class RenewalRules:
+class RenewalRules(KeyedSettings):
     """`sasl.kerberos.ticket.renew.*` and `sasl.kerberos.min.time.before.relogin`."""
 
-    window_factor: float = 0.8
-    window_jitter: float = 0.05
-    min_pause_ms: float = 60_000.0
+    window_factor: float = of_key("sasl.kerberos.ticket.renew.window.factor")
+    window_jitter: float = of_key("sasl.kerberos.ticket.renew.jitter")
+    min_pause_ms: float = of_key("sasl.kerberos.min.time.before.relogin", made=float)
 
 
 @dataclass(slots=True)
@@ -168,7 +169,7 @@ class KerberosLogin(SaslLogin):
     uses_keytab: bool = False
     keytab: str | None = None
     ticket_cache: str | None = None
-    rules: RenewalRules = RenewalRules()
+    rules: RenewalRules = field(default_factory=RenewalRules)
 
     mechanism = MECHANISM
 
@@ -200,7 +201,7 @@ class KerberosLogin(SaslLogin):
         """Renew tickets by other rules from now on; no effect without a keytab."""
         tickets = self._own_tickets
         if tickets is not None:
-            tickets.change_rules(_renewal_rules(value))
+            tickets.change_rules(RenewalRules.of(value))
 
     def forget(self) -> None:
         """A ticket was used up when it came to use."""
@@ -239,16 +240,8 @@ def login(config: MechanismConfig) -> KerberosLogin:
         raise SecuritySettingError(f"useKeyTab=true of {MODULE} needs principal")
     if keytab and not has_key:
         raise SecuritySettingError(f"keyTab of {MODULE} needs useKeyTab=true")
-    rules, cache = _renewal_rules(config.value), None if has_key else options.get("ticketCache")
+    rules, cache = RenewalRules.of(config.value), None if has_key else options.get("ticketCache")
     return KerberosLogin(name, config.clock, principal, has_key, keytab or None, cache, rules)
-
-
-def _renewal_rules(value: Value) -> RenewalRules:
-    return RenewalRules(
-        value("sasl.kerberos.ticket.renew.window.factor"),
-        value("sasl.kerberos.ticket.renew.jitter"),
-        float(value("sasl.kerberos.min.time.before.relogin")),
-    )
 
 
 def _client_options(config: MechanismConfig) -> Mapping[str, str]:

@@ -1,9 +1,9 @@
 """What a bearer token must say of itself: its times, its issuer, its audience and its user.
 
-Owns the rules of Kafka's two validators: for signed tokens (KIP-768), whose signature is checked
-elsewhere, and for the unsecured ones of development clusters (KIP-255). Must not verify a
-signature, or read a clock. Invariants: a claim of the wrong type is as bad as a missing one; no
-reason holds anything of the token but the names of claims.
+Owns the rules of Kafka's two validators (`sasl.oauthbearer.expected.*`): for signed tokens
+(KIP-768), whose signature is checked elsewhere, and for the unsecured ones of development clusters
+(KIP-255). Must not verify a signature, or read a clock. Invariants: a claim of the wrong type is as
+bad as a missing one; no reason holds anything of the token but the names of claims.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from moldau.config.settings import KeyedSettings, of_key
 
 Claims: TypeAlias = Mapping[str, Any]
 
@@ -44,7 +47,8 @@ class TokenUser(NamedTuple):
     left_ms: float
 
 
-class ClaimRules(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ClaimRules(KeyedSettings):
     """What a signed token must say: `sasl.oauthbearer.*`.
 
     Attributes:
@@ -52,11 +56,13 @@ class ClaimRules(NamedTuple):
         issuer: None for any.
     """
 
-    issuer: str | None = None
-    audiences: tuple[str, ...] = ()
-    subject_claim: str = "sub"
-    scope_claim: str = "scope"
-    clock_skew_ms: float = 30_000.0
+    issuer: str | None = of_key("sasl.oauthbearer.expected.issuer")
+    audiences: tuple[str, ...] = of_key("sasl.oauthbearer.expected.audience")
+    subject_claim: str = of_key("sasl.oauthbearer.sub.claim.name")
+    scope_claim: str = of_key("sasl.oauthbearer.scope.claim.name")
+    clock_skew_ms: float = of_key(
+        "sasl.oauthbearer.clock.skew.seconds", made=lambda seconds: max(0, seconds) * 1_000.0
+    )
 
 
 class UnsecuredRules(NamedTuple):

@@ -111,12 +111,7 @@ def login(config: MechanismConfig) -> TokenLogin:
             )
         assert config.context is not None, "a client has it"
         source = token_source(value, config.options, clock, context=config.context)
-    rules = RefreshRules(
-        value("sasl.login.refresh.window.factor"),
-        value("sasl.login.refresh.window.jitter"),
-        value("sasl.login.refresh.min.period.seconds"),
-        value("sasl.login.refresh.buffer.seconds"),
-    )
+    rules = RefreshRules.of(value)
     return TokenLogin(CachedTokens(source, clock, config.dice, rules, pauses))
 
 

@@ -1,9 +1,9 @@
 """The keys that sign bearer tokens: a JSON Web Key Set (RFC 7517) from a URL or a file.
 
-Owns the keys that are known now, and their renewal. Must not know what a token claims. Invariants:
-looking a key up never waits; an answer that is late, too large, from elsewhere or no key set leaves
-the known keys as they are; tokens with unknown key ids cause few requests, however many come; what
-is kept is limited.
+Owns the keys that are known now, and their renewal (`sasl.oauthbearer.jwks.endpoint.refresh.ms`).
+Must not know what a token claims. Invariants: looking a key up never waits; an answer that is late,
+too large, from elsewhere or no key set leaves the known keys as they are; tokens with unknown key
+ids cause few requests, however many come; what is kept is limited.
 """
 
 from __future__ import annotations

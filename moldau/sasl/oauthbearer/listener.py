@@ -125,15 +125,7 @@ def signed_tokens(config: MechanismConfig, enabled_by: tuple[str, str]) -> Signe
         if importlib.util.find_spec(package) is None:
             needs = f"{config.place}: needs the package {package}: pip install 'moldau[server]'"
             raise ConfigError(*enabled_by, needs)
-    value = config.value
-    rules = ClaimRules(
-        value("sasl.oauthbearer.expected.issuer"),
-        value("sasl.oauthbearer.expected.audience"),
-        value("sasl.oauthbearer.sub.claim.name"),
-        value("sasl.oauthbearer.scope.claim.name"),
-        max(0, value("sasl.oauthbearer.clock.skew.seconds")) * 1_000.0,
-    )
-    return SignedTokens(_key_source(config), rules, config.clock)
+    return SignedTokens(_key_source(config), ClaimRules.of(config.value), config.clock)
 
 
 def _key_source(config: MechanismConfig) -> KeySource:

@@ -13,7 +13,7 @@ import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote_plus, urlencode
 
@@ -102,6 +102,7 @@ def _scope(scope: str | None) -> dict[str, str]:
     return {"scope": scope.strip()} if scope and scope.strip() else {}
 
 
+@dataclass(eq=False, repr=False)
 class TokenEndpoint:
     """A token endpoint. Call it as a `TokenSource`.
 
@@ -111,24 +112,17 @@ class TokenEndpoint:
         try_count: tries before the endpoint's fault is the caller's.
     """
 
-    def __init__(
-        self,
-        url: str,
-        grant: Grant,
-        *,
-        timeout_ms: int = DEFAULT_HTTP_TIMEOUT_MS,
-        retry_backoff_ms: int = 100,
-        retry_backoff_max_ms: int = 10_000,
-        context: ssl.SSLContext | None = None,
-        try_count: int = TRY_COUNT,
-    ) -> None:
-        self._url = url
-        self.grant = grant
-        self._timeout_ms = timeout_ms
-        self._retry_ms = retry_backoff_ms, retry_backoff_max_ms
-        self._context = context
-        self._try_count = try_count
-        self._aside = Aside("moldau-token-request", timeout_ms)
+    url: str
+    grant: Grant
+    _: KW_ONLY
+    timeout_ms: int = DEFAULT_HTTP_TIMEOUT_MS
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 10_000
+    context: ssl.SSLContext | None = None
+    try_count: int = TRY_COUNT
+
+    def __post_init__(self) -> None:
+        self._aside = Aside("moldau-token-request", self.timeout_ms)
 
     async def __call__(self) -> OAuthBearerToken:
         """Request a token, beside the event loop. Faults that may pass are retried.
@@ -137,8 +131,8 @@ class TokenEndpoint:
             LoginRefused: the endpoint answers, and trying again does not help.
             AuthenticationError: it cannot be reached, or is out of order.
         """
-        pauses = Backoff(*self._retry_ms)
-        for left in reversed(range(self._try_count)):
+        pauses = Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
+        for left in reversed(range(self.try_count)):
             try:
                 return await self._aside(self._ask)
             except OSError as error:
@@ -146,8 +140,8 @@ class TokenEndpoint:
                     await asyncio.sleep(pauses.next_ms() / 1000)
                     continue
                 kind = LoginRefused if _is_lasting(error) else AuthenticationError
-                reason = str(error) or f"no answer within {self._timeout_ms} ms"
-                raise kind(f"token endpoint {self._url}: {reason}") from error
+                reason = str(error) or f"no answer within {self.timeout_ms} ms"
+                raise kind(f"token endpoint {self.url}: {reason}") from error
         raise AssertionError("the last try either returns or raises")
 
     def _ask(self) -> OAuthBearerToken:
@@ -161,12 +155,12 @@ class TokenEndpoint:
         headers = {"Accept": "application/json", "Cache-Control": "no-cache"}
         if authorization is not None:
             headers["Authorization"] = authorization
-        request = Request(self._url, data=urlencode(form).encode(), headers=headers)
-        timeout_s = self._timeout_ms / 1000
+        request = Request(self.url, data=urlencode(form).encode(), headers=headers)
+        timeout_s = self.timeout_ms / 1000
         end_s = time.monotonic() + timeout_s
         body = b""
         try:
-            with opener(self._context).open(request, timeout=timeout_s) as response:
+            with opener(self.context).open(request, timeout=timeout_s) as response:
                 while chunk := response.read1(_CHUNK_BYTES):
                     body += chunk
                     if len(body) > MAX_ANSWER_BYTES or time.monotonic() > end_s:
@@ -187,7 +181,7 @@ class TokenEndpoint:
             value = told.get(name) if isinstance(told, dict) else None
             if isinstance(value, str) and value.strip():
                 return value
-        raise LoginRefused(f"token endpoint {self._url}: no access_token in its answer")
+        raise LoginRefused(f"token endpoint {self.url}: no access_token in its answer")
 
 
 def _is_lasting(error: OSError) -> bool:

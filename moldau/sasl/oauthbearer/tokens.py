@@ -2,8 +2,9 @@
 
 Where tokens come from is in `token_endpoint` and `assertions`, but for the user's function; how a
 listener checks one at login is in `listener` and `claims`. Invariants: a token
-is not used after it has expired, and no other one is requested before `window_factor` of its
-lifetime is over; one request is under way at a time, however many connections wait for it.
+is not used after it has expired, and no other one is requested before `window_factor`
+(`sasl.login.refresh.window.factor`) of its lifetime is over; one request is under way at a time,
+however many connections wait for it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from moldau.config.backoff import Backoff
+from moldau.config.settings import KeyedSettings, of_key
 from moldau.runtime.authentication import AuthenticationError
 from moldau.runtime.clock import Clock
 from moldau.runtime.shared_work import outcome_of
@@ -48,15 +50,16 @@ TokenSource: TypeAlias = Callable[[], Awaitable[OAuthBearerToken]]
 
 
 @dataclass(frozen=True, slots=True)
-class RefreshRules:
+class RefreshRules(KeyedSettings):
     """`sasl.login.refresh.*`: when a token counts as used up."""
 
-    window_factor: float = 0.8
-    window_jitter: float = 0.05
-    min_period_seconds: int = 60
-    buffer_seconds: int = 300
+    window_factor: float = of_key("sasl.login.refresh.window.factor")
+    window_jitter: float = of_key("sasl.login.refresh.window.jitter")
+    min_period_seconds: int = of_key("sasl.login.refresh.min.period.seconds")
+    buffer_seconds: int = of_key("sasl.login.refresh.buffer.seconds")
 
 
+@dataclass(eq=False, repr=False)
 class CachedTokens:
     """Gives the same token until it is time for another. Call it as a `TokenSource`.
 
@@ -68,26 +71,18 @@ class CachedTokens:
             is asked again; None for not at all.
     """
 
-    def __init__(
-        self,
-        source: TokenSource,
-        clock: Clock,
-        dice: random.Random,
-        rules: RefreshRules,
-        pauses: Backoff | None = None,
-    ) -> None:
-        self._source = source
-        self._clock = clock
-        self._random = dice
-        self._rules = rules
-        self._pauses = pauses
-        self._token: OAuthBearerToken | None = None
-        #: When another token is asked for: by the wall clock, as tokens' ends are.
-        self._until_ms = 0.0
-        self._renewal: asyncio.Task[OAuthBearerToken] | None = None
-        self._failure: BaseException | None = None
-        #: Until then no source is asked that has just failed: by the clock that never goes back.
-        self._paused_until_ms = 0.0
+    _source: TokenSource
+    _clock: Clock
+    _random: random.Random
+    _rules: RefreshRules
+    _pauses: Backoff | None = None
+    _token: OAuthBearerToken | None = None
+    #: When another token is asked for: by the wall clock, as tokens' ends are.
+    _until_ms: float = 0.0
+    _renewal: asyncio.Task[OAuthBearerToken] | None = None
+    _failure: BaseException | None = None
+    #: Until then no source is asked that has just failed: by the clock that never goes back.
+    _paused_until_ms: float = 0.0
 
     async def __call__(self) -> OAuthBearerToken:
         token, now_ms = self._token, self._clock.now_ms()

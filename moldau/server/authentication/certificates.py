@@ -1,7 +1,8 @@
 """The name in a client's certificate, and the rules that make a user name of it (KIP-371).
 
-Must not verify a certificate: OpenSSL has done so when one comes here. Invariant: the same
-certificate has the same name as in Apache Kafka, which takes the RFC 2253 form that Java writes.
+Owns what `ssl.principal.mapping.rules` mean. Must not verify a certificate: OpenSSL has done so
+when one comes here. Invariant: the same certificate has the same name as in Apache Kafka, which
+takes the RFC 2253 form that Java writes.
 """
 
 from __future__ import annotations

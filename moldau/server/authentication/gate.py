@@ -1,9 +1,10 @@
 """The session of a connection at work: requests that are about it, and those that must wait for it.
 
-Owns the way from a request to the session's core and back, and the pause before a refusal. Must not
-know mechanisms. Invariants: what the core does not let through reaches no handler; the connection
-of a client that is refused reads nothing more, and ends when the refusal has been sent; while a
-token's step waits, nothing behind it on its connection is looked at.
+Owns the way from a request to the session's core and back, and the pause before a refusal
+(`connection.failed.authentication.delay.ms`). Must not know mechanisms. Invariants: what the core
+does not let through reaches no handler; the connection of a client that is refused reads nothing
+more, and ends when the refusal has been sent; while a token's step waits, nothing behind it on its
+connection is looked at.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Owns: the quotas of bytes, of time and of connections, kept at what the newest image says, and their
 metrics. Must not: know what requests mean. Invariant: usage is recorded once per request, before
-its response leaves; the response names the pause, and the server does not read from the
-connection for that long. Only what a limit holds for is measured: without quotas there is nothing
-to do.
+its response leaves; the response names the pause (the throttle time, by `core.client_quota`), and
+the server does not read from the connection for that long. Only what a limit holds for is measured:
+without quotas there is nothing to do.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The ledger topic: for each sink the driver in charge, and the state of its newest batch.
 
 Owns the record, its JSON, which states may follow each other, and which keys belong to which sink.
-Must not read or write topics. Invariants: a record that cannot be understood whole is an error,
-never an empty one; of a decided batch nothing is forgotten before all of its transactions have
-ended; the index forgets no key, and decodes a sink's values only when that sink is asked for.
+Must not read or write topics (`sink.ledger_store` does). Invariants: a record that cannot be
+understood whole is an error, never an empty one; of a decided batch nothing is forgotten before all
+of its transactions have ended; the index forgets no key, and decodes a sink's values only when that
+sink is asked for.
 
 A value is JSON, `version` first. Version 1:
 

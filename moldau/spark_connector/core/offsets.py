@@ -4,7 +4,8 @@ Owns the JSON of Spark's Kafka source, `{"topic":{"0":23}}`, with one addition: 
 id is known, a name that no topic can have, without partitions, as in
 `{"topic":{"0":23},"topic:Zc2Gvi7kQ5GS1Dyo3jTAnw":{}}`. To Spark's own source, and to older releases
 of this one, a topic without partitions says nothing. Owns also the kinds of places where reading
-starts and ends, and their resolution with the cluster's answers. Must not ask the cluster.
+starts and ends (`startingOffsets`), and their resolution with the cluster's answers. Must not ask
+the cluster.
 
 Invariants: the same offsets and ids always make the same text, in the order of topics and
 partitions: Spark compares texts to see whether there is anything new. A resolved place has one

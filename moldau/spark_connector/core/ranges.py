@@ -4,7 +4,7 @@ Owns the shares of `maxOffsetsPerTrigger` and `minOffsetsPerTrigger`, the narrow
 partition, offset and time, the cutting by `minPartitions` and `maxRecordsPerPartition`, and the
 comparison of a query's position with the logs (deleted topics, retention, logs that were cut). Must
 not ask the cluster, read a clock, know Spark's classes, nor decide whether a loss stops the query
-(`failOnDataLoss` does). Invariants:
+(`failures` does, by `failOnDataLoss`). Invariants:
 
 - The end of a batch lies between its partition's start and its end; every partition with
   records advances; with a target nothing behind it is ever read, and it is reached.

@@ -2,10 +2,10 @@
 
 Owns the common interface of both, the way to tell a query that the batch at work is its last, and
 the progress: one value for each batch, shown as a table on a terminal and as a line per batch
-elsewhere. Must not decide when to stop, nor interrupt the batch at work. Invariants: each batch is
-reported once; a failure is one line, with the cause that the connector itself gave when it did;
-after the mark no task of a further batch begins, and a batch whose tasks were at work is committed;
-progress is written to the console that was given, and never to stdout.
+elsewhere. Must not decide when to stop (`runner` does), nor interrupt the batch at work.
+Invariants: each batch is reported once; a failure is one line, with the cause that the connector
+itself gave when it did; after the mark no task of a further batch begins, and a batch whose tasks
+were at work is committed; progress is written to the console that was given, and never to stdout.
 
 Spark's own `stop()` interrupts whatever runs. Nothing is lost by that, since the batch is done
 again after a restart, but minutes of work may be. The stream's thread asks after each batch whether

@@ -1,9 +1,9 @@
 """The options of a write: Spark's own for its Kafka sink, and what exactly-once needs besides.
 
-Owns their names, defaults and refusals, the settings of the clients that the sink makes, and one
-spelling (by Hadoop's rules) for each place of a checkpoint. Must not connect to anything nor look
-at a file system. Invariant: options that were parsed can be pickled, and are usable but for what
-only a cluster knows.
+Owns their names (`sinkId`), defaults and refusals, the settings of the clients that the sink makes,
+and one spelling (by Hadoop's rules) for each place of a checkpoint. Must not connect to anything
+nor look at a file system. Invariant: options that were parsed can be pickled, and are usable but
+for what only a cluster knows.
 """
 
 from __future__ import annotations

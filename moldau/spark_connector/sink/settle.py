@@ -1,4 +1,4 @@
-"""The sinks that a ledger knows: listed, settled, moved to another id, forgotten.
+"""The sinks of a ledger (`moldau pipeline sinks`): listed, settled, moved to another id, forgotten.
 
 Owns these calls, each a taking of the sinks' ledger ids and one write to each. Must not write
 records.

@@ -1,10 +1,10 @@
 """The two writers that Spark calls, of a streaming query and of a batch write, and a task's work.
 
-Owns what happens in which process, and the one producer of a task. The driver decides and ends the
-transaction; a task must not commit anything, and its producer does not outlive it. Invariants: a
-transaction is opened only when there is something to send, and as late as memory allows, since it
-holds back readers; a task that raises has aborted its own; a prepared transaction is handed over
-only while the ledger is as it was planned.
+Owns what happens in which process, and the one producer of a task. The driver decides
+(`core.commit_protocol`) and ends the transaction; a task must not commit anything, and its producer
+does not outlive it. Invariants: a transaction is opened only when there is something to send, and
+as late as memory allows, since it holds back readers; a task that raises has aborted its own; a
+prepared transaction is handed over only while the ledger is as it was planned.
 
 Stream: Spark makes the writer on the driver for every micro-batch and pickles it, twice, before a
 task starts: there the batch is planned, once. Tasks get the pickled writer. For commit and abort

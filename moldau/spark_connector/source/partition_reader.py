@@ -3,10 +3,10 @@
 Owns the loop from a lent consumer to Spark's rows, what it means when records do not come, and the
 consumers that a worker's process keeps from task to task, since connecting takes longer than
 reading: one per configuration, at most `MAX_KEPT`, closed when they have not been used for
-`IDLE_S`, and when anything went wrong in a task. Must not decide which offsets are read.
-Invariants: every visible record of the range comes exactly once, in order, and none outside of it;
-the task ends when its position reaches the end, whether or not there are records up to it (markers,
-aborted and compacted ones have offsets too); nothing waits longer than
+`IDLE_S`, and when anything went wrong in a task. Must not decide which offsets are read (`planners`
+does). Invariants: every visible record of the range comes exactly once, in order, and none outside
+of it; the task ends when its position reaches the end, whether or not there are records up to it
+(markers, aborted and compacted ones have offsets too); nothing waits longer than
 `kafkaConsumer.pollTimeoutMs` without getting on; a consumer is lent to one task at a time, and a
 kept one is paused and fetches nothing.
 """

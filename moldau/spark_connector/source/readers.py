@@ -2,9 +2,9 @@
 
 Owns the classes that Spark calls, in the shapes of Spark 4.1 and of 4.2 and later, the columns of
 what is read (those of Spark's own Kafka source), and the value that travels from the driver to a
-task. Must not plan or read by itself. Invariants: what is pickled are options and conditions, never
-a client; the schema depends on `includeHeaders`, `includeTopicId` and nothing else, and in Arrow's
-terms it is that of the client's `poll_arrow`.
+task. Must not plan (`planners` does) or read (`partition_reader` does). Invariants: what is pickled
+are options and conditions, never a client; the schema depends on `includeHeaders`, `includeTopicId`
+and nothing else, and in Arrow's terms it is that of the client's `poll_arrow`.
 """
 
 from __future__ import annotations

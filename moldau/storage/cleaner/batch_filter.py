@@ -1,8 +1,8 @@
 """What stays of a batch when its log is cleaned, and its new bytes.
 
 Owns: which producer is inside an aborted transaction at a point of the log, the rules for whole
-batches (aborted data, markers, last batches of producers), delete horizons, rewriting with offsets,
-producer, sequence and codec as they were.
+batches (aborted data, markers, last batches of producers), delete horizons (`delete.retention.ms`),
+rewriting with offsets, producer, sequence and codec as they were.
 Must not: know files or keys (`OffsetMap.judge` says which rows are the newest of theirs).
 Invariant: batches are given in offset order, all of them. Base offset and last offset of what is
 kept never change; a marker or tombstone goes only after its delete horizon, which is set by the

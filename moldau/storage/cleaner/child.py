@@ -1,7 +1,8 @@
 """The child process of log compaction: jobs are its input, events its output.
 
-Owns: the disk budget's pauses, and what becomes of a job that fails. Must not: write anything but
-`.cleaned` files and events. Invariant: one line of output per event.
+Owns: the disk budget's pauses (`log.cleaner.io.max.bytes.per.second`), and what becomes of a job
+that fails. Must not: write anything but `.cleaned` files and events. Invariant: one line of output
+per event.
 """
 
 from __future__ import annotations

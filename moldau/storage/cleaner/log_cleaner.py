@@ -1,7 +1,8 @@
 """LogCleaner: keeps the compacted logs of a node clean, the dirtiest first.
 
-Owns: which logs are due and up to where, the jobs (one per `log.cleaner.threads`), which logs are
-being cleaned and which cannot be, taking new segments in, the figures.
+Owns: which logs are due (`min.cleanable.dirty.ratio`) and up to where, the jobs (one per
+`log.cleaner.threads`), which logs are being cleaned and which cannot be, taking new segments in,
+the figures.
 Must not: read or write records (workers do), or delay a log's other work: appends, reads, deletion
 and truncation go on, and a cleaning that they make void ends.
 Invariant: a cleaning touches nothing at or after the first uncleanable offset: the active segment,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from moldau.broker.coordinator.core.result import SetTimer
+from moldau.broker.coordinator.core.result import Producer, SetTimer
 from moldau.broker.coordinator.group.core import consumer_protocol, context, migration
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup, ClassicGroupState
 from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
@@ -17,7 +17,7 @@ from moldau.broker.coordinator.group.core.member_updates import MemberUpdates
 from moldau.broker.coordinator.group.core.offset_removal import OffsetRemoval
 from moldau.broker.coordinator.group.core.state import GroupState
 from moldau.broker.coordinator.shard import Shard
-from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch, Transaction
+from moldau.broker.coordinator.transaction.core.transaction import Transaction
 from moldau.controller.core import topic_control
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_protocol import payload_version
@@ -107,9 +107,9 @@ def revocations_have_no_time(patch: Patch) -> None:
 
     def reconcile(self: Any, update: Any, *target: Any) -> None:
         original(self, update, *target)
-        update.timers = [
+        update.result.timers = [
             SetTimer(each.key, 1.0) if isinstance(each, SetTimer) else each
-            for each in update.timers
+            for each in update.result.timers
         ]
 
     patch.setattr(MemberUpdates, "reconcile", reconcile)
@@ -149,12 +149,17 @@ def internal_topics_grow(patch: Patch) -> None:
 
 def batches_are_not_cut(patch: Patch) -> None:
     """What coordinators write on their own account goes into one batch, or nowhere."""
-    patch.setattr(Shard, "_append_each", lambda self, records: self._append(records, None))
+    append = Shard._append
+
+    def append_as_one(self: Any, *arguments: Any, is_atomic: bool) -> Any:
+        return append(self, *arguments, is_atomic=True)
+
+    patch.setattr(Shard, "_append", append_as_one)
 
 
 def epoch_of_markers_taken(patch: Patch) -> None:
     """A client may name the epoch that fences all others."""
-    patch.setattr(ProducerIdAndEpoch, "is_of_markers", property(lambda self: False))
+    patch.setattr(Producer, "is_of_markers", property(lambda self: False))
 
 
 def former_group_coordinator_refuses(patch: Patch) -> None:

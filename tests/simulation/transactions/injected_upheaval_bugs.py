@@ -11,7 +11,7 @@ from typing import Any
 from moldau.broker.coordinator.core.result import CoordinatorResult
 from moldau.broker.coordinator.group.core import offset_requests
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
-from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
+from moldau.broker.coordinator.group.core.classic_groups import ClassicRebalance
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
 from moldau.broker.coordinator.group.core.offset_removal import OffsetRemoval
 from moldau.broker.coordinator.transaction.core import rules
@@ -94,22 +94,22 @@ def offsets_expire_in_use(patch: Patch) -> None:
 def static_member_joins_beside(patch: Patch) -> None:
     """A static member that comes back is one more."""
 
-    def replace(self: Any, group: Any, member: Any, *arguments: Any) -> None:
+    def replace(self: Any, member: Any, *arguments: Any) -> None:
         del member
-        self._add(group, *arguments)
+        self._add(*arguments)
 
-    patch.setattr(ClassicGroups, "_replace", replace)
+    patch.setattr(ClassicRebalance, "_replace", replace)
 
 
 def replaced_member_loses_assignment(patch: Patch) -> None:
     """A static member that comes back to a stable group is assigned nothing."""
-    original = ClassicGroups._replace
+    original = ClassicRebalance._replace
 
-    def replace(self: Any, group: Any, member: Any, *arguments: Any) -> None:
+    def replace(self: Any, member: Any, *arguments: Any) -> None:
         member.assignment = b""
-        original(self, group, member, *arguments)
+        original(self, member, *arguments)
 
-    patch.setattr(ClassicGroups, "_replace", replace)
+    patch.setattr(ClassicRebalance, "_replace", replace)
 
 
 def unreleased_id_is_given(patch: Patch) -> None:

@@ -62,8 +62,7 @@ def _check_transactions(who: str, meaning: Meaning, machine: Any) -> None:
         )
     loaded = {
         name: (
-            each.producer_id,
-            each.producer_epoch,
+            *each.producer,
             int(each.status),
             each.timeout_ms,
             each.start_ms,
@@ -85,7 +84,7 @@ def _check_offsets(who: str, meaning: Meaning, machine: Any) -> None:
     store = machine.offsets
     loaded = {
         (group, topic, partition): (each.offset, each.metadata, each.log_offset)
-        for group in store.group_ids()
+        for group in store._committed
         for topic, partitions in store.topics(group).items()
         for partition, each in partitions.items()
     }

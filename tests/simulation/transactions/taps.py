@@ -58,9 +58,9 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
 
         def _answered(sender: Any, destination: Any, markers: Any, response: Any) -> None:
             if response is None:
-                for marker in markers:
-                    if marker.command.transaction_version < EPOCH_BUMP_VERSION:
-                        world.data.excuse(marker.command.transactional_id)
+                for transaction in (marker.command.transaction for marker in markers):
+                    if transaction.client_version < EPOCH_BUMP_VERSION:
+                        world.data.excuse(transaction.transactional_id)
             answered(sender, destination, markers, response)
 
         def _truncate_to(log: Any, offset: int) -> Any:
@@ -112,7 +112,8 @@ def _limits(world: TransactionWorld) -> Iterator[None]:
         return replace(for_groups(values), max_waiting_count=world.max_waiting_count)
 
     def _new_transaction(*arguments: Any) -> Any:
-        return replace(new_transaction(*arguments), producer_epoch=world.first_epoch)
+        made = new_transaction(*arguments)
+        return replace(made, producer=made.producer._replace(producer_epoch=world.first_epoch))
 
     RuntimeSettings.for_groups = _for_groups  # type: ignore[method-assign]
     rules.new_transaction = _new_transaction

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from moldau.protocol.access_control import Operation, ResourceType
+from moldau.protocol.access_control import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p09_offset_fetch import (
@@ -24,13 +24,32 @@ from moldau.protocol.schema import Message
 from moldau.runtime.slices import SLICE_MS
 from moldau.server import decoding
 from moldau.server.authorizer import Authorizer
-from moldau.server.decoding import MAX_IN_SLICES, Budget, Permission, needs, on_groups
-from moldau.server.request import AT_ONCE_BYTES
+from moldau.server.decoding import (
+    LIST_BYTES,
+    MAX_IN_SLICES,
+    Budget,
+    Decoding,
+    Permission,
+    needs,
+    on_cluster,
+    on_configs,
+    on_groups,
+    on_transactions,
+)
+from moldau.server.fair_shares import FairShares
+from moldau.server.request import (
+    AT_ONCE_BYTES,
+    FREED_AT_ONCE,
+    Decoded,
+    RequestContext,
+    TooLarge,
+)
 from moldau.server.request_router import Handler, RequestRouter, Route
 from tests.kit.manual_clock import ManualClock
 from tests.kit.waiting import until_async
 from tests.system.security.greedy_requests import large_offset_fetch
 from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest
+from tests.unit.broker.messages import produce
 
 KEYS = 3_000
 BODY = FindCoordinatorRequest(coordinator_keys=["a-coordinator"] * KEYS).to_bytes(4)
@@ -100,6 +119,7 @@ async def test_memory_is_held_until_the_answer() -> None:
     await bench.handled_count(1)
     assert bench.handled[0][1].coordinator_keys == ["a-coordinator"] * KEYS
     assert KEYS * 62 <= bench.memory.held <= KEYS * 80
+    assert not any(request.connection.state.values()), "nothing waits that ends with it"
     bench.answer()
     assert bench.memory.held == 0
     assert request.connection.suspended_count == 0
@@ -124,7 +144,100 @@ async def test_what_takes_more_than_its_budget_closes_its_connection() -> None:
     assert (bench.memory.held, bench.faults, bench.handled) == (0, [], [])
     longer = bench.ask(body=BODY * 4)
     await until_async(lambda: longer.is_answered, "it is refused before it is decoded")
-    assert "it takes more than 150000 bytes" in longer.connection.close_reason
+    assert longer.connection.close_reason == (
+        "FindCoordinatorRequest v4 of User:a: it takes more than 150000 bytes"
+    )
+
+
+@pytest.mark.parametrize(("budget_bytes", "memory_bytes"), [(1_000, 10**6), (10**6, 1_000)])
+async def test_records_are_no_part_of_what_a_produce_request_takes(
+    budget_bytes: int, memory_bytes: int
+) -> None:
+    made = Decoding(ManualClock(), memory_bytes)
+
+    def asked(message: Message, version: int) -> tuple[RequestContext, type[Message], Budget]:
+        body = message.to_bytes(version)
+        request = FakeRequest(FakeConnection(), message.API_KEY, version, body)
+        return RequestContext(request, Authorizer()), type(message), Budget(budget_bytes)  # type: ignore[arg-type]
+
+    sent = produce({("t", 0): bytes(5_000)})
+    decoded = await made.decode("User:a", *asked(sent, 12))
+    assert decoded.message == sent
+    steps = type(sent).decode_in_steps(bytearray(sent.to_bytes(12)), 12)
+    assert made.memory.held == sum(size_bytes for _, size_bytes in steps) < 1_000
+    decoded.release()
+    for key_count, too_large in ((498, "1000 bytes decoded"), (499, "1000 bytes")):
+        lookup = FindCoordinatorRequest(coordinator_keys=["a"] * key_count)
+        with pytest.raises(TooLarge, match=f"^it takes more than {too_large}$"):
+            await made.decode("User:a", *asked(lookup, 4))
+    assert made.memory.held == 0
+
+
+async def test_what_is_reserved_is_given_back_as_far_as_it_is_not_used() -> None:
+    memory, freed = FairShares(100), []
+    message = FindCoordinatorRequest()
+    assert memory.take("a", 10)
+    decoded = Decoded(memory, freed.append, "a", 10)
+    decoded.limit(11)
+    decoded.use(message, 4)
+    decoded.use(message, 6)
+    decoded.keep()
+    assert memory.held == 10
+    with pytest.raises(TooLarge, match="more than 10 bytes decoded"):
+        decoded.use(message, 1)
+    decoded.keep()
+    decoded.release()
+    assert (memory.held, decoded.message) == (0, None)
+    decoded.release()
+    await asyncio.sleep(0)
+    assert freed == [[message]], "once, and not while it may still be looked at"
+    assert memory.take("a", 10)
+    little = Decoded(memory, freed.append, "a", 10)
+    little.use(message, 9)
+    little.keep()
+    assert memory.held == 9
+    little.limit(9)
+    with pytest.raises(TooLarge, match="more than 9 bytes decoded"):
+        little.use(message, 1)
+    little.release()
+    assert memory.held == 0
+
+
+class Counted(str):
+    """The name of a topic. Counts those that are gone."""
+
+    __slots__ = ()
+
+    gone = 0
+
+    def __del__(self) -> None:
+        Counted.gone += 1
+
+
+async def test_what_nothing_else_holds_is_taken_apart_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = iter(range(10**9))  # every look at the clock is the end of a slice
+    monkeypatch.setattr(ManualClock, "monotonic_ms", lambda _: next(ticks))
+    made, count = Decoding(ManualClock()), 5 * FREED_AT_ONCE
+    Counted.gone = 0
+    topics = [OffsetFetchRequestTopics(name=Counted("t")) for _ in range(count)]
+    group = OffsetFetchRequestGroup(topics=topics)
+    del topics
+    held = OffsetFetchRequest(groups=[group])
+    made.free([held])
+    assert (held.groups, Counted.gone) == ([group], 0)
+    del group
+    owned: list[Message] = [held]
+    del held
+    made.free(owned)
+    turns = 0
+    while Counted.gone < count:
+        before = Counted.gone
+        await asyncio.sleep(0)
+        turns += 1
+        assert Counted.gone - before <= FREED_AT_ONCE
+    assert turns >= count // FREED_AT_ONCE - 1
 
 
 async def test_requests_wait_for_memory_and_principals_take_turns() -> None:
@@ -213,6 +326,26 @@ def test_a_right_on_what_the_message_names_is_asked_for_by_its_name() -> None:
     assert permission.has(sender, OffsetFetchRequest()), "it names none: any"
 
 
+def test_a_right_on_the_cluster_is_asked_for_by_its_one_name() -> None:
+    rules = Rules((Operation.ALTER, CLUSTER_RESOURCE_NAME))
+    sender: Any = type("Sender", (), {"authorizer": rules, "principal": "", "client_host": ""})
+    assert on_cluster(Operation.ALTER).has(sender, FindCoordinatorRequest())
+    assert not on_cluster(Operation.DESCRIBE).has(sender, FindCoordinatorRequest())
+    assert rules.asked == [CLUSTER_RESOURCE_NAME] * 2
+
+
+def test_a_budget_names_the_rights_of_which_one_is_needed() -> None:
+    asked = Operation.DESCRIBE_CONFIGS
+    rights = (
+        Permission(asked, ResourceType.TOPIC),
+        Permission(asked, ResourceType.CLUSTER),
+        Permission(asked, ResourceType.GROUP),
+    )
+    assert on_configs(asked) == Budget(LIST_BYTES, rights)
+    own = Permission(asked, ResourceType.TRANSACTIONAL_ID, "id")
+    assert needs(on_transactions(asked, "id"), max_bytes=5) == Budget(5, (own,))
+
+
 async def test_decoding_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     monkeypatch.setattr(
@@ -254,6 +387,35 @@ async def test_work_in_slices_takes_turns_by_principal() -> None:
     await until_async(lambda: all(request.is_answered for request in requests), "all are answered")
     await bench.router.close()
     assert bench.router._decoding.turns.held == 0
+
+
+async def test_work_that_is_cancelled_before_its_turn_ends_with_its_connection() -> None:
+    """As when a loop ends with all of its tasks."""
+    bench = Bench()
+    ended: list[str] = []
+
+    def steps(context: Any, message: Any) -> Iterator[None]:
+        bench.clock.stand_still(SLICE_MS)
+        try:
+            yield
+        finally:
+            ended.append(context.principal)
+
+    bench.handle = steps  # type: ignore[assignment,method-assign]
+    bench.router._decoding.turns.take("User:x", MAX_IN_SLICES)
+    request = bench.ask("User:a", FindCoordinatorRequest(coordinator_keys=["a"]).to_bytes(4))
+    await asyncio.sleep(0)
+    assert not request.is_answered
+    (task,) = asyncio.all_tasks() - {asyncio.current_task()}
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert task.cancelled()
+    assert request.connection.close_reason == "a request failed inside the node"
+    assert request.connection.suspended_count == 0
+    del task
+    assert (ended, bench.faults) == (["User:a"], [])
+    assert bench.router._decoding.turns.held_by("User:a") == 0
 
 
 async def test_an_offset_fetch_of_megabytes_is_refused_without_taking_them(

@@ -5,29 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from moldau.broker.api.forwarding import MAX_FORWARD_MS
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
+from moldau.protocol.access_control import Operation
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.messages.p15_describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
-from moldau.protocol.messages.p60_describe_cluster import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-)
+from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.p66_list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from moldau.protocol.registry import response_class
 from moldau.server import apis
 from moldau.server.apis import BROKER_APIS
+from moldau.server.audit_log import DecisionLog
 from moldau.server.authorizer import Authorizer
 from moldau.server.fair_shares import Lane
+from moldau.server.request import Sender
 from moldau.server.request_router import MAX_WAITING_REQUESTS, Handler, RequestRouter, Route
+from moldau.server.standard_authorizer import StandardAuthorizer
 from tests.kit.manual_clock import ManualClock
 from tests.kit.waiting import until_async
 from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest
@@ -37,10 +41,16 @@ OTHER = Lane("others", 4)
 GIVEN_UP = Lane("given up", 4, ends_with_connection=True)
 
 
+def opened(message: Any) -> Generator[tuple[Any, int], None, list[str]]:
+    """The groups that a DescribeGroups names stand for what another node sends."""
+    yield message, 0
+    return message.groups
+
+
 class Bench:
     """A router with a lane of each kind, whose answers come when the test says so."""
 
-    def __init__(self, lane: Lane = LANE) -> None:
+    def __init__(self, lane: Lane = LANE, authorizer: Authorizer | None = None) -> None:
         self.started: list[str] = []
         self.release: dict[str, asyncio.Event] = {}
         self.error: BaseException | None = None
@@ -52,9 +62,17 @@ class Bench:
                 ApiKey.DESCRIBE_CLUSTER: Route(0, 2, lambda: Handler(answer=self.answer), lane),
                 ApiKey.LIST_TRANSACTIONS: Route(0, 2, lambda: Handler(answer=self.other), OTHER),
                 ApiKey.CREATE_TOPICS: Route(2, 7, lambda: Handler(answer=self.answer), GIVEN_UP),
+                ApiKey.DESCRIBE_GROUPS: Route(
+                    0,
+                    5,
+                    lambda: Handler(answer=self.answer),
+                    lane,
+                    opened=opened,
+                    asked_for_by=lambda _context, groups: groups[0] if groups else None,
+                ),
             },
             clock=self.clock,
-            authorizer=Authorizer(),
+            authorizer=authorizer or Authorizer(),
             on_fault=self.faults.append,
         )
 
@@ -67,7 +85,7 @@ class Bench:
         await self.release.setdefault(client_id, asyncio.Event()).wait()
         if self.error is not None:
             raise self.error
-        return DescribeClusterResponse()
+        return response_class(ApiKey(context.api_key))()
 
     async def other(self, context: Any, request: Any) -> Any:
         return ListTransactionsResponse()
@@ -77,6 +95,10 @@ class Bench:
 
     def ask_for_change(self, name: str, connection: FakeConnection) -> FakeRequest:
         return self._send(name, connection, 19, 7, CreateTopicsRequest().to_bytes(7))
+
+    def ask_for_party(self, name: str, connection: FakeConnection, *party: str) -> FakeRequest:
+        body = DescribeGroupsRequest(groups=list(party)).to_bytes(5)
+        return self._send(name, connection, 15, 5, body)
 
     def search(self, connection: FakeConnection) -> FakeRequest:
         return self._send("s", connection, 66, 2, ListTransactionsRequest().to_bytes(2))
@@ -238,7 +260,68 @@ async def test_each_client_that_fills_a_lane_is_named(caplog: pytest.LogCaptureF
         for number in range(5 + MAX_WAITING_REQUESTS):
             bench.ask(str(number), client)
     assert [each.getMessage().split()[2] for each in caplog.records] == ["User:a", "User:b"]
+    assert all(each.msg.is_counted for each in caplog.records), "the handler writes each"  # type: ignore[attr-defined]
+    caplog.clear()
     await bench.router.close(cancels=True)
+    assert [each.getMessage().split()[2] for each in caplog.records] == ["User:a", "User:b"]
+    assert "130 wait" in caplog.records[0].getMessage()
+    counts = [each.getMessage().rpartition(": ")[2] for each in caplog.records]
+    assert counts == ["2 more times within 10 s", "3 more times within 10 s"]
+
+
+async def test_what_another_node_sends_counts_for_whom_it_is_sent() -> None:
+    bench, node = Bench(), client_of("User:node")
+    for number in range(3):
+        bench.ask_for_party(f"a{number}", node, "User:a")
+    bench.ask_for_party("b", node, "User:b")
+    bench.ask_for_party("own", node)
+    places = bench.router._places_of(LANE)
+    names = ("User:a", "User:b", "User:node")
+    assert [places.held_by(name) for name in names] == [2, 1, 1]
+    assert [places.waiting_count(name) for name in names] == [1, 0, 0]
+    for number in range(2 + MAX_WAITING_REQUESTS):
+        bench.ask_for_party(f"more {number}", node, "User:a")
+    assert node.suspended_count == 0, "requests of others come through it"
+    await bench.router.close(cancels=True)
+    assert places.held == 0
+
+
+async def test_a_connection_that_waits_long_for_its_second_lane_is_not_read() -> None:
+    bench = Bench()
+    first, second, other = (client_of("User:a") for _ in range(3))
+    for number in range(2 + MAX_WAITING_REQUESTS - 1):
+        bench.ask_for_change(f"change{number}", other)
+    await bench.settle()
+    bench.moves_to = GIVEN_UP
+    bench.ask("first", first)
+    await bench.settle()
+    bench.ask("second", second)
+    await bench.settle()
+    assert (first.suspended_count, second.suspended_count) == (0, 1)
+    bench.moves_to = None
+    for number in range(2 + MAX_WAITING_REQUESTS - 1):
+        await bench.finish(f"change{number}")
+    assert "first moved" in bench.started
+    await bench.finish("first")
+    assert "second moved" in bench.started
+    await bench.finish("second")
+    assert bench.router._places_of(GIVEN_UP).held == 0
+    assert [each.suspended_count for each in (first, second, other)] == [0, 0, 0]
+    assert bench.faults == []
+
+
+async def test_a_router_that_ends_writes_the_counts_of_its_authorizer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "moldau.authorizer")
+    authorizer = StandardAuthorizer((), allows_unmentioned=False, log=DecisionLog(ManualClock()))
+    bench = Bench(authorizer=authorizer)
+    for _ in range(3):
+        Sender("User:a", authorizer).authorized_topic(Operation.READ, "t")
+    assert len(caplog.records) == 1
+    await bench.router.close()
+    assert len(caplog.records) == 2
+    assert "2 more times" in caplog.text
 
 
 async def test_a_suspended_connection_that_ends_leaves_nothing() -> None:
@@ -295,6 +378,7 @@ async def test_a_request_that_changes_its_lane_takes_no_place_of_the_first() -> 
     bench.ask("stays", connection)
     await bench.settle()
     assert bench.started[-1] == "stays"
+    assert any(connection.state.values()), "what ends with the connection"
     await bench.finish("0")
     assert bench.started[-1] == "2 moved"
     connection.close("the client has gone")
@@ -302,6 +386,7 @@ async def test_a_request_that_changes_its_lane_takes_no_place_of_the_first() -> 
     await bench.finish("stays")
     assert bench.router.request_count == 0
     assert bench.router._places_of(GIVEN_UP).held == 0
+    assert not any(connection.state.values()), "nothing is left to end"
 
 
 # -- the broker's table ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -181,3 +182,58 @@ async def test_close_waits_for_what_runs() -> None:
     slow.release.set()
     await closing
     assert running.response.cluster_id == "x"
+
+
+class Measured:
+    """Quotas that remember how long each request took."""
+
+    limits_requests = True
+
+    def __init__(self) -> None:
+        self.recorded: list[float] = []
+
+    def record_request(self, principal: str, client_id: str | None, time_ms: float) -> int:
+        self.recorded.append(time_ms)
+        return 0
+
+
+@pytest.mark.parametrize("kind", ["at once", "in steps", "by a coroutine"])
+async def test_only_the_steps_of_a_request_take_its_time(kind: str) -> None:
+    clock, quotas, goes_on = ManualClock(), Measured(), asyncio.Event()
+    contexts: list[Any] = []
+
+    def handle(context: Any, _message: Any) -> None:
+        clock.stand_still(3)
+        contexts.append(context)
+
+    def steps(context: Any, message: Any) -> Iterator[None]:
+        handle(context, message)
+        yield
+
+    async def answer(context: Any, message: Any) -> Any:
+        handle(context, message)
+        await goes_on.wait()
+        return DescribeClusterResponse()
+
+    handler = {
+        "at once": Handler(handle=handle),
+        "in steps": Handler(handle=steps),
+        "by a coroutine": Handler(answer=answer),
+    }[kind]
+    router = RequestRouter(
+        {ApiKey.DESCRIBE_CLUSTER: Route(0, 2, lambda: handler, LANE if handler.answer else None)},
+        clock=clock,
+        authorizer=Authorizer(),
+        on_fault=[].append,
+        quotas=quotas,  # type: ignore[arg-type]
+    )
+    request = describe()
+    router(request)  # type: ignore[arg-type]
+    await until_async(lambda: bool(contexts))
+    clock.stand_still(50)
+    if handler.answer is None:
+        contexts[0].respond(DescribeClusterResponse())
+    goes_on.set()
+    await until_async(lambda: request.is_answered)
+    assert quotas.recorded == [3.0]
+    await router.close()

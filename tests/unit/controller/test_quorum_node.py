@@ -272,14 +272,8 @@ async def test_describe_quorum(directory: Path) -> None:
 
 
 async def test_in_process_too_a_clients_permissions_count(directory: Path) -> None:
-    config = node_config(log_dirs=str(directory), listeners=LISTENERS)
-    node = QuorumNode(
-        config,
-        cluster_id=CLUSTER_ID,
-        directory_id=DIRECTORY_ID,
-        on_fatal=pytest.fail,
-        authorizer=Deny((Operation.ALTER, ResourceType.CLUSTER)),
-    )
+    node = make_node(directory)
+    node.authorizer = Deny((Operation.ALTER, ResourceType.CLUSTER))
     await node.start()
     request = UnregisterBrokerRequest(broker_id=99)
     address = LeaderAddress(1, "127.0.0.1", node.port("CONTROLLER"))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
 
-from moldau.config import ConfigError, Endpoint, NodeConfig
+from moldau.config import ConfigError, NodeConfig
 from moldau.metadata.image import ConfigResourceType, MetadataDelta, MetadataImage, Provenance
 from moldau.metadata.scram_users import ScramUsers
 from moldau.node.listener_changes import ListenerChanges
@@ -19,7 +16,6 @@ from moldau.node.listeners import listener_specs
 from moldau.protocol.metadata_records import ConfigRecord
 from moldau.runtime.clock import SystemClock
 from moldau.sasl.gssapi import client
-from moldau.server.authentication.listener_security import ListenerSecurity
 from moldau.server.authentication.peer_security import peer_security
 from tests.kit.manual_clock import ManualClock
 
@@ -59,13 +55,8 @@ def stored(key: str, value: str) -> MetadataImage:
 def start(config: NodeConfig, image: MetadataImage) -> None:
     """What a broker does with its listeners when it starts, but for binding them."""
     changes = ListenerChanges(config)
-
-    def security(endpoint: Endpoint, dynamic: Mapping[str, Any]) -> ListenerSecurity | None:
-        return ListenerSecurity.of(config, endpoint, ScramUsers(), dynamic)
-
     specs = listener_specs(
-        config.broker_listeners,
-        lambda each: changes.security_of(each, image, partial(security, each)),
+        config.broker_listeners, lambda each: changes.security_of(each, image, ScramUsers())
     )
     changes.connector(specs, SystemClock(), None)
 

@@ -129,7 +129,7 @@ def test_good_frames_before_a_bad_length_are_delivered() -> None:
     reader = FrameReader(memory, max_frame_bytes=1000)
     (frame,) = feed(reader, framed(b"good") + struct.pack(">i", -5), [CHUNK_BYTES])
     assert bytes(frame) == b"good"
-    assert reader.error is not None
+    assert reader.bad_length == -5
     with pytest.raises(RemoteProtocolError, match="-5"):
         feed(reader, framed(b"late"), [CHUNK_BYTES])
     reader.release(frame)

@@ -7,6 +7,8 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,15 +16,17 @@ from moldau.metadata.image.security import AccessControlEntry
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
 from moldau.protocol.api_keys import ApiKey
 from moldau.runtime.telemetry.brake import MAX_SENDERS_COUNTED
-from moldau.runtime.telemetry.logs import JsonFormatter, configure_logging
+from moldau.runtime.telemetry.logs import MAX_LINES, JsonFormatter, configure_logging
 from moldau.server.audit_log import (
     AUTHORIZER,
     INTERVAL_MS,
     MAX_SENDERS,
     AuthenticationLog,
     DecisionLog,
+    SharesLog,
 )
 from moldau.server.authorizer import Authorizer
+from moldau.server.memory_shares import MemoryShares, PeerKind, Share
 from moldau.server.request import Sender
 from moldau.server.standard_authorizer import StandardAuthorizer
 from tests.kit.manual_clock import ManualClock
@@ -32,6 +36,7 @@ ALLOW = AccessControlEntry(
     PermissionType.ALLOW,
 )  # fmt: skip
 DENY = ALLOW._replace(operation=Operation.ALL, permission_type=PermissionType.DENY, host="10.0.0.9")
+OWNER: Any = SimpleNamespace(listener_name="OUTSIDE")
 UNPRINTABLE = "a\nb\x1b[31m\u202e\u2028\u0085\u200b\ud800 is Allowed operation = READ"
 
 
@@ -126,6 +131,19 @@ def test_allowed_actions_are_lines_at_debug(
     assert by_name.endswith("rule SuperUser")
 
 
+def test_what_is_allowed_is_counted_as_well(
+    authorizer: StandardAuthorizer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        for _ in range(3):
+            assert sender(authorizer).authorized_topic(Operation.READ, "payments")
+        assert authorizer.log is not None
+        authorizer.log.close()
+    assert len(caplog.records) == 2
+    assert caplog.records[1].getMessage().endswith(": 2 more times within 10 s")
+    assert clock.timer_count == 0
+
+
 def test_what_refuses_nothing_is_not_logged(
     authorizer: StandardAuthorizer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,6 +187,62 @@ def test_no_name_forges_a_line_or_a_part_of_one(
         told = json.JSONDecoder().raw_decode(lines[0].partition("Principal = ")[2])
         assert told[0][:250] == principal[:250]
         assert lines[0].partition("Principal = ")[2][told[1] :].startswith(" is Denied operation =")
+
+
+def test_the_handler_of_all_logs_leaves_out_none_of_these_lines(
+    authorizer: StandardAuthorizer, stream: io.StringIO
+) -> None:
+    """It would write a few of each kind; the areas have seen to it that there are not too many."""
+    clock, peers = ManualClock(), [f"peer-{number}" for number in range(MAX_LINES + 1)]
+    authentication, shares = AuthenticationLog(clock), SharesLog(clock)
+    budgets = MemoryShares()
+    for _ in range(2):
+        for peer in peers:
+            sender(authorizer, f"User:{peer}").authorized_topic(Operation.WRITE, "t")
+            authentication.failed("OUTSIDE", peer, "guessed")
+            share = Share(budgets, OWNER, PeerKind.CLIENTS, f"User:{peer}", "10.0.0.1")
+            shares.took_too_much(share, "it waits")
+    first = len(stream.getvalue().splitlines())
+    assert first == 3 * len(peers)
+    for log in (authorizer.log, authentication, shares):
+        assert log is not None
+        log.close()
+    lines = stream.getvalue().splitlines()[first:]
+    assert len(lines) == 3 * len(peers), "and a count of each"
+    assert all("1 more times" in each or '"repeated": 1' in each for each in lines)
+
+
+def test_the_handler_of_all_logs_leaves_out_no_count_of_what_is_left_out(
+    stream: io.StringIO,
+) -> None:
+    log = AuthenticationLog(ManualClock(), 1)
+    peers = [f"10.0.0.{number}" for number in range(MAX_LINES + 2)]
+    for peer in peers:
+        for reason in ("a", "b", "c"):
+            log.failed("OUTSIDE", peer, reason)
+    stream.truncate(0)
+    log.close()
+    lines = stream.getvalue().strip("\0").splitlines()
+    assert len(lines) == len(peers)
+    assert all("left out" in each or '"left_out"' in each for each in lines)
+
+
+def test_a_log_that_was_closed_counts_what_comes_afterwards(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = AuthenticationLog(clock)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            for _ in range(2):
+                log.failed("OUTSIDE", "10.0.0.1", "guessed")
+            log.close()
+            assert clock.timer_count == 0
+        caplog.clear()
+        for _ in range(2):
+            log.failed("OUTSIDE", "10.0.0.1", "guessed")
+        clock.advance(INTERVAL_MS)
+    counts = [each.getMessage().rpartition(": ")[2] for each in caplog.records]
+    assert counts == ["2 more times within 10 s"]
 
 
 def test_a_hundred_thousand_denials_are_one_line_and_a_count(
@@ -253,6 +327,21 @@ def test_failed_logins_from_many_addresses_leave_room_for_those_of_others(
         log.close()
     assert len(caplog.records) == 1
     assert "more lines like these are left out, of host = 2001:db8::/64" in caplog.text
+
+
+def test_a_count_follows_though_no_line_does(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = AuthenticationLog(clock)
+    with caplog.at_level(logging.WARNING):
+        for host in ("10.0.0.1", "10.0.0.2"):
+            for _ in range(3):
+                log.failed("OUTSIDE", host, "guessed")
+            clock.advance(INTERVAL_MS / 2)
+        caplog.clear()
+        clock.advance(INTERVAL_MS / 2)
+    assert "10.0.0.2 on listener = OUTSIDE: guessed: 2 more times" in caplog.text
+    assert clock.timer_count == 0
 
 
 def test_switched_off_it_costs_no_memory(

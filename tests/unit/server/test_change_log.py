@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.api_keys import ApiKey, api_name
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p30_create_acls as p30
@@ -48,6 +48,8 @@ def told(caplog: pytest.LogCaptureFixture) -> Any:
             for _ in log.answered(sender, request, changed(request, response)):
                 pass
         assert {each.name for each in caplog.records} <= {"moldau.audit"}
+        requests = {each.msg.fields["request"] for each in caplog.records}  # type: ignore[attr-defined]
+        assert requests <= {api_name(request.API_KEY)}
         return [each.getMessage().removeprefix(WHO) for each in caplog.records]
 
     return lines
@@ -151,6 +153,9 @@ def test_many_keys_are_counted(told: Any) -> None:
     begin = "changed the configuration of TOPIC:flights: SET k0, DELETE k1, APPEND k2, SUBTRACT k3"
     assert line.startswith(begin)
     assert line.endswith(f"k{MAX_PARTS - 1}, and {30 - MAX_PARTS} more")
+    del resource.configs[MAX_PARTS:]
+    [line] = told(request, p44.IncrementalAlterConfigsResponse(responses=[answer]))
+    assert line.endswith(f"k{MAX_PARTS - 1}")
 
 
 @pytest.mark.parametrize(

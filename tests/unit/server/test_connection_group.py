@@ -239,6 +239,22 @@ async def test_a_group_ends_when_its_last_connection_has() -> None:
     assert len(rig.group) == 0
 
 
+async def test_a_group_that_has_ended_waits_for_no_time() -> None:
+    rates = ConnectionRates()
+    rates.change({(("ip", "10.0.0.9"),): {"connection_creation_rate": 1.0}})
+    rig = Rig(rates=rates)
+    turns = [rig.group.begin_handshake("L", "10.0.0.9") for _ in range(11)]
+    assert isinstance(turns[-1], asyncio.Future)
+    rig.group.authentication_log.failed("L", "10.0.0.9", "guessed")
+    rig.group._shares_log.took_too_much(rig.connection().share, "it waits")
+    assert rig.clock.timer_count > 0
+    for connection in rig.group:
+        connection.close("the test ends it")
+        rig.group.forget(connection)
+    await rig.group.close(0)
+    assert rig.clock.timer_count == 0
+
+
 async def test_work_that_fails_is_reported_to_the_loop() -> None:
     rig = Rig()
 
@@ -340,12 +356,29 @@ def test_those_over_their_share_make_way_first(
     slowest, greedy = rig.connection(), rig.connection("L", ("10.0.0.8", 1))
     lags[slowest], lags[greedy] = MAX_LAG_MS + 9, MAX_LAG_MS + 1
     slowest.share.charge(60)
-    greedy.share.charge(greedy.share.budget.share_bytes + 1)
+    held_bytes = greedy.share.budget.share_bytes + 1
+    greedy.share.charge(held_bytes)
+    greedy.share.count_unread(7)
     waiting(rig, "w", wanted=1)
     swept(rig)
     assert (slowest.is_closed, greedy.is_closed) == (False, True)
     assert "a connection that makes no progress is closed" in caplog.text
-    assert "bytes that others wait for" in caplog.text
+    assert f"it holds {held_bytes + 7} bytes that others wait for" in caplog.text
+
+
+def test_slow_readers_make_way_where_too_many_answers_are_not_read_though_nothing_waits(
+    lags: dict[ServerConnection, float],
+) -> None:
+    rig = Rig()
+    rig.group.start_sweeping()
+    slow, quick = rig.connection(), rig.connection("L", ("10.0.0.8", 1))
+    lags[slow] = MAX_LAG_MS + 1
+    slow.share.count_unread(slow.share.budget.limit_bytes // 2)
+    swept(rig)
+    assert not slow.is_closed
+    quick.share.count_unread(1)
+    swept(rig)
+    assert (slow.is_closed, quick.is_closed) == (True, False)
 
 
 def test_the_slow_of_one_budget_make_way_for_that_budget_alone(

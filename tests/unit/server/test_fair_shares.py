@@ -41,7 +41,9 @@ def test_what_is_much_is_not_passed_by_what_is_little() -> None:
     shares.wait("large", 80, lambda: granted.append("large"))
     assert not shares.take("other", 10)
     shares.wait("other", 10, lambda: granted.append("other"))
-    shares.give_back("small", 50)
+    shares.give_back("small", 20)
+    assert granted == [], "it is not enough for the one that comes first"
+    shares.give_back("small", 30)
     assert granted == ["large", "other"]
 
 
@@ -51,6 +53,62 @@ def test_more_than_there_is_counts_as_all() -> None:
     assert shares.held == 10
     shares.give_back("a", 1_000)
     assert shares.held == 0
+
+
+def test_what_waited_behind_a_request_that_is_given_up_has_its_turn() -> None:
+    shares = FairShares(100)
+    granted: list[str] = []
+    assert shares.take("small", 50)
+    large = shares.wait("large", 80, lambda: granted.append("large"))
+    shares.wait("other", 10, lambda: granted.append("other"))
+    assert granted == [], "what is free is kept for the one that holds nothing"
+    shares.give_up(large)
+    assert granted == ["other"]
+    shares.give_up(large)
+    assert (shares.held, shares.waiting_count("large")) == (60, 0)
+    assert shares._parties.keys() == {"small", "other"}
+
+
+def test_a_party_that_has_been_served_comes_after_the_others() -> None:
+    shares = FairShares(10)
+    granted: list[str] = []
+    assert shares.take("x", 5)
+    assert shares.take("y", 5)
+    for name in ("a1", "a2", "b1"):
+        shares.wait(name[0], 1, lambda name=name: granted.append(name))  # type: ignore[misc]
+    shares.give_back("x", 5)
+    assert granted == ["a1", "b1", "a2"]
+
+
+def test_those_whose_amount_does_not_fit_yet_are_passed_by_one_whose_does() -> None:
+    shares = FairShares(100)
+    granted: list[str] = []
+    for name, amount in (("a", 30), ("b", 25), ("c", 10), ("d", 20)):
+        assert shares.take(name, amount)
+    for name, amount in (("a", 40), ("b", 40), ("c", 15)):
+        assert not shares.take(name, amount)
+        shares.wait(name, amount, lambda name=name: granted.append(name))  # type: ignore[misc]
+    shares.give_back("d", 20)
+    assert granted == ["c"]
+    assert [shares.waiting_count(name) for name in "abc"] == [1, 1, 0]
+
+
+def test_callbacks_that_give_back_at_once_do_not_run_inside_each_other() -> None:
+    shares = FairShares(1)
+    depth, depths = 0, []
+
+    def granted() -> None:
+        nonlocal depth
+        depth += 1
+        depths.append(depth)
+        shares.give_back("a")
+        depth -= 1
+
+    assert shares.take("a")
+    for _ in range(5):
+        shares.wait("a", 1, granted)
+    shares.give_back("a")
+    assert (depths, shares.held) == ([1] * 5, 0)
 
 
 async def test_a_turn_that_is_not_awaited_any_more_goes_to_the_next() -> None:

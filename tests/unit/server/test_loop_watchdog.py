@@ -43,6 +43,9 @@ class Watched:
 
 def test_the_lag_is_sampled() -> None:
     watched = Watched()
+    assert [dict(each.labels)["request"] for each in watched.registry.collect() if each.labels] == [
+        NO_REQUEST
+    ], "it is shown before there is any"
     watched.watchdog.start()
     watched.clock.advance(10 * LAG_PROBE_INTERVAL_MS)
     assert watched.lag.count == 10
@@ -70,6 +73,21 @@ def test_a_stall_of_a_request_is_not_reported_again_by_the_timer() -> None:
     watched.watchdog.held_by(a_request(), 500)
     watched.clock.advance(0)
     assert (watched.stalls(), watched.stalls(NO_REQUEST)) == (1, 0)
+
+
+def test_what_requests_do_not_explain_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched()
+    watched.watchdog.start()
+    watched.clock.stand_still(LAG_PROBE_INTERVAL_MS + 600)
+    watched.watchdog.held_by(a_request(), 400)
+    caplog.clear()
+    watched.clock.advance(0)
+    assert watched.stalls(NO_REQUEST) == 1
+    assert "no request held the DataLoop for 200 ms" in caplog.text
+    caplog.clear()
+    watched.clock.stand_still(LAG_PROBE_INTERVAL_MS + STALL_MS)
+    watched.clock.advance(0)
+    assert caplog.text == "", "not longer than it may"
 
 
 def test_lines_are_limited_and_counts_are_not(written: Written) -> None:

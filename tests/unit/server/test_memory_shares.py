@@ -293,12 +293,18 @@ def test_too_many_unread_answers_keep_their_own_reader_waiting() -> None:
     assert other.allows(1, Use.READ), "a name answers for itself, and not for its address"
     assert nameless.allows(1, Use.READ)
     assert rig.budget.needed([nameless]) == [nameless]
+    nameless.count_unread(share_bytes)
+    assert rig.share("", "g").allows(1, Use.READ), "just a share"
     nameless.count_unread(share_bytes + 1)
     assert not rig.share("", "g").allows(1, Use.READ), "its address has too many"
     nameless.move(NODES, "node")
     assert rig.shares.budget(NODES).unread_bytes == share_bytes + 1
     greedy.close()
     assert (rig.budget.unread_bytes, rig.budget.is_flooded) == (1, False)
+    other.count_unread(rig.budget.share_bytes)
+    assert not other.is_over_share, "just a share"
+    other.count_unread(rig.budget.share_bytes + 1)
+    assert other.is_over_share
 
 
 def test_a_newcomer_finds_room_however_much_the_others_may_have() -> None:

@@ -240,6 +240,16 @@ def test_bytes_wait_while_the_transport_is_full(make: Make) -> None:
     assert (rig.progress, rig.drained) == (1, 1)
 
 
+def test_what_is_in_memory_is_what_waits_here_and_in_the_transport(make: Make) -> None:
+    rig = make(has_socket=False)
+    assert rig.stream.unsent_memory_bytes() == 0
+    rig.transport.buffered = 100
+    rig.stream.pause_writing()
+    rig.stream.write(b"four")
+    rig.stream.write_region(rig.region(0, 1_000))
+    assert (rig.stream.unsent_memory_bytes(), rig.stream.pending_bytes) == (104, 1_004)
+
+
 def test_that_all_was_sent_is_reported_when_nothing_waits(make: Make) -> None:
     rig = make()
     rig.stream.pause_writing()
@@ -488,6 +498,7 @@ def test_a_lost_connection_holds_nothing(make: Make, room: int) -> None:
         assert rig.file.holders == 1
     rig.stream.detach()
     assert (rig.file.holders, rig.stream.pending_bytes, rig.loop.writers) == (0, 0, {})
+    assert rig.stream.unsent_memory_bytes() == 0
     assert rig.wire.is_closed
     rig.stream.detach()
     sent = rig.wire.sent

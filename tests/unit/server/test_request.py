@@ -201,6 +201,25 @@ def test_a_request_that_breaks_the_protocol_closes_its_connection() -> None:
     assert request.is_connection_lost
 
 
+@pytest.mark.parametrize("ends", ["an answer", "the end of its connection"])
+def test_what_a_large_request_takes_is_given_back_once_it_has_an_answer(ends: str) -> None:
+    class Decoded:
+        released = 0
+
+        def release(self) -> None:
+            self.released += 1
+
+    request, decoded = request_of(), Decoded()
+    request.decoded = decoded  # type: ignore[assignment]
+    if ends == "an answer":
+        request.respond_parts([b"x"])
+    else:
+        request.close("the test ends it")
+    assert (decoded.released, request.decoded) == (1, None)
+    request.close("again")
+    assert decoded.released == 1
+
+
 def test_a_small_answer_is_encoded_at_once_in_the_version_asked_for() -> None:
     connection = Connection()
     request = request_of(connection)
@@ -283,9 +302,10 @@ def test_a_large_answer_that_cannot_be_encoded_closes_the_connection() -> None:
     assert connection.closed == ["an answer failed inside the node"]
 
 
-class Counted(MetadataResponseTopic):
-    """Counts those that are gone."""
+class Counted(str):
+    """The name of a topic. Counts those that are gone."""
 
+    __slots__ = ()
     gone = 0
 
     def __del__(self) -> None:
@@ -299,7 +319,9 @@ def test_a_large_answer_is_taken_apart_unless_others_hold_it(holds: str) -> None
     connection = Connection()
     request = request_of(connection)
     inner = partitions(3)
-    elements: list[Any] = [Counted(name=f"t-{number}") for number in range(count)]
+    elements: list[Any] = [
+        MetadataResponseTopic(name=Counted(f"t-{number}")) for number in range(count)
+    ]
     elements[5].partitions = inner
     kept: list[Any] = {"nothing": [], "the list": [elements], "an element": [elements[5]]}[holds]
     request.respond(MetadataResponse(topics=elements))

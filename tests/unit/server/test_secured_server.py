@@ -529,6 +529,10 @@ async def test_connections_that_are_gone_leave_no_cycles(
             stranger.send(b"GET / HTTP/1.1\r\n\r\n")
             assert (await stranger.reader.read())[:1] in (b"", b"\x15"), "an alert at most"
             stranger.close()
+            noise = await made.client("PLAINTEXT")
+            noise.send(b"\xff\xff\xff\xff")
+            assert await noise.reader.read() == b""
+            noise.close()
         await until_async(lambda: not len(made.server.connections))
         await until_async(lambda: not new.objects())
 

@@ -16,6 +16,7 @@ from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import STALL_MS
 from moldau.server.memory_shares import PeerKind, Share
 from moldau.server.outgoing import SENDFILE_MIN_BYTES
+from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import Request, RequestMetrics
 from moldau.server.server_connection import (
     FRAME_MS,
@@ -56,6 +57,17 @@ def test_what_a_connection_is_called() -> None:
     nameless = rig.connection("L", None)
     assert (nameless.client_host, nameless.client_port) == ("", 0)
     assert (len(rig.group), rig.group.created_count) == (3, 3)
+
+
+def test_a_connection_without_addresses_has_a_number() -> None:
+    class Nameless(Transport):
+        def get_extra_info(self, name: str) -> None:
+            """A socket that is closed already knows no address."""
+
+    rig = Rig()
+    connection = ServerConnection(rig.group, "L")
+    connection.connection_made(Nameless())  # type: ignore[arg-type]
+    assert connection.connection_id == ":0-:0-1"
 
 
 def test_a_closed_group_takes_no_connection() -> None:
@@ -269,6 +281,23 @@ def test_a_file_that_cannot_be_read_ends_the_connection() -> None:
     assert rig.memory.reserved_bytes == 0
 
 
+class Zeros:
+    """A file of zeros that has no descriptor."""
+
+    name = "f"
+
+    def acquire(self) -> None:
+        """Held."""
+
+    release = acquire
+
+    def fileno(self) -> int:
+        return -1
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        return bytes(size_bytes)
+
+
 # -- turns ----------------------------------------------------------------------------------------
 
 
@@ -408,6 +437,7 @@ def test_a_pause_lasts_as_long_as_the_longest_that_was_asked_for() -> None:
     assert transport.is_reading
     rig.clock.advance(1_000)
     connection.throttle(1)
+    assert not transport.is_reading
     connection.throttle(10)
     rig.clock.advance(5)
     assert not transport.is_reading
@@ -469,6 +499,22 @@ def test_unread_answers_stop_further_requests_until_they_are_read() -> None:
     answer(rig.handled[2])
     rig.loop.run()
     assert connection.share.unread_bytes == connection.share.held_bytes == 0
+
+
+def test_a_file_that_is_not_read_stops_further_requests_though_it_is_not_in_memory() -> None:
+    rig = Rig()
+    connection = rig.connection()
+    transport = transport_of(connection)
+    connection.pause_writing()
+    receive(connection, frame(1))
+    region = FileRegion(Zeros(), 0, MAX_PENDING_RESPONSE_BYTES)  # type: ignore[arg-type]
+    answer(rig.handled[0], region)
+    rig.loop.run()
+    assert not transport.is_reading
+    assert connection.share.unread_bytes == 2
+    connection.resume_writing()
+    assert transport.is_reading
+    assert sum(map(len, transport.written)) == 2 + MAX_PENDING_RESPONSE_BYTES
 
 
 # -- the end --------------------------------------------------------------------------------------
@@ -560,6 +606,21 @@ def test_a_frame_waits_for_memory_and_goes_on_when_there_is_some() -> None:
     assert connection.share.held_bytes == 0
 
 
+def test_a_frame_that_is_not_needed_any_more_makes_room_for_one_that_waits() -> None:
+    rig = small_rig()
+    answered, waiting = rig.connection(), rig.connection("L", ("10.0.0.8", 1))
+    receive(answered, frame(1))
+    hog = Share(rig.group.shares, answered, answered.share.budget.kind, "x", "y")
+    budget = answered.share.budget
+    hog.charge(budget.limit_bytes - budget.held_bytes - len(frame(2)))
+    receive(waiting, frame(2))
+    rig.loop.run()
+    assert (numbers(rig), waiting.share.is_waiting) == ([1], True)
+    answer(rig.handled[0])
+    rig.loop.run()
+    assert (numbers(rig), waiting.share.is_waiting) == ([1, 2], False)
+
+
 def test_what_was_read_whole_is_handled_when_there_is_memory_for_it() -> None:
     rig = small_rig()
     rig.on_request = answer
@@ -570,6 +631,9 @@ def test_what_was_read_whole_is_handled_when_there_is_memory_for_it() -> None:
     assert numbers(rig) == []
     hog.refund(hog.held_bytes)
     rig.group.on_memory_released()
+    rig.loop.step()
+    assert numbers(rig) == []
+    assert not transport_of(connection).is_reading, "the handler has not had what was read"
     rig.loop.run()
     assert numbers(rig) == [1, 2]
     assert transport_of(connection).is_reading
@@ -653,9 +717,8 @@ def test_a_slow_reader_of_large_answers_is_behind_its_time() -> None:
 class Sasl:
     """The security of a listener whose clients log in."""
 
-    contexts = None
+    contexts: object = None
     sasl = object()
-    contexts = None
 
     def __init__(self, problem: str | None = None) -> None:
         self.problem = problem
@@ -701,6 +764,21 @@ def test_a_peer_that_its_listener_refuses_is_cut_and_reported(
     taken = ServerConnection(rig.group, "L", Sasl())  # type: ignore[arg-type]
     taken.connection_made(Transport())  # type: ignore[arg-type]
     assert not taken.is_closed
+
+
+@pytest.mark.parametrize(("has_tls", "is_refused"), [(False, True), (True, False)])
+def test_a_connection_counts_for_the_rate_unless_its_handshake_has(
+    has_tls: bool, is_refused: bool
+) -> None:
+    rates = ConnectionRates()
+    rates.change({(("ip", "10.0.0.9"),): {"connection_creation_rate": 1.0}})
+    rig = Rig(rates=rates)
+    security = Sasl()
+    security.contexts = object() if has_tls else None
+    for _ in range(11):
+        connection = ServerConnection(rig.group, "L", security)  # type: ignore[arg-type]
+        connection.connection_made(Transport())  # type: ignore[arg-type]
+    assert (len(rig.group), rig.group.rejected_count) == ((10, 1) if is_refused else (11, 0))
 
 
 async def test_work_runs_beside_the_loop_where_there_is_such_a_place() -> None:

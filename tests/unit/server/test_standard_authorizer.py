@@ -133,6 +133,13 @@ def test_decisions_are_those_of_a_model_while_entries_come_and_go(seed: int) -> 
 # -- single rules ----------------------------------------------------------------------------------
 
 
+def test_without_rules_there_is_none_to_tell() -> None:
+    question = (ALICE, HOST, Operation.READ, ResourceType.TOPIC, "t")
+    assert Authorizer().authorize(*question)
+    with pytest.raises(NotImplementedError):
+        Authorizer().rule(*question)
+
+
 def test_nothing_is_allowed_without_an_entry() -> None:
     assert not may(authorizer())
     assert may(authorizer(entry()))

@@ -17,8 +17,10 @@ from moldau.server.turns import (
     MAX_CREDIT_MS,
     SHARED_AT_ONCE_MS,
     SHARED_MS,
+    InTurns,
     Turns,
 )
+from tests.kit.counting import Newcomers, collector_at_rest
 from tests.kit.manual_clock import ManualClock
 from tests.unit.server.connection_rig import Rig, answer, frame, numbers, receive
 
@@ -248,6 +250,20 @@ async def test_a_first_step_that_is_taken_now_runs_in_its_task_and_takes_no_othe
     assert ran_in == [task, task]
 
 
+async def test_a_step_costs_its_party_what_it_has_taken() -> None:
+    rig = Rig()
+    rig.group.loop = asyncio.get_running_loop()
+    connection = rig.connection()
+    party = connection.share.party
+    party.credit_ms = MAX_CREDIT_MS
+
+    async def work() -> None:
+        rig.clock.stand_still(MAX_CREDIT_MS / 4)
+
+    await asyncio.create_task(connection.in_turns(work()))
+    assert party.credit_ms == MAX_CREDIT_MS * 3 / 4
+
+
 async def test_what_a_first_step_ends_with_is_what_its_task_ends_with() -> None:
     rig = Rig()
     rig.group.loop = asyncio.get_running_loop()
@@ -296,6 +312,20 @@ async def test_work_that_has_begun_can_be_cancelled_before_its_second_step() -> 
     assert ended == ["ended"]
 
 
+async def test_work_that_has_begun_may_go_on_although_it_was_cancelled() -> None:
+    rig = Rig()
+    rig.group.loop = asyncio.get_running_loop()
+
+    async def work() -> str:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+        return "done"
+
+    assert await (await cancelled_when_it_has_begun(rig.connection(), work())) == "done"
+
+
 async def test_work_that_has_ended_with_its_first_step_cannot_be_cancelled() -> None:
     rig = Rig()
     rig.group.loop = asyncio.get_running_loop()
@@ -309,3 +339,18 @@ async def test_work_that_has_ended_with_its_first_step_cannot_be_cancelled() -> 
     assert await (await cancelled_when_it_has_begun(rig.connection(), answers())) == "done"
     with pytest.raises(ValueError, match="wrong"):
         await (await cancelled_when_it_has_begun(rig.connection(), fails()))
+
+
+async def test_work_that_has_ended_with_its_first_step_leaves_no_cycle() -> None:
+    rig = Rig()
+    rig.group.loop = asyncio.get_running_loop()
+
+    async def answers() -> str:
+        return "done"
+
+    new = Newcomers(InTurns)
+    with collector_at_rest():
+        for ends in (begun_in_a_callback, cancelled_when_it_has_begun):
+            assert await (await ends(rig.connection(), answers())) == "done"
+        await asyncio.sleep(0)
+        assert new.objects() == []

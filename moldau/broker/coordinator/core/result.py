@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.records import Record
+from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.protocol.schema import Message
 
 if TYPE_CHECKING:
@@ -38,11 +39,33 @@ class CoordinatorRecord(NamedTuple):
     content: Any = None
 
 
+LAST_EPOCH: Final = 2**15 - 1
+"""Left for the markers that fence the last client; there is none above."""
+
+LAST_CLIENT_EPOCH: Final = LAST_EPOCH - 1
+"""The last epoch a client gets."""
+
+
 class Producer(NamedTuple):
-    """The producer of a transaction, whose records count once its commit marker is written."""
+    """What identifies a producer in requests, answers and the log. The records of its transaction
+    count once its commit marker is written.
+    """
 
     producer_id: int
     producer_epoch: int
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the client can get no higher epoch."""
+        return self.producer_epoch >= LAST_CLIENT_EPOCH
+
+    @property
+    def is_of_markers(self) -> bool:
+        """Whether no client was ever given this epoch."""
+        return self.producer_epoch > LAST_CLIENT_EPOCH
+
+
+NO_PRODUCER: Final = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class TransactionEnd(NamedTuple):
@@ -103,6 +126,18 @@ class CancelTimer(NamedTuple):
 
 After: TypeAlias = "Callable[[ErrorCode, float], CoordinatorResult]"
 
+_WRITE_ERRORS: Final = {
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def write_error(error: ErrorCode) -> ErrorCode:
+    """The error that a client gets for a write that failed with what `After` was given; others are
+    as they are. Only the broker itself writes too large a record, but for offsets.
+    """
+    return _WRITE_ERRORS.get(error, error)
+
 
 def is_refused(error: ErrorCode) -> bool:
     """Whether the error says that the records could not be appended: none was replayed, and what
@@ -140,10 +175,15 @@ class CoordinatorResult:
     Records that are not `is_atomic` stand each for itself: they are appended in as many batches as
     they need, in their order, and one that no batch can hold is left out, counted and logged. Then
     step 2 happens whatever became of them, and step 3 is about those that were appended.
+
+    So does step 2 of a result that `holds_anyway`, also if its records cannot be appended: what a
+    classic group has decided in memory stands, its waiting members must be answered, and its timers
+    must run.
     """
 
     records: list[CoordinatorRecord] = field(default_factory=list)
     is_atomic: bool = True
+    holds_anyway: bool = False
     producer: Producer | None = None
     timers: list[SetTimer | CancelTimer] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
@@ -162,12 +202,11 @@ class CoordinatorResult:
         *,
         on_error: Callable[[ErrorCode], object],
         records: list[CoordinatorRecord] | None = None,
-        producer: Producer | None = None,
     ) -> CoordinatorResult:
         """`message` once the records, and all before them, are committed; `on_error` makes the
         answer if they are not.
         """
-        result = CoordinatorResult(records=records or [], producer=producer)
+        result = CoordinatorResult(records=records or [])
         result.answer_when_committed(to, message, on_error)
         return result
 
@@ -203,45 +242,13 @@ class CoordinatorResult:
         self.producer = self.producer or other.producer
         written = [each for each in (self, other) if each.records]
         self.is_atomic = not written or any(each.is_atomic for each in written)
+        self.holds_anyway = self.holds_anyway or other.holds_anyway
         self.records += other.records
         self.timers += other.timers
         self.replies += other.replies
         self.commands += other.commands
         if other.after is not None:
             self.add_after(other.after)
-
-    def whatever_happens(self, replayed_count: Callable[[], int]) -> CoordinatorResult:
-        """Let timers and replies come true even if the records cannot be appended.
-
-        A result whose append fails is dropped but for its `after`. What a classic group has decided
-        in memory holds all the same: its waiting members must be answered, and its timers must run.
-
-        Args:
-            replayed_count: how many records the state machine has replayed so far; `after` judges
-                by it whether the append happened.
-        """
-        if (
-            not self.records
-            or not self.is_atomic
-            or not (self.timers or self.replies or self.commands)
-        ):
-            return self
-        before = replayed_count()
-        promised = CoordinatorResult(
-            timers=self.timers, replies=self.replies, commands=self.commands
-        )
-        inner = self.after
-
-        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-            outcome = CoordinatorResult()
-            if error is not ErrorCode.NONE and replayed_count() == before:
-                outcome.merge(promised)
-            if inner is not None:
-                outcome.merge(inner(error, now_ms))
-            return outcome
-
-        self.after = after
-        return self
 
 
 @dataclass(slots=True, eq=False)

@@ -139,9 +139,9 @@ class GroupCoordinator:
         self.runtime: CoordinatorRuntime[GroupState] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             self._make_state,
-            execute=self._execute,
-            settings=RuntimeSettings.for_groups(config),
-            ports=ports,
+            self._execute,
+            RuntimeSettings.for_groups(config),
+            ports,
         )
         self.metrics = GroupMetrics(ports.registry, self.runtime.states)
         self.ask = self.runtime.ask
@@ -254,21 +254,10 @@ class GroupCoordinator:
         done: Callable[[ErrorCode, list[ListedGroup]], None],
     ) -> None:
         """Give `done` the ListedGroups of all partitions led here, or why one cannot be asked."""
-
-        def ended(parts: list[list[ListedGroup] | ErrorCode]) -> None:
-            listed: list[ListedGroup] = []
-            for part in parts:
-                if not isinstance(part, ErrorCode):
-                    listed += part
-                elif part is not ErrorCode.NOT_COORDINATOR:
-                    done(part, [])
-                    return
-            done(ErrorCode.NONE, listed)
-
-        self.runtime.ask_each(
+        self.runtime.list_each(
             range(self.runtime.partition_count),
             lambda state, reply_to: state.list_groups(states, types, reply_to),
-            ended,
+            lambda errors, listed: done(errors[0], []) if errors else done(ErrorCode.NONE, listed),
         )
 
     async def _resolve(self, partition_index: int, command: ResolveRegularExpressions) -> None:

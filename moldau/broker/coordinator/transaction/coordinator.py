@@ -13,20 +13,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.broker.coordinator.core.kept_memory import KeptMemory
-from moldau.broker.coordinator.core.result import Answerable, CallbackReply, CoordinatorResult
+from moldau.broker.coordinator.core.result import (
+    Answerable,
+    CallbackReply,
+    Producer,
+)
 from moldau.broker.coordinator.ports import RuntimeSettings, memory_limit
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.broker.coordinator.transaction.core.rules import TransactionSettings
 from moldau.broker.coordinator.transaction.core.state import (
-    DescribeAnswer,
-    ListAnswer,
     ProducerAnswer,
     SendMarkers,
     TransactionState,
 )
 from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
-    ProducerIdAndEpoch,
     Transaction,
 )
 from moldau.broker.coordinator.transaction.marker_sender import MarkerSender, WriteMarkers
@@ -70,22 +71,18 @@ class TransactionCoordinator:
         self.runtime: CoordinatorRuntime[TransactionState] = CoordinatorRuntime(
             TRANSACTION_STATE,
             lambda _partition_index: TransactionState(
-                settings=settings,
-                producer_ids=producer_ids,
-                memory=KeptMemory(memory),
-                transaction_version=lambda: self._image().features.level(TRANSACTION_VERSION),
+                settings,
+                producer_ids,
+                lambda: self._image().features.level(TRANSACTION_VERSION),
+                KeptMemory(memory),
             ),
-            execute=self._execute,
-            settings=RuntimeSettings.for_transactions(config),
-            ports=ports,
+            self._execute,
+            RuntimeSettings.for_transactions(config),
+            ports,
         )
         self.ask = self.runtime.ask
         self._markers = MarkerSender(
-            ports,
-            brokers,
-            coordinator_epoch=self.runtime.coordinator_epoch,
-            write_here=write_here,
-            written=self._written,
+            ports, brokers, self.runtime.coordinator_epoch, write_here, self._written
         )
 
     # -- the cluster -----------------------------------------------------------------------------
@@ -135,11 +132,10 @@ class TransactionCoordinator:
     def add_partitions(
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer: Producer,
         partitions: Collection[TopicPartition],
         *,
-        verify_only: bool,
+        verify_only: bool = False,
         done: Callable[[dict[TopicPartition, ErrorCode]], None],
         client_version: int = EPOCH_BUMP_VERSION,
     ) -> None:
@@ -149,56 +145,44 @@ class TransactionCoordinator:
             client_version: the transaction version of the producer, as far as the request shows it.
             done: gets NONE or an error of AddPartitionsToTxn for each partition.
         """
-        producer = ProducerIdAndEpoch(producer_id, producer_epoch)
         reply_to = CallbackReply(done)
-
-        def operation(state: TransactionState, now_ms: float) -> CoordinatorResult:
-            if verify_only:
-                return state.verify_partitions(transactional_id, producer, partitions, reply_to)
-            return state.add_partitions(
+        self.ask(
+            transactional_id,
+            reply_to,
+            lambda state, now_ms: state.add_partitions(
                 transactional_id,
                 producer,
                 partitions,
                 reply_to,
                 now_ms,
                 client_version=client_version,
-            )
-
-        self.ask(transactional_id, reply_to, operation, partial(dict.fromkeys, partitions))
+                verify_only=verify_only,
+            ),
+            partial(dict.fromkeys, partitions),
+        )
 
     def describe(self, transactional_id: str, reply_to: Answerable) -> None:
+        """Answer with the Transaction, or an ErrorCode."""
         self.ask(
             transactional_id,
             reply_to,
             lambda state, _now_ms: state.describe(transactional_id, reply_to),
-            DescribeAnswer,
+            lambda error: error,
         )
 
     def list_transactions(
-        self, wanted: Callable[[Transaction], bool], done: Callable[[ListAnswer], None]
+        self,
+        wanted: Callable[[Transaction], bool],
+        done: Callable[[ErrorCode, list[Transaction]], None],
     ) -> None:
         """List the `wanted` ids kept here; COORDINATOR_LOAD_IN_PROGRESS while a partition loads."""
         if self.runtime.is_loading:
-            done(ListAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []))
+            done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
             return
-
-        def ended(parts: list[ListAnswer | ErrorCode]) -> None:
-            errors: set[ErrorCode] = set()
-            listed: list[Transaction] = []
-            for part in parts:
-                if isinstance(part, ListAnswer):
-                    errors.add(part.error)
-                    listed += part.transactions
-                else:
-                    errors.add(part)
-            # A partition that was lost since is another coordinator's to list.
-            errors -= {ErrorCode.NONE, ErrorCode.NOT_COORDINATOR}
-            done(ListAnswer(max(errors, default=ErrorCode.NONE), listed))
-
-        self.runtime.ask_each(
+        self.runtime.list_each(
             [partition_index for partition_index, _ in self.runtime.states()],
             lambda state, reply_to: state.list_transactions(wanted, reply_to),
-            ended,
+            lambda errors, listed: done(max(errors, default=ErrorCode.NONE), listed),
         )
 
     # -- inner workings --------------------------------------------------------------------------

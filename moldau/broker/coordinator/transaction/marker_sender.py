@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages import p27_write_txn_markers as p27
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import TopicPartition, by_topic
 from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 
@@ -80,36 +80,30 @@ class _Destination:
     in_flight: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class MarkerSender:
     """Belongs to the data loop. Nothing is sent within a call: the next turn of the loop does.
 
     Args:
-        coordinator_epoch: of a partition of `__transaction_state`, -1 when it is not led here.
-        write_here: writes the markers of partitions that this broker leads.
-        written: called with the partitions of a command that are done.
+        _coordinator_epoch: of a partition of `__transaction_state`, -1 when it is not led here.
+        _write_here: writes the markers of partitions that this broker leads.
+        _written: called with the partitions of a command that are done.
     """
 
-    def __init__(
-        self,
-        ports: RuntimePorts,
-        brokers: OtherBrokers,
-        *,
-        coordinator_epoch: Callable[[int], int],
-        write_here: WriteMarkers,
-        written: Callable[[int, SendMarkers, list[TopicPartition]], None],
-    ) -> None:
-        self._ports = ports
-        self._brokers = brokers
-        self._coordinator_epoch = coordinator_epoch
-        self._write_here = write_here
-        self._written = written
-        self._destinations: dict[int, _Destination] = {}
-        self._leaderless: Pauses = {}
-        self._pausing: dict[Marker, tuple[int, int]] = {}
-        """The broker that did not write each marker, and how long it pauses next."""
-        self._is_due = False
-        self._is_closed = False
-        ports.registry.gauge(
+    _ports: RuntimePorts
+    _brokers: OtherBrokers
+    _coordinator_epoch: Callable[[int], int]
+    _write_here: WriteMarkers
+    _written: Callable[[int, SendMarkers, list[TopicPartition]], None]
+    _destinations: dict[int, _Destination] = field(default_factory=dict)
+    _leaderless: Pauses = field(default_factory=dict)
+    _pausing: dict[Marker, tuple[int, int]] = field(default_factory=dict)
+    """The broker that did not write each marker, and how long it pauses next."""
+    _is_due: bool = False
+    _is_closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._ports.registry.gauge(
             "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,"
             "name=UnknownDestinationQueueSize",
             lambda: len(self._leaderless),
@@ -164,7 +158,7 @@ class MarkerSender:
             logger.info(
                 "%s is gone: the transaction of %r ends without it",
                 marker.partition,
-                marker.command.transactional_id,
+                marker.command.transaction.transactional_id,
             )
         self._send_soon()
         self._tell_written(gone)
@@ -223,24 +217,20 @@ class MarkerSender:
         )
 
     def _request(self, markers: Iterable[Marker]) -> p27.WriteTxnMarkersRequest:
-        by_command: dict[tuple[int, SendMarkers], dict[str, list[int]]] = {}
-        for marker in markers:
-            topics = by_command.setdefault((marker.coordinator_partition, marker.command), {})
-            topics.setdefault(marker.partition.topic, []).append(marker.partition.partition)
         return p27.WriteTxnMarkersRequest(
             markers=[
                 p27.WritableTxnMarker(
-                    producer_id=command.producer.producer_id,
-                    producer_epoch=command.producer.producer_epoch,
+                    producer_id=command.transaction.producer.producer_id,
+                    producer_epoch=command.transaction.producer.producer_epoch,
                     transaction_result=command.is_commit,
                     topics=[
                         p27.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
-                        for topic, indexes in topics.items()
+                        for topic, indexes in by_topic(partitions).items()
                     ],
                     coordinator_epoch=self._coordinator_epoch(coordinator_partition),
-                    transaction_version=command.transaction_version,
+                    transaction_version=command.transaction.client_version,
                 )
-                for (coordinator_partition, command), topics in by_command.items()
+                for (coordinator_partition, command), partitions in _by_command(markers).items()
             ]
         )
 
@@ -282,7 +272,7 @@ class MarkerSender:
         done: list[Marker] = []
         again: dict[int, list[Marker]] = {}
         for marker, pause_ms in markers.items():
-            key = (marker.command.producer.producer_id, marker.partition)
+            key = (marker.command.transaction.producer.producer_id, marker.partition)
             error = errors.get(key, ErrorCode.NETWORK_EXCEPTION)
             if error in DONE_ERRORS:
                 done.append(marker)
@@ -291,7 +281,7 @@ class MarkerSender:
                     marker.command.is_cancelled = True
                     logger.error(
                         "the end of the transaction of %r is not taken any more: %s says %s",
-                        marker.command.transactional_id,
+                        marker.command.transaction.transactional_id,
                         marker.partition,
                         error.name,
                     )
@@ -313,13 +303,17 @@ class MarkerSender:
 
     def _tell_written(self, markers: Iterable[Marker]) -> None:
         """Called last: an exception holds up neither the sending nor the other commands."""
-        by_command: dict[tuple[int, SendMarkers], list[TopicPartition]] = {}
-        for marker in markers:
-            key = (marker.coordinator_partition, marker.command)
-            by_command.setdefault(key, []).append(marker.partition)
         with ExitStack() as calls:
-            for (coordinator_partition, command), partitions in reversed(by_command.items()):
-                calls.callback(self._written, coordinator_partition, command, partitions)
+            for command, partitions in reversed(_by_command(markers).items()):
+                calls.callback(self._written, *command, partitions)
+
+
+def _by_command(markers: Iterable[Marker]) -> dict[tuple[int, SendMarkers], list[TopicPartition]]:
+    """The partitions of each partition of the coordinator's topic and command."""
+    found: dict[tuple[int, SendMarkers], list[TopicPartition]] = {}
+    for coordinator_partition, command, partition in markers:
+        found.setdefault((coordinator_partition, command), []).append(partition)
+    return found
 
 
 def _leader(image: MetadataImage, name: TopicPartition) -> int | None:

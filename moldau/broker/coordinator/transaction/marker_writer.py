@@ -41,6 +41,7 @@ def write_markers(
     timeout_ms: int,
     request: p27.WriteTxnMarkersRequest,
     done: OnWritten,
+    refusal: ErrorCode = ErrorCode.NONE,
 ) -> Iterator[None]:
     """Append every marker, and answer when all are committed, refused, or late; a step for each
     partition of each. Belongs to the data loop.
@@ -52,10 +53,11 @@ def write_markers(
             UNKNOWN_TOPIC_OR_PARTITION (not on this broker), NOT_LEADER_OR_FOLLOWER,
             NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT (not committed in time, maybe later),
             INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, INVALID_REQUEST.
+        refusal: the answer for all of them; then none is written.
     """
     writing = _Writing(manager, groups, done)
     for marker in request.markers:
-        yield from writing.write(marker)
+        yield from writing.write(marker, refusal)
     writing.start_waiting(timeout_ms)
     manager.complete_soon()
 
@@ -76,7 +78,7 @@ class _Writing(DelayedOperation):
         """The slots without an error code, by identity."""
         self._is_started = False
 
-    def write(self, marker: p27.WritableTxnMarker) -> Iterator[None]:
+    def write(self, marker: p27.WritableTxnMarker, refusal: ErrorCode) -> Iterator[None]:
         result = self._results.setdefault(
             marker.producer_id, p27.WritableTxnMarkerResult(producer_id=marker.producer_id)
         )
@@ -89,7 +91,10 @@ class _Writing(DelayedOperation):
                 slot = p27.WritableTxnMarkerPartitionResult(partition_index=index)
                 slots.append(slot)
                 self._undecided[id(slot)] = slot
-                self._write_one(marker, topic.name, slot)
+                if refusal is ErrorCode.NONE:
+                    self._write_one(marker, topic.name, slot)
+                else:
+                    self._decide(slot, refusal)
                 yield
 
     def _write_one(

@@ -30,6 +30,7 @@ from moldau.runtime.leader_link import LINK_ERRORS
 from moldau.server.fair_shares import FairShares
 
 if TYPE_CHECKING:
+    from moldau.broker.coordinator.core.result import Producer
     from moldau.broker.coordinator.other_brokers import OtherBrokers
     from moldau.broker.coordinator.ports import RuntimePorts
     from moldau.broker.coordinator.transaction.coordinator import TransactionCoordinator
@@ -86,7 +87,7 @@ class Support(Enum):
 class _Question(NamedTuple):
     """The partitions of one request in one transaction."""
 
-    producer: tuple[int, int]
+    producer: Producer
     partitions: Sequence[TopicPartition]
     support: Support
     done: OnVerified
@@ -147,8 +148,7 @@ class TransactionVerifier:
     def verify(
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer: Producer,
         partitions: Sequence[TopicPartition],
         support: Support,
         done: OnVerified,
@@ -170,17 +170,13 @@ class TransactionVerifier:
                 error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             done(dict.fromkeys(partitions, error))
             return
-        question = _Question((producer_id, producer_epoch), partitions, support, done, principal)
+        question = _Question(producer, partitions, support, done, principal)
         line = self._lines.get(transactional_id)
         if line is not None:
             line.append(question)
             return
         self._lines[transactional_id] = deque()
         self._ask(_Round(transactional_id, [question], self._ports.clock.monotonic_ms()))
-
-    @property
-    def waiting_count(self) -> int:
-        return self._places.held
 
     async def close(self) -> None:
         """Answer COORDINATOR_NOT_AVAILABLE to all questions, later ones included."""
@@ -195,16 +191,13 @@ class TransactionVerifier:
     def _ask(self, asked: _Round) -> None:
         """Bring a round to its present coordinator."""
         self._retries.pop(asked, None)
-        if self._is_closed:
-            self._answered_all(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return
-        broker_id = self._coordinator.leader_of(asked.transactional_id)
+        broker_id = None if self._is_closed else self._coordinator.leader_of(asked.transactional_id)
         if broker_id is None:
             self._answered_all(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif broker_id == self._ports.broker_id:
             self._coordinator.add_partitions(
                 asked.transactional_id,
-                *asked.producer,
+                asked.producer,
                 asked.partitions,
                 verify_only=not asked.adds,
                 done=lambda errors: self._answered(asked, errors),
@@ -349,11 +342,10 @@ def _as_asked(error: ErrorCode, support: Support) -> ErrorCode:
 
 
 def _transaction(asked: _Round) -> p24.AddPartitionsToTxnTransaction:
-    producer_id, producer_epoch = asked.producer
     return p24.AddPartitionsToTxnTransaction(
         transactional_id=asked.transactional_id,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
+        producer_id=asked.producer.producer_id,
+        producer_epoch=asked.producer.producer_epoch,
         verify_only=not asked.adds,
         topics=[
             p24.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
@@ -424,8 +416,7 @@ class TransactionalProduce:
     _verifier: TransactionVerifier
     _operation: ProduceOperation
     _transactional_id: str
-    _producer_id: int
-    _producer_epoch: int
+    _producer: Producer
     _support: Support
     _held: list[_Held] = field(default_factory=list)
 
@@ -438,8 +429,7 @@ class TransactionalProduce:
             operation.append(partition, batches, slot, NOT_REQUIRED)
             return
         guard = partition.begin_verification(
-            self._producer_id,
-            self._producer_epoch,
+            *self._producer,
             batches.headers[0][1].base_sequence,
             supports_epoch_bump=support.adds_partitions,
         )
@@ -456,8 +446,7 @@ class TransactionalProduce:
         if self._held:
             self._verifier.verify(
                 self._transactional_id,
-                self._producer_id,
-                self._producer_epoch,
+                self._producer,
                 [each.partition.topic_partition for each in self._held],
                 self._support,
                 self._verified,

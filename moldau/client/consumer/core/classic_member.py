@@ -1,10 +1,10 @@
 """A member of a classic consumer group, as a state machine (KIP-62, 345, 394, 429, 814).
 
-Owns the member's id and generation, what it owns, when it joins, syncs, sends heartbeats and
-leaves, and what each answer means. Must not send, read clocks or decode subscriptions. Invariants:
-one request is under way at a time, an answer to an older one changes nothing; what is owned changes
-only when the driver says that a step was carried out; commits are signed only between an assignment
-and the next join, with that assignment's generation.
+Owns the member's id and generation, what it owns, when it joins, syncs, sends heartbeats
+(`heartbeat.interval.ms`) and leaves, and what each answer means. Must not send, read clocks or
+decode subscriptions. Invariants: one request is under way at a time, an answer to an older one
+changes nothing; what is owned changes only when the driver says that a step was carried out;
+commits are signed only between an assignment and the next join, with that assignment's generation.
 """
 
 from __future__ import annotations

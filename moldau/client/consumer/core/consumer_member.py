@@ -9,7 +9,7 @@ that a step was carried out; after the epoch is lost nothing owned under it is e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import MappingProxyType
@@ -36,6 +36,7 @@ from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
 
@@ -342,29 +343,28 @@ class ConsumerMember:
             self._try_again(now_ms)
 
     def answered(
-        self,
-        attempt: int,
-        now_ms: float,
-        *,
-        member_id: str | None,
-        member_epoch: int,
-        heartbeat_interval_ms: int,
-        target: Iterable[tuple[UUID, int]] | None,
+        self, attempt: int, now_ms: float, response: ConsumerGroupHeartbeatResponse
     ) -> None:
-        """A heartbeat succeeded; `target` is None when that has not changed."""
+        """A heartbeat succeeded. Without an assignment in it the target has not changed."""
         if not self._answered(attempt) or self.state not in _ACTIVE:
             return
         self.backoff.reset()
         self._told = self._telling
         self._owned_is_unanswered = False
         self._acknowledged = self._told["topic_partitions"]
-        if member_id:
-            self.member_id = member_id
-        self.member_epoch = member_epoch
+        if response.member_id:
+            self.member_id = response.member_id
+        self.member_epoch = response.member_epoch
         # Sooner when there is something new to report.
-        self._heartbeat_at_ms = min(self._heartbeat_at_ms, now_ms + heartbeat_interval_ms)
+        interval_ms = response.heartbeat_interval_ms
+        self._heartbeat_at_ms = min(self._heartbeat_at_ms, now_ms + interval_ms)
+        target = response.assignment
         if target is not None:
-            self._target = frozenset(target)
+            self._target = frozenset(
+                (each.topic_id, partition)
+                for each in target.topic_partitions
+                for partition in each.partitions
+            )
         if self.state is ConsumerState.JOINING:
             # An empty target counts as well: the listener is called.
             self._move(ConsumerState.RECONCILING if target is not None else ConsumerState.STABLE)

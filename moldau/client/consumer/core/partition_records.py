@@ -2,12 +2,12 @@
 
 Owns the chunks that came in responses, the batches that are being read, and the consumer's
 position. Leaves out what a consumer must not see: control batches, records of aborted transactions
-(read_committed, KIP-98), records before the position. Must not decide which partition is served,
-nor fetch. Invariants: `position` is the offset after the last record handed out (or after invisible
-batches behind it), `fetch_offset` the one after the last batch held; a fault is raised only when
-every record before it has been handed out, and again until the buffer is cleared; a chunk's bytes
-stay valid as long as any part of it is referenced, and its whole response counts until its last
-chunk is released.
+(read_committed, KIP-98), records before the position. Must not decide which partition is served
+(`fetch_buffer` does), nor fetch. Invariants: `position` is the offset after the last record handed
+out (or after invisible batches behind it), `fetch_offset` the one after the last batch held; a
+fault is raised only when every record before it has been handed out, and again until the buffer is
+cleared; a chunk's bytes stay valid as long as any part of it is referenced, and its whole response
+counts until its last chunk is released.
 """
 
 from __future__ import annotations

@@ -13,15 +13,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from moldau.client.config.producer import ProducerConfig
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
 from moldau.client.producer.core.queues import (
     MAX_NUMBERED_IN_FLIGHT,
-    AccumulatorSettings,
     PartitionQueue,
     RandRange,
     TopicQueues,
@@ -101,6 +101,8 @@ class Accumulator:
     """Batches by topic and partition.
 
     Args:
+        config: the producer's settings for its batches.
+        backoff_ms: how long a batch waits that came back for the nth time (KIP-580).
         randrange: the dice of the sticky partitioner.
 
     Attributes:
@@ -112,15 +114,17 @@ class Accumulator:
 
     def __init__(
         self,
-        settings: AccumulatorSettings,
+        config: ProducerConfig,
         *,
         identity: Identity | None = None,
+        backoff_ms: Callable[[int], float],
         randrange: RandRange,
     ) -> None:
-        self.settings = settings
+        self.config = config
+        self.backoff_ms = backoff_ms
         self.identity = identity
         self.topics: dict[str, TopicQueues] = {}
-        self.free_bytes: int = settings.buffer_memory_bytes
+        self.free_bytes: int = config.buffer_memory
         self.incomplete: dict[Outcome, None] = {}
         self.finished: list[Outcome] = []
         self.replaced: list[Outcome] = []
@@ -141,7 +145,7 @@ class Accumulator:
         """Take over the (leader id or -1, leader epoch) of each partition of a topic."""
         known = self.topics.get(topic)
         if known is None:
-            known = self.topics[topic] = TopicQueues(topic, self.settings)
+            known = self.topics[topic] = TopicQueues(topic, self.config)
         known.set_leaders(leaders, topic_id)
         return known
 
@@ -162,7 +166,6 @@ class Accumulator:
         """Make room for the next append of a record of at most `record_bytes`. `forced`: the caller
         has just given back as much memory.
         """
-        settings = self.settings
         batch = queue.filling
         if batch is not None:
             buffer = batch.buffer
@@ -175,7 +178,7 @@ class Accumulator:
                 self.topics[queue.topic].filled(queue)
                 return Room.BATCH_CLOSED
             # Never so much at once that a record larger than a request would fit unnoticed.
-            step = min(2 * batch.reserved_bytes, size_bytes + settings.max_request_size_bytes)
+            step = min(2 * batch.reserved_bytes, size_bytes + self.config.max_request_size)
             granted = self._reserve(
                 min(limit, max(needed, step)), needed, batch.reserved_bytes, forced=forced
             )
@@ -291,10 +294,10 @@ class Accumulator:
             return NEVER if due_ms is None else due_ms
         if not queue.batch_count or not self._may_start(queue):
             return NEVER
-        if queue.waiting or self.hurries or self.is_full or self.settings.linger_ms <= 0:
+        if queue.waiting or self.hurries or self.is_full or self.config.linger_ms <= 0:
             return 0.0
         assert queue.filling is not None
-        return queue.filling.created_ms + self.settings.linger_ms
+        return queue.filling.created_ms + self.config.linger_ms
 
     def _may_start(self, queue: PartitionQueue) -> bool:
         identity = self.identity
@@ -302,7 +305,7 @@ class Accumulator:
             return queue.may_start_another(max_outstanding=1)
         if queue.outstanding and queue.pair != identity.producer:
             return False
-        most = min(self.settings.max_in_flight, MAX_NUMBERED_IN_FLIGHT)
+        most = min(self.config.max_in_flight_requests_per_connection, MAX_NUMBERED_IN_FLIGHT)
         if queue.may_start_another(max_outstanding=most):
             return True
         # A hole, but the numbering may start over: the transaction with the hole has ended.
@@ -384,9 +387,9 @@ class Accumulator:
 
     def _encode(self, batch: ProducerBatch) -> None:
         if batch.is_filling:
-            settings = self.settings
-            batch.close(settings.codec, settings.compression_level)
-            if settings.codec is not Codec.NONE:
+            config = self.config
+            batch.close(config.codec, config.compression_level)
+            if config.codec is not Codec.NONE:
                 topic = self.topics[batch.topic]
                 topic.compressed(batch.uncompressed_bytes, batch.size_bytes)
 
@@ -449,4 +452,4 @@ class Accumulator:
             if isinstance(outcome, ProducerBatch):
                 oldest_ms = min(oldest_ms, outcome.created_ms)
                 break
-        return oldest_ms + self.settings.delivery_timeout_ms
+        return oldest_ms + self.config.delivery_timeout_ms

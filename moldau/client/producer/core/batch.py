@@ -1,9 +1,9 @@
 """One batch of a producer, from its first record to its outcome.
 
-Owns the encoded records of a batch, its numbering and the waiters for its outcome. Must not know
-queues, memory limits or nodes. Invariants: a batch has one outcome, set once; when it was split (or
-its records went elsewhere) its own outcome is never set, and `locate` leads to the parts; records
-keep their order and their number, also when a batch is split.
+Owns the encoded and compressed records of a batch, its numbering and the waiters for its outcome.
+Must not know queues, memory limits or nodes. Invariants: a batch has one outcome, set once; when it
+was split (or its records went elsewhere) its own outcome is never set, and `locate` leads to the
+parts; records keep their order and their number, also when a batch is split.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from itertools import accumulate
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from moldau.client.config.producer import ProducerConfig
 from moldau.client.producer.core.batch import UNNUMBERED, ProducerBatch
 from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
 from moldau.protocol.records import Codec, RecordBuffer, RecordHeaders
@@ -42,32 +43,6 @@ RATIO_WORSE_STEP: Final = 0.05
 RATIO_BETTER_STEP: Final = 0.005
 MAX_UNCOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 """No batch holds more than this before compression, however well it compresses."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccumulatorSettings:
-    """A producer's settings for its batches, with Kafka's names: times in ms, sizes in bytes.
-
-    Attributes:
-        backoff_ms: how long a batch waits that came back for the nth time (KIP-580).
-        max_block_ms: how long records wait for an unknown topic.
-        adaptive: `partitioner.adaptive.partitioning.enable` (KIP-794).
-        availability_timeout_ms: `partitioner.availability.timeout.ms`, 0 for never.
-    """
-
-    batch_size_bytes: int
-    linger_ms: float
-    buffer_memory_bytes: int
-    max_request_size_bytes: int
-    delivery_timeout_ms: float
-    max_block_ms: float
-    retries: int
-    max_in_flight: int
-    codec: Codec
-    compression_level: int | None
-    backoff_ms: Callable[[int], float]
-    adaptive: bool = True
-    availability_timeout_ms: float = 0.0
 
 
 class _NoRoom:
@@ -297,14 +272,14 @@ class TopicQueues:
         ratio: compressed / uncompressed size, as expected.
     """
 
-    __slots__ = ("_produced_bytes", "_settings", "name", "queues", "ratio", "sticky")
+    __slots__ = ("_config", "_produced_bytes", "name", "queues", "ratio", "sticky")
 
-    def __init__(self, name: str, settings: AccumulatorSettings) -> None:
+    def __init__(self, name: str, config: ProducerConfig) -> None:
         self.name: str = name
         self.queues: list[PartitionQueue] = []
         self.sticky: PartitionQueue | None = None
         self.ratio: float = 1.0
-        self._settings = settings
+        self._config = config
         self._produced_bytes = 0.0
 
     def set_leaders(self, leaders: Sequence[tuple[int, int]], topic_id: UUID = ZERO_UUID) -> None:
@@ -326,11 +301,11 @@ class TopicQueues:
 
     def batch_limit_bytes(self) -> int:
         """How much a new batch may hold before compression to have `batch.size` after it."""
-        settings = self._settings
-        if settings.codec is Codec.NONE:
-            return min(settings.batch_size_bytes, settings.max_request_size_bytes)
-        expected = int(settings.batch_size_bytes / (self.ratio * RATIO_MARGIN))
-        return min(expected, settings.buffer_memory_bytes, MAX_UNCOMPRESSED_BYTES)
+        config = self._config
+        if config.codec is Codec.NONE:
+            return min(config.batch_size, config.max_request_size)
+        expected = int(config.batch_size / (self.ratio * RATIO_MARGIN))
+        return min(expected, config.buffer_memory, MAX_UNCOMPRESSED_BYTES)
 
     def compressed(self, uncompressed_bytes: int, compressed_bytes: int) -> None:
         """Adapt the ratio to a batch: quickly when it is worse, slowly when it is better."""
@@ -350,7 +325,7 @@ class TopicQueues:
         """Count a closed batch; after `batch.size` bytes another partition is due."""
         if queue is self.sticky:
             self._produced_bytes += size_bytes * self.ratio
-            if self._produced_bytes >= self._settings.batch_size_bytes:
+            if self._produced_bytes >= self._config.batch_size:
                 self.sticky = None
 
     def filled(self, queue: PartitionQueue) -> None:
@@ -365,8 +340,7 @@ class TopicQueues:
         likely, among partitions with a leader that takes requests. `slow_since_ms`: nodes that have
         not been ready for a request, and since when.
         """
-        settings = self._settings
-        timeout_ms = settings.availability_timeout_ms
+        timeout_ms = self._config.partitioner_availability_timeout_ms
         led = [queue for queue in self.queues if queue.leader_id >= 0] or self.queues
         if timeout_ms > 0:
             led = [
@@ -380,7 +354,7 @@ class TopicQueues:
         return chosen
 
     def _chosen(self, candidates: list[PartitionQueue], randrange: RandRange) -> PartitionQueue:
-        if self._settings.adaptive and len(candidates) > 1:
+        if self._config.partitioner_adaptive_partitioning_enable and len(candidates) > 1:
             sizes = [len(queue.waiting) for queue in candidates]
             most = max(sizes)
             if most:

@@ -1,8 +1,9 @@
 """Outcomes of batches: acknowledged, sent again, split, failed, expired.
 
-Owns the meaning of error codes for batches without or with sequence numbers (KIP-98, KIP-360), and
-the exceptions of failed records. Must not pick what is sent next, which the queues do. Invariant: a
-batch that comes back from the wire is confirmed, given up, split or left to be sent again.
+Owns the meaning of error codes for batches without or with sequence numbers (KIP-98, KIP-360),
+whether one is sent again (`retries`, `delivery.timeout.ms`), and the exceptions of failed records.
+Must not pick what is sent next, which the queues do. Invariant: a batch that comes back from the
+wire is confirmed, given up, split or left to be sent again.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Results:
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
-        self._settings = accumulator.settings
+        self._config = accumulator.config
         #: What keeps requests waiting, in words, for the errors.
         self.trouble: Callable[[], str] = str
 
@@ -102,7 +103,7 @@ class Results:
         elif code is _E.MESSAGE_TOO_LARGE and batch.record_count > 1 and _may_be_split(batch):
             self._split(queue, batch)
         elif self._may_retry(queue, batch, code):
-            batch.not_before_ms = now_ms + self._settings.backoff_ms(batch.attempt_count)
+            batch.not_before_ms = now_ms + accumulator.backoff_ms(batch.attempt_count)
         else:
             error = error_for(code, message, f"a record for {batch.topic}-{batch.partition}")
             if record_errors:
@@ -114,7 +115,7 @@ class Results:
 
     def _may_retry(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
         identity = self._accumulator.identity
-        if batch.attempt_count > self._settings.retries:
+        if batch.attempt_count > self._config.retries:
             return False
         if identity is None or code not in SEQUENCE_ERRORS or not batch.is_numbered:
             return code.retriable
@@ -127,12 +128,12 @@ class Results:
         return True
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        settings = self._settings
+        config = self._config
         self._accumulator.topics[batch.topic].too_large()
         target = batch.uncompressed_section_bytes() // 2
         if not batch.is_split_part:
-            target = min(target, settings.batch_size_bytes)
-        parts = batch.split(target, settings.codec, settings.compression_level)
+            target = min(target, config.batch_size)
+        parts = batch.split(target, config.codec, config.compression_level)
         queue.replace_outstanding(batch, parts)
         self._accumulator.replace(batch, parts)
 
@@ -145,7 +146,7 @@ class Results:
         accumulator = self._accumulator
         # Added as `expiry_ms` adds: a difference may be rounded the other way, and then the sender
         # would look again and again at a batch that is due and never expires.
-        timeout_ms = self._settings.delivery_timeout_ms
+        timeout_ms = self._config.delivery_timeout_ms
         for queue in accumulator.active_queues():
             for batch in [*queue.outstanding, *queue.waiting]:
                 is_due = batch.created_ms + timeout_ms <= now_ms
@@ -166,7 +167,7 @@ class Results:
         )
         error = DeliveryTimeout(
             f"{count} records for {batch.topic}-{batch.partition} were not acknowledged within "
-            f"delivery.timeout.ms={self._settings.delivery_timeout_ms}: {reason}"
+            f"delivery.timeout.ms={self._config.delivery_timeout_ms}: {reason}"
             + (f" ({trouble})" if (trouble := self.trouble()) else "")
         )
         self._fail(queue, batch, error)

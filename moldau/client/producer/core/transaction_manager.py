@@ -11,7 +11,7 @@ did not give (a producer without a transactional id raises its epoch by itself).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -470,16 +470,13 @@ class TransactionManager:
         return Step()
 
     def _add_partitions_answered(self, ask: Ask, response: Any) -> Step:
-        errors = requests.added_partitions(ask, response)
-        for partition, code in errors.items():
+        codes = requests.partition_codes(ask, response)
+        for partition, code in codes.items():
             if code is ErrorCode.NONE:
                 self._is_known_to_coordinator = True
                 self._wanted.pop(partition, None)
                 self._added.add(partition)
-        failed = {each: code for each, code in errors.items() if code is not ErrorCode.NONE}
-        if not failed:
-            return Step()
-        return self._failed_partly(ask, failed.items())
+        return self._failed_partly(ask, codes) or Step()
 
     def _add_offsets_answered(self, ask: Ask, response: Any) -> Step:
         assert ask.commit is not None
@@ -493,24 +490,26 @@ class TransactionManager:
     def _commit_offsets_answered(self, ask: Ask, response: Any) -> Step:
         commit = ask.commit
         assert commit is not None
-        errors = requests.committed_offsets(ask, response)
-        failed = {each: code for each, code in errors.items() if code is not ErrorCode.NONE}
-        for partition in errors.keys() - failed.keys():
-            self._is_known_to_coordinator = True
-            commit.offsets.pop(partition, None)
-        if failed:
-            return self._failed_partly(ask, failed.items())
+        codes = requests.partition_codes(ask, response)
+        for partition, code in codes.items():
+            if code is ErrorCode.NONE:
+                self._is_known_to_coordinator = True
+                commit.offsets.pop(partition, None)
+        if failed := self._failed_partly(ask, codes):
+            return failed
         if commit in self._commits:
             commit.is_done = True
             self._commits.remove(commit)
         self._end_if_idle()
         return Step()
 
-    def _failed_partly(self, ask: Ask, failed: Iterable[tuple[TopicPartition, ErrorCode]]) -> Step:
-        """Follow the worst of the errors. OPERATION_NOT_ATTEMPTED is never the cause: what it was
-        left out for may pass.
+    def _failed_partly(self, ask: Ask, codes: Mapping[TopicPartition, ErrorCode]) -> Step | None:
+        """Follow the worst of the errors, if there is one. OPERATION_NOT_ATTEMPTED is never the
+        cause: what it was left out for may pass.
         """
-        every = list(failed)
+        every = [each for each in codes.items() if each[1] is not ErrorCode.NONE]
+        if not every:
+            return None
         causes = [each for each in every if each[1] is not ErrorCode.OPERATION_NOT_ATTEMPTED]
         partition, code = max(
             causes or every, key=lambda each: _SEVERITY.index(verdict_of(ask.kind, each[1]))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from moldau.client.producer.core.transaction_states import Problem, ProducerIdAndEpoch
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
@@ -225,7 +225,6 @@ class Ask:
     destination: Destination
     key: str
     request: AnyRequest
-    producer: ProducerIdAndEpoch
     lowest_version: int
     highest_version: int
     partitions: tuple[TopicPartition, ...] = ()
@@ -255,7 +254,6 @@ def initialize(
             enable2_pc=two_phase,
             keep_prepared_txn=keep_prepared,
         ),
-        producer,
         FIRST_WITH_TWO_PHASE if is_new else lowest,
         InitProducerIdRequest.MAX_VERSION if is_new else LAST_INIT_BEFORE_TWO_PHASE,
     )
@@ -279,7 +277,6 @@ def add_partitions(
                 for topic, indexes in by_topic(partitions).items()
             ],
         ),
-        producer,
         adding.AddPartitionsToTxnRequest.MIN_VERSION,
         LAST_ADD_PARTITIONS_OF_CLIENTS,
         partitions=partitions,
@@ -298,7 +295,6 @@ def add_offsets(transactional_id: str, producer: ProducerIdAndEpoch, commit: Off
             producer_epoch=producer.producer_epoch,
             group_id=commit.member.group_id,
         ),
-        producer,
         AddOffsetsToTxnRequest.MIN_VERSION,
         AddOffsetsToTxnRequest.MAX_VERSION,
         commit=commit,
@@ -339,7 +335,6 @@ def commit_offsets(
                 for topic, indexes in by_topic(commit.offsets).items()
             ],
         ),
-        producer,
         lowest,
         kind.MAX_VERSION if adds_group else FIRST_COMMIT_OFFSETS_IN_VERSION_2 - 1,
         partitions=tuple(commit.offsets),
@@ -374,39 +369,24 @@ def end(transactional_id: str, producer: ProducerIdAndEpoch, version: int, is_co
             producer_epoch=producer.producer_epoch,
             committed=is_commit,
         ),
-        producer,
         FIRST_END_IN_VERSION_2 if has_bump else EndTxnRequest.MIN_VERSION,
         EndTxnRequest.MAX_VERSION if has_bump else FIRST_END_IN_VERSION_2 - 1,
     )
 
 
-def added_partitions(
-    ask: Ask, response: adding.AddPartitionsToTxnResponse
-) -> Mapping[TopicPartition, ErrorCode]:
+def partition_codes(ask: Ask, response: Any) -> Mapping[TopicPartition, ErrorCode]:
     """The answer for each partition asked for; one that was left out is UNKNOWN_SERVER_ERROR."""
-    return _codes(
-        ask,
-        (
-            (topic.name, each.partition_index, each.partition_error_code)
+    if ask.kind is RequestKind.ADD_PARTITIONS:
+        answered = {
+            TopicPartition(topic.name, each.partition_index): each.partition_error_code
             for topic in response.results_by_topic_v3_and_below
             for each in topic.results_by_partition
-        ),
-    )
-
-
-def committed_offsets(
-    ask: Ask, response: committing.TxnOffsetCommitResponse
-) -> Mapping[TopicPartition, ErrorCode]:
-    return _codes(
-        ask,
-        (
-            (topic.name, each.partition_index, each.error_code)
+        }
+    else:
+        answered = {
+            TopicPartition(topic.name, each.partition_index): each.error_code
             for topic in response.topics
             for each in topic.partitions
-        ),
-    )
-
-
-def _codes(ask: Ask, answers: Iterable[tuple[str, int, int]]) -> Mapping[TopicPartition, ErrorCode]:
-    answered = {TopicPartition(topic, index): ErrorCode.of(code) for topic, index, code in answers}
-    return {each: answered.get(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in ask.partitions}
+        }
+    missing = ErrorCode.UNKNOWN_SERVER_ERROR
+    return {each: ErrorCode.of(answered.get(each, missing)) for each in ask.partitions}

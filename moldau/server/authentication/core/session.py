@@ -1,10 +1,11 @@
 """The SASL session of one connection: handshake → authenticate → active → authenticate again.
 
 Owns which request is allowed when, and what SaslHandshake and SaslAuthenticate are answered
-(KIP-43, KIP-152, KIP-368). Must not read or write the connection, or know a mechanism's messages.
-Invariants: no request but ApiVersions, SaslHandshake and SaslAuthenticate is served before a
-mechanism has accepted the client; a session's principal and mechanism never change; a session that
-has failed stays so. `TRANSITIONS` is the whole table: what is not in it ends the session.
+(KIP-43, KIP-152), and when a session ends (`connections.max.reauth.ms`, KIP-368). Must not read or
+write the connection, or know a mechanism's messages. Invariants: no request but ApiVersions,
+SaslHandshake and SaslAuthenticate is served before a mechanism has accepted the client; a session's
+principal and mechanism never change; a session that has failed stays so. `TRANSITIONS` is the whole
+table: what is not in it ends the session.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How many connections per second a node takes, from everywhere and from each address (KIP-612).
 
-Owns: the rates of both. Must not: know sockets or clocks. Invariants: connections that may come are
-taken in the order they came on their listener; what an address is refused does not count for the
-others; there are at most `max_addresses` rates of addresses.
+Owns: the rates of both (`max.connection.creation.rate`). Must not: know sockets or clocks.
+Invariants: connections that may come are taken in the order they came on their listener; what an
+address is refused does not count for the others; at most `max_addresses` addresses have rates.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ one, all by hand and at once.
 
     broker = MemoryBroker(CONSUMER_OFFSETS, partition_count=2)
     runtime = CoordinatorRuntime(
-        CONSUMER_OFFSETS, make_state, execute=…, settings=…, ports=broker.ports
+        CONSUMER_OFFSETS, make_state, execute, SETTINGS, broker.ports
     )
     broker.attach(runtime)              # gets metadata; whatever has `on_metadata_update`
     broker.elect(0)                     # this broker leads partition 0, in the next leader epoch

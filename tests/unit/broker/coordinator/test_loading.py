@@ -47,9 +47,9 @@ class Loading:
         self.runtime: CoordinatorRuntime[ToyState] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             self._make,
-            execute=lambda index, command: None,
-            settings=settings,
-            ports=self.broker.ports,
+            lambda index, command: None,
+            settings,
+            self.broker.ports,
         )
         self.broker.attach(self.runtime)
         self.log = LogWriter(self.broker.partition(0))

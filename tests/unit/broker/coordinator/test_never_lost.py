@@ -69,9 +69,9 @@ class Walk:
         self.runtime = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             self._make,
-            execute=lambda index, command: None,
-            settings=settings,
-            ports=self.broker.ports,
+            lambda index, command: None,
+            settings,
+            self.broker.ports,
         )
         self.broker.attach(self.runtime)
         self.is_leader = False

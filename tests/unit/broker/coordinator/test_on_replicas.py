@@ -33,9 +33,9 @@ class Toy:
         self.runtime: CoordinatorRuntime[ToyState] = CoordinatorRuntime(
             TOY_LOG,
             self._make,
-            execute=lambda index, command: None,
-            settings=SETTINGS,
-            ports=replica_ports(broker.manager, broker.background, broker.timers, broker.registry),
+            lambda index, command: None,
+            SETTINGS,
+            replica_ports(broker.manager, broker.background, broker.timers, broker.registry),
         )
 
     def _make(self, partition_index: int) -> ToyState:

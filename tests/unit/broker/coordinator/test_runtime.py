@@ -44,9 +44,9 @@ class Bench:
         self.runtime: CoordinatorRuntime[ToyState] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             self._make,
-            execute=lambda index, command: self.commands.append((index, command)),
-            settings=settings,
-            ports=self.broker.ports,
+            lambda index, command: self.commands.append((index, command)),
+            settings,
+            self.broker.ports,
         )
         self.broker.attach(self.runtime)
 
@@ -127,24 +127,35 @@ def test_what_could_not_be_appended_was_never_replayed(problem: ErrorCode, told:
     assert bench.call(read, "g").answer == (None,)
 
 
-def test_nothing_of_a_result_happens_when_its_records_are_refused() -> None:
+@pytest.mark.parametrize("holds_anyway", [False, True])
+def test_what_happens_of_a_result_whose_records_are_refused(*, holds_anyway: bool) -> None:
     bench = led_bench()
     bench.broker.partition().append_error = ErrorCode.NOT_ENOUGH_REPLICAS
     caller = Caller()
+    errors: list[ErrorCode] = []
+
+    def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+        assert caller.is_answered is holds_anyway, "before"
+        errors.append(error)
+        return CoordinatorResult()
 
     def operation(state: ToyState, now_ms: float) -> CoordinatorResult:
         return CoordinatorResult(
             records=[commit_record("g", 1)],
+            holds_anyway=holds_anyway,
             replies=[Reply(caller, "done")],
             timers=[SetTimer("t", 10)],
             commands=["command"],
+            after=after,
         )
 
     assert bench.runtime.call(0, operation) is ErrorCode.NONE
     bench.broker.advance(100)
-    assert not caller.is_answered
-    assert bench.commands == []
-    assert bench.state.timers_run == []
+    assert errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert bench.state.replayed == []
+    assert caller.is_answered is holds_anyway
+    assert bench.commands == [(0, "command")] * holds_anyway
+    assert bench.state.timers_run == ["t"] * holds_anyway
 
 
 def test_too_much_for_one_batch() -> None:
@@ -418,9 +429,9 @@ def restarted(bench: Bench) -> CoordinatorRuntime[ToyState]:
     runtime: CoordinatorRuntime[ToyState] = CoordinatorRuntime(
         CONSUMER_OFFSETS,
         ToyState,
-        execute=lambda *_: None,
-        settings=SETTINGS,
-        ports=bench.broker.ports,
+        lambda *_: None,
+        SETTINGS,
+        bench.broker.ports,
     )
     bench.broker.attach(runtime)
     bench.broker.elect_all()

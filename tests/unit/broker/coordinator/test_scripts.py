@@ -12,14 +12,11 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.coordinator.core.result import NO_PRODUCER, Producer
 from moldau.broker.coordinator.transaction.core.state import (
     ProducerAnswer,
 )
-from moldau.broker.coordinator.transaction.core.transaction import (
-    NO_PRODUCER,
-    ProducerIdAndEpoch,
-    TransactionStatus,
-)
+from moldau.broker.coordinator.transaction.core.transaction import TransactionStatus
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from tests.kit.golden_scripts import check_script
@@ -193,12 +190,12 @@ class GroupScript(Script):
         self.groups.broker.elect(0)
 
 
-def _producer(word: str) -> ProducerIdAndEpoch:
+def _producer(word: str) -> Producer:
     producer_id, _, producer_epoch = word.partition(":")
-    return ProducerIdAndEpoch(int(producer_id), int(producer_epoch))
+    return Producer(int(producer_id), int(producer_epoch))
 
 
-def _pair(producer: ProducerIdAndEpoch) -> str:
+def _pair(producer: Producer) -> str:
     return f"{producer.producer_id}:{producer.producer_epoch}"
 
 
@@ -244,7 +241,7 @@ class TransactionScript(Script):
         for command in self.bench.commands[self.sent_count :]:
             outcome = "COMMIT" if command.is_commit else "ABORT"
             to = " ".join(f"{topic}-{index}" for topic, index in sorted(command.remaining))
-            yield f"sends {outcome} of {_pair(command.producer)} to {to}"
+            yield f"sends {outcome} of {_pair(command.transaction.producer)} to {to}"
         self.sent_count = len(self.bench.commands)
 
     def version(self, version: str) -> None:
@@ -277,7 +274,7 @@ class TransactionScript(Script):
     def status(self, name: str) -> list[str]:
         transaction = self.bench.transaction(name)
         status: TransactionStatus = transaction.status
-        return [f"{name} is {status.words}, {_pair(transaction.own_producer)}"]
+        return [f"{name} is {status.words}, {_pair(transaction.producer)}"]
 
     def wait(self, elapsed_ms: str) -> None:
         self.bench.advance(int(elapsed_ms))

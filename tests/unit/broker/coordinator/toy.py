@@ -89,17 +89,18 @@ class ToyState:
             self.offsets[group] = new
 
 
-def write(to: Any, group: str, offset: int | None, **options: Any) -> Any:
+def write(to: Any, group: str, offset: int | None, producer: Producer | None = None) -> Any:
     """An operation that commits an offset and is answered with the outcome."""
 
     def operation(state: ToyState, now_ms: float) -> CoordinatorResult:
-        return CoordinatorResult.reply_when_committed(
+        result = CoordinatorResult.reply_when_committed(
             to,
             ErrorCode.NONE,
             on_error=lambda error: error,
             records=[commit_record(group, offset)],
-            **options,
         )
+        result.producer = producer
+        return result
 
     return operation
 

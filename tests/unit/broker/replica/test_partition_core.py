@@ -1,4 +1,4 @@
-"""The partition's state machine: roles, epochs, in-sync replicas, high watermark."""
+"""The partition's state machine: roles, epochs, `min.insync.replicas`, high watermark."""
 
 from __future__ import annotations
 

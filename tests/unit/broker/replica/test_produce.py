@@ -1,4 +1,4 @@
-"""Produce: what is appended, what is answered, and every error a producer can get."""
+"""Produce: what is appended, what is answered when (acks=all), every error a producer can get."""
 
 from __future__ import annotations
 

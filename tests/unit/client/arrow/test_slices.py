@@ -105,6 +105,8 @@ async def test_a_reader_that_fails_ends_it_with_its_own_error() -> None:
 
 async def test_without_pyarrow_there_is_one_clear_error(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
+    unused = type(module.pa)("pyarrow")
+    monkeypatch.setattr(module, "pa", unused)
     with pytest.raises(ArrowMissing, match=r"pip install 'moldau\[arrow\]'") as caught:
         await pieces(object())
     assert isinstance(caught.value, KafkaError)

@@ -252,7 +252,7 @@ async def test_it_ends_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     async def close() -> None:
         ended.append("access")
 
-    monkeypatch.setattr(made._access, "close", close)
+    monkeypatch.setattr(made.access, "close", close)
     await made.close()
     await client.closed()
     made._thread.is_running = True  # type: ignore[misc]

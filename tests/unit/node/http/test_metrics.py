@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from moldau.node.http.metrics import prometheus_name, render, snapshot
+from moldau.node.http.metrics import Sample, prometheus_name, render, snapshot
 from moldau.runtime.telemetry.metrics import Registry
+from tests.kit.counting import Newcomers, collector_at_rest
 
 
 @pytest.mark.parametrize(
@@ -90,3 +91,12 @@ def test_figures_of_the_process_are_among_them() -> None:
     text = render([]).decode()
     for name in ("process_resident_memory_bytes", "python_gc_collections_total"):
         assert f"\n# TYPE {name.removesuffix('_total')}" in text or f"# TYPE {name}" in text
+
+
+def test_a_page_leaves_no_cycle() -> None:
+    registry = Registry(lambda: 0.0)
+    registry.counter("kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec").add()
+    new = Newcomers(Sample)
+    with collector_at_rest():
+        assert b"messagesin" in render(snapshot(registry))
+        assert new.objects() == []

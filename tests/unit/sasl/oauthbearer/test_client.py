@@ -773,7 +773,7 @@ def test_one_request_has_the_longer_one_of_two_timeouts(
         try_count=1,
     )
     assert isinstance(source, TokenEndpoint)
-    assert source._timeout_ms == timeout_ms
+    assert source.timeout_ms == timeout_ms
 
 
 async def test_a_login_that_is_prepared_has_its_token() -> None:

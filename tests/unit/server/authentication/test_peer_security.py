@@ -15,7 +15,7 @@ from moldau.metadata.scram_users import ScramUsers
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.tls import check_handshake
 from moldau.runtime.connector import PeerSecurity
-from moldau.sasl.gssapi.client import KerberosLogin, RenewalRules, _renewal_rules
+from moldau.sasl.gssapi.client import KerberosLogin, RenewalRules
 from moldau.sasl.login import Value
 from moldau.sasl.plain import PlainLogin
 from moldau.sasl.scram import ScramLogin
@@ -188,7 +188,7 @@ class Login:
         self.rules: list[RenewalRules] = []
 
     def change(self, value: Value) -> None:
-        self.rules.append(_renewal_rules(value))
+        self.rules.append(RenewalRules.of(value))
 
 
 def test_tickets_are_renewed_by_the_rules_of_now() -> None:

@@ -65,6 +65,16 @@ def test_the_most_at_once_is_just_not_throttled(quota: ClientQuota) -> None:
     assert quota.record("alice", "app", 1, 0.0) > 0
 
 
+@pytest.mark.parametrize("sample_count", [1, 2, 3])
+def test_the_most_at_once_is_that_of_all_windows_but_one(sample_count: int) -> None:
+    quota = ClientQuota(KEY, sample_count=sample_count, window_ms=SECOND)
+    quota.limits.change({(("user", "alice"),): {KEY: 100.0}})
+    most = quota.most_at_once("alice", "app")
+    assert most == 100.0 * max(sample_count - 1, 1)
+    assert quota.record("alice", "app", most, 0.0) == 0
+    assert quota.record("alice", "app", 1, 0.0) > 0
+
+
 def test_pauses_have_a_limit_where_one_is_set() -> None:
     quota = make(max_throttle_ms=SECOND)
     quota.limits.change({(("user", None),): {KEY: 1.0}})

@@ -68,6 +68,7 @@ def test_a_client_id_is_a_client_s_own(clock: ManualClock) -> None:
     assert quotas.record_fetch("User:alice", "app", int(most)) > 0
     quotas.take_back_fetch("User:alice", "app", int(most))
     assert quotas.most_fetched("User:alice", "app") == pytest.approx(most)
+    assert quotas.record_fetch("User:alice", "app", int(most)) == 0, "it was not used"
     assert quotas.record_fetch("User:alice", None, 10**9) == 0
 
 

@@ -66,13 +66,22 @@ def test_an_address_is_the_same_however_it_is_written() -> None:
         assert not found.admit("L", host, 0.0).is_taken
 
 
+def test_quotas_of_others_and_other_quotas_limit_no_connections() -> None:
+    found = rates()
+    found.change({(("user", "alice"),): {KEY: 1.0}, (("ip", "10.0.0.1"),): {"other": 1.0}})
+    assert not found.is_limited
+
+
 def test_addresses_are_bounded_and_forgotten() -> None:
     found = rates(default=1)
     for number in range(1000):
         found.admit("L", f"10.0.{number // 250}.{number % 250}", 0.0)
     assert found.address_count == 10
-    found.admit("L", "10.9.9.9", SENSOR_LIFE_MS + 1)
-    assert found.address_count == 1
+    last_ms = SENSOR_LIFE_MS
+    found.admit("L", "10.9.9.8", last_ms)
+    assert found.address_count == 10, "just used"
+    found.admit("L", "10.9.9.9", last_ms + 1)
+    assert found.address_count == 2
 
 
 def test_connections_above_the_nodes_limit_wait_in_line() -> None:

@@ -52,6 +52,16 @@ def test_a_permissive_quota_grants_everything_and_pauses() -> None:
     assert quota.throttle_ms(0.0) == 10_000
 
 
+def test_a_pause_is_as_long_as_what_is_left_of_it() -> None:
+    quota = of(make(), at=1_000.0)
+    assert quota.take(32, 1_000.0)
+    assert not quota.take(1, 2_000.0)
+    assert [quota.throttle_ms(each) for each in (2_000.0, 5_000.0, 6_000.0, 9_000.0)] == [
+        *(4_000, 1_000),
+        *(0, 0),
+    ]
+
+
 def test_each_user_has_tokens_of_its_own_and_a_new_limit_counts() -> None:
     quotas = make()
     assert of(quotas).take(30, 0.0)
@@ -68,3 +78,21 @@ def test_buckets_are_forgotten_after_an_hour_and_have_a_limit() -> None:
     assert [user for (user, _), _ in quotas] == ["a", "c", "d"]
     of(quotas, "e", at=SENSOR_LIFE_MS + 1)
     assert [user for (user, _), _ in quotas] == ["e"]
+
+
+def test_a_bucket_is_kept_for_an_hour_after_its_last_use() -> None:
+    quotas, begun_ms = make(), SENSOR_LIFE_MS
+    of(quotas, "a", at=begun_ms)
+    of(quotas, "b", at=begun_ms + SENSOR_LIFE_MS)
+    assert [user for (user, _), _ in quotas] == ["a", "b"]
+    of(quotas, "c", at=begun_ms + SENSOR_LIFE_MS + 1)
+    assert [user for (user, _), _ in quotas] == ["b", "c"]
+
+
+def test_the_rate_of_what_was_granted_is_measured() -> None:
+    quotas = make()
+    quota = of(quotas)
+    assert quota.take(30, 0.0)
+    assert not quota.take(5, 0.0)
+    ((_, mutations),) = quotas
+    assert mutations.rate.total(0.0) == 30

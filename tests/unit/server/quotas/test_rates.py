@@ -119,6 +119,7 @@ def test_a_bucket_begins_full_lends_and_fills_again() -> None:
     assert bucket.throttle_ms(2.0, 1000.0) == 1500
     assert bucket.throttle_ms(2.0, 2000.0) == 500
     assert bucket.tokens(2.0, 2500.0) == 0.0
+    assert bucket.throttle_ms(2.0, 2750.0) == 0, "half a token is none lent"
     assert bucket.tokens(2.0, 1e9) == 22.0
     assert bucket.tokens(1.0, 1e9) == 11.0, "another limit, another burst"
 

@@ -2,9 +2,9 @@
 
 Owns the group with its legal transitions, the requests that wait at its members, its record in the
 log, and the questions that other parts of the coordinator ask any kind of group. Must not decide
-when a generation begins or ends (`ClassicRebalance` does). Invariants: one leader, who is a
-member, while there are members; the count of waiting members and the supported protocols agree with
-the members; the state changes only along `_TRANSITIONS`; each waiting request is answered once.
+when a generation begins or ends (`classic_groups` does). Invariants: one leader, who is a member,
+while there are members; the count of waiting members and the supported protocols agree with the
+members; the state changes only along `_TRANSITIONS`; each waiting request is answered once.
 """
 
 from __future__ import annotations
@@ -222,8 +222,6 @@ class ClassicGroup:
         of old may set any.
         """
         del api_version
-        if self.state is ClassicGroupState.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         generation = generation_or_member_epoch
         if generation < 0 and self.is_empty:
             return ErrorCode.NONE
@@ -242,21 +240,15 @@ class ClassicGroup:
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Every client may read a classic group's offsets."""
         del member_id, member_epoch
-        if self.state is ClassicGroupState.DEAD:
-            return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.NONE
 
     def validate_offset_delete(self) -> ErrorCode:
         """Only an empty group has no use for its offsets; consumers tell it topic by topic."""
-        if self.state is ClassicGroupState.DEAD:
-            return ErrorCode.GROUP_ID_NOT_FOUND
         if self.is_empty or self.uses_consumer_protocol:
             return ErrorCode.NONE
         return ErrorCode.NON_EMPTY_GROUP
 
     def validate_delete(self) -> ErrorCode:
-        if self.state is ClassicGroupState.DEAD:
-            return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.NONE if self.is_empty else ErrorCode.NON_EMPTY_GROUP
 
     def is_subscribed_to(self, topic: str) -> bool:

@@ -1,17 +1,16 @@
 """All classic groups of one partition of `__consumer_offsets`: the classic protocol's requests.
 
 Owns JoinGroup, SyncGroup, Heartbeat and LeaveGroup, the way of every event to its group, the steps
-from a change of members to a new generation, and what the log says about classic groups. Must not
-know consumer groups (the state machine asks them first). Invariants: only `replay` makes a group
-persistent; a group that was never written and has no members is forgotten; a JoinGroup is answered
-at once or waits at its member; a group in PreparingRebalance has a join timer, one in
-CompletingRebalance a sync timer or a leader's assignment on its way to the log, so that no member
-waits for ever.
+from a change of members to a new generation (`group.initial.rebalance.delay.ms`), the end of
+sessions, and what the log says about classic groups. Must not know consumer groups (the state
+machine asks them first). Invariants: only `replay` makes a group persistent; a group that was never
+written and has no members is forgotten; a JoinGroup is answered at once or waits at its member; a
+group in PreparingRebalance has a join timer, one in CompletingRebalance a sync timer or a leader's
+assignment on its way to the log, so that no member waits for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ from moldau.broker.coordinator.core.result import (
     Reply,
     SetTimer,
     is_refused,
+    write_error,
 )
 from moldau.broker.coordinator.group.core.classic_group import (
     JOIN,
@@ -32,7 +32,7 @@ from moldau.broker.coordinator.group.core.classic_group import (
     ClassicMember,
     ClassicTimer,
 )
-from moldau.broker.coordinator.group.core.context import group_write_error, refused
+from moldau.broker.coordinator.group.core.context import refused
 from moldau.broker.coordinator.group.core.joining import (
     FIRST_KNOWN_MEMBER_VERSION,
     FIRST_SKIP_ASSIGNMENT_VERSION,
@@ -95,7 +95,7 @@ class ClassicRebalance:
 
     def members_changed(self) -> None:
         """A member came, left or changed its subscription: begin a rebalance, or go on with it."""
-        if self.group.state in (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.DEAD):
+        if self.group.state is ClassicGroupState.PREPARING_REBALANCE:
             self.maybe_complete_join()
         else:
             self.prepare()
@@ -210,30 +210,222 @@ class ClassicRebalance:
     def _cancel(self, kind: str) -> None:
         self.out.timers.append(CancelTimer(ClassicTimer(kind, self.group.group_id)))
 
+    # -- joining ---------------------------------------------------------------------------------
 
+    def join(self, joining: Joining) -> None:
+        """Take a JoinGroup's member in, have it wait, or refuse it."""
+        request = joining.request
+        names = (name for name, _ in joining.protocols)
+        if not self._has_room(request.member_id):
+            self._turn_away(joining)
+        elif not self.group.supports(request.protocol_type, names):
+            self.out.replies.append(joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        elif request.member_id == UNKNOWN_MEMBER:
+            self._join_new(joining)
+        else:
+            self._join_existing(joining)
+
+    def _has_room(self, member_id: str) -> bool:
+        group = self.group
+        if group.is_empty:
+            return True
+        member = group.members.get(member_id)
+        limit = self.context.settings.max_group_size
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
+            # Members have to prove that they are present; the first ones have a place.
+            waits = member is not None and member.join_reply_to is not None
+            return waits or group.waiting_to_join_count < limit
+        return member is not None or len(group.members) < limit
+
+    def _turn_away(self, joining: Joining) -> None:
+        member_id = joining.request.member_id
+        self.out.replies.append(joining.refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER))
+        member = self.group.members.get(member_id)
+        if member_id in self.group.pending_members:
+            self._forget_pending(member_id)
+        elif member is not None:
+            self.remove_member(member)
+        else:
+            return
+        self.maybe_complete_join()
+
+    def _forget_pending(self, member_id: str) -> None:
+        self.group.pending_members.discard(member_id)
+        self.group.end_session(member_id, self.out)
+
+    def _join_new(self, joining: Joining) -> None:
+        group, out = self.group, self.out
+        instance_id = joining.request.group_instance_id
+        prefix = joining.client.client_id if instance_id is None else instance_id
+        member_id = f"{prefix[:_MAX_PREFIX_LENGTH]}-{self.context.random_id()}"
+        if instance_id is not None and instance_id in group.static_members:
+            known = group.static_members[instance_id]
+            self._replace(group.members[known], joining, member_id)
+            return
+        if instance_id is not None or joining.api_version < FIRST_KNOWN_MEMBER_VERSION:
+            self._add(joining, member_id)
+            return
+        # The member must come back with the id: otherwise each lost answer would leave a member
+        # without a client behind (KIP-394).
+        group.pending_members.add(member_id)
+        timer = ClassicTimer(SESSION, group.group_id, member_id)
+        out.timers.append(SetTimer(timer, joining.request.session_timeout_ms))
+        out.replies.append(joining.refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+
+    def _add(self, joining: Joining, member_id: str) -> None:
+        group = self.group
+        member = ClassicMember(
+            member_id,
+            joining.request.group_instance_id,
+            joining.client.client_id,
+            joining.client.client_host,
+            _rebalance_timeout_ms(joining),
+            joining.request.session_timeout_ms,
+            joining.protocols,
+        )
+        member.is_new = True
+        if (
+            group.state is ClassicGroupState.PREPARING_REBALANCE
+            and group.previous_state is ClassicGroupState.EMPTY
+        ):
+            group.new_member_added = True
+        group.add(member, joining.request.protocol_type)
+        group.wait_for_join(member, joining.reply_to, joining.api_version)
+        group.renew_session(member, self.out)
+        self.members_changed()
+
+    def _replace(self, member: ClassicMember, joining: Joining, member_id: str) -> None:
+        group, out = self.group, self.out
+        old_member_id = member.member_id
+        old_leader_id = group.leader_id
+        old = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+        group.refuse_waiting(member, ErrorCode.FENCED_INSTANCE_ID, out)
+        group.end_session(old_member_id, out)
+        group.rename(member, member_id)
+        self._update(member, joining)
+        group.renew_session(member, out)
+        if group.state is not ClassicGroupState.STABLE:
+            # In CompletingRebalance the leader may already assign to the old id.
+            self.members_changed()
+            return
+        if group.select_protocol() != group.protocol_name:
+            self.prepare()
+            return
+
+        def written(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
+            result = CoordinatorResult()
+            if member.join_reply_to is not joining.reply_to:
+                return result  # answered since: the member left, or came back once more
+            if error is ErrorCode.NONE:
+                answer = self._replaced_answer(member, joining, old_leader_id)
+                group.answer_join(member, answer, result)
+                return result
+            told = write_error(error)
+            group.answer_join(member, join_error(told, UNKNOWN_MEMBER, joining.api_version), result)
+            if is_refused(error):
+                # Undo the change: the log still knows the old id.
+                group.end_session(member.member_id, result)
+                group.update(member, *old)
+                group.rename(member, old_member_id)
+                group.renew_session(member, result)
+            return result
+
+        assignments = {each.member_id: each.assignment for each in group.members.values()}
+        out.records.append(group.record(assignments))
+        out.add_after(written)
+
+    def _replaced_answer(
+        self, member: ClassicMember, joining: Joining, old_leader_id: str | None
+    ) -> JoinGroupResponse:
+        """The generation goes on. The answer to a leader that came back says that it leads only if
+        it can also say not to assign (KIP-814); an older client is given the old leader's id, as a
+        follower.
+        """
+        if joining.api_version >= FIRST_SKIP_ASSIGNMENT_VERSION:
+            is_leader = self.group.leader_id == member.member_id
+            return self.group.join_response(member, skip_assignment=is_leader)
+        return self.group.join_response(member, leader_id=old_leader_id)
+
+    def _join_existing(self, joining: Joining) -> None:
+        group, out = self.group, self.out
+        member_id = joining.request.member_id
+        if member_id in group.pending_members and joining.request.group_instance_id is None:
+            self._forget_pending(member_id)
+            self._add(joining, member_id)
+            return
+        error = group.validate_member(member_id, joining.request.group_instance_id)
+        if error is not ErrorCode.NONE:
+            out.replies.append(joining.refusal(error))
+            return
+        member = group.members[member_id]
+        state = group.state
+        is_same = list(member.protocols) == list(joining.protocols)
+        if is_same and (
+            # Its first request's answer may have been lost: the generation is the same.
+            state is ClassicGroupState.COMPLETING_REBALANCE
+            or (state is ClassicGroupState.STABLE and group.leader_id != member_id)
+        ):
+            out.replies.append(Reply(joining.reply_to, group.join_response(member)))
+        elif state is ClassicGroupState.EMPTY:
+            out.replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
+        else:
+            self._update(member, joining)
+            self.members_changed()
+
+    def _update(self, member: ClassicMember, joining: Joining) -> None:
+        group = self.group
+        # The client does not wait any more for the answer to an earlier request of the member.
+        group.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, self.out)
+        group.update(
+            member,
+            joining.protocols,
+            _rebalance_timeout_ms(joining),
+            joining.request.session_timeout_ms,
+        )
+        group.wait_for_join(member, joining.reply_to, joining.api_version)
+
+    def leave(self, leaving: p13.MemberIdentity) -> ErrorCode:
+        """A member leaves, or is removed."""
+        group, member_id, instance_id = self.group, leaving.member_id, leaving.group_instance_id
+        if member_id == UNKNOWN_MEMBER:
+            # An administrator names static members by their instance id alone.
+            known = None if instance_id is None else group.static_members.get(instance_id)
+            if known is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            member_id = known
+        elif member_id in group.pending_members:
+            self._forget_pending(member_id)
+            return ErrorCode.NONE
+        else:
+            error = group.validate_member(member_id, instance_id)
+            if error is not ErrorCode.NONE:
+                return error
+        self.remove_member(group.members[member_id])
+        return ErrorCode.NONE
+
+
+@dataclass(slots=True, eq=False)
 class ClassicGroups:
-    """The classic protocol on the groups that speak it."""
+    """The classic protocol on the groups that speak it. What it decides in memory holds anyway
+    (`CoordinatorResult`).
+    """
 
-    def __init__(self, context: GroupContext, replayed_count: Callable[[], int]) -> None:
-        self._context = context
-        self._groups = context.groups
-        self._settings = context.settings
-        self._replayed_count = replayed_count
+    _context: GroupContext
 
     def get(self, group_id: str) -> ClassicGroup | None:
-        group = self._groups.get(group_id)
+        group = self._context.groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
     def discard_if_unused(self, group: ClassicGroup) -> None:
         """Forget a group that has never been more than a name."""
-        is_known = self._groups.get(group.group_id) is group
+        is_known = self._context.groups.get(group.group_id) is group
         if is_known and group.is_unused and not self._context.offsets.has_any(group.group_id):
             self.discard(group)
 
     def discard(self, group: ClassicGroup) -> None:
-        """Forget a group of which the log knows nothing, or nothing any more."""
+        """Forget a group of which the log knows nothing, or nothing any more. No other is dead."""
         group.transition_to(ClassicGroupState.DEAD, group.state_timestamp_ms)
-        del self._groups[group.group_id]
+        del self._context.groups[group.group_id]
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -245,7 +437,7 @@ class ClassicGroups:
         """
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
-        settings = self._settings
+        settings = self._context.settings
         timeout_ms = request.session_timeout_ms
         if not settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -257,24 +449,15 @@ class ClassicGroups:
 
     def join_group(self, joining: Joining, now_ms: float) -> CoordinatorResult:
         """Join, or come back for the next generation. The request has passed `join_error`."""
-        out = CoordinatorResult()
-        request = joining.request
-        group = self._groups.get(request.group_id)
+        out = CoordinatorResult(holds_anyway=True)
+        group_id = joining.request.group_id
+        group = self._context.groups.get(group_id)
         if group is None:
-            group = self._groups[request.group_id] = ClassicGroup(request.group_id, now_ms)
+            group = self._context.groups[group_id] = ClassicGroup(group_id, now_ms)
         assert isinstance(group, ClassicGroup)
-        rebalance = ClassicRebalance(self._context, group, out, now_ms)
-        names = (name for name, _ in joining.protocols)
-        if not self._has_room(group, request.member_id):
-            self._turn_away(rebalance, joining)
-        elif not group.supports(request.protocol_type, names):
-            out.replies.append(joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-        elif request.member_id == UNKNOWN_MEMBER:
-            self._join_new(rebalance, joining)
-        else:
-            self._join_existing(rebalance, joining)
+        ClassicRebalance(self._context, group, out, now_ms).join(joining)
         self.discard_if_unused(group)
-        return out.whatever_happens(self._replayed_count)
+        return out
 
     def sync_group(self, request: SyncGroupRequest, reply_to: Answerable) -> CoordinatorResult:
         group = self.get(request.group_id)
@@ -282,7 +465,7 @@ class ClassicGroups:
         if error is not ErrorCode.NONE:
             return CoordinatorResult(replies=[refused(reply_to, error, sync_error)])
         assert group is not None
-        out = CoordinatorResult()
+        out = CoordinatorResult(holds_anyway=True)
         member = group.members[request.member_id]
         group.has_synced(member, out)
         if group.state is ClassicGroupState.STABLE:
@@ -293,7 +476,7 @@ class ClassicGroups:
         member.sync_reply_to = reply_to
         if group.leader_id == member.member_id:
             self._write_assignment(group, request, out)
-        return out.whatever_happens(self._replayed_count)
+        return out
 
     def heartbeat(
         self, request: HeartbeatRequest, reply_to: Answerable, now_ms: float
@@ -302,17 +485,11 @@ class ClassicGroups:
         del now_ms
         group = self.get(request.group_id)
         out = CoordinatorResult()
-        error = ErrorCode.UNKNOWN_MEMBER_ID
-        if not request.group_id:
-            error = ErrorCode.INVALID_GROUP_ID
-        elif group is not None:
-            error = group.validate_member(request.member_id, request.group_instance_id)
-            if error is ErrorCode.NONE and request.generation_id != group.generation_id:
-                error = ErrorCode.ILLEGAL_GENERATION
-            if error is ErrorCode.NONE:
-                group.renew_session(group.members[request.member_id], out)
-                if group.state is ClassicGroupState.PREPARING_REBALANCE:
-                    error = ErrorCode.REBALANCE_IN_PROGRESS
+        error = _member_error(group, request)
+        if group is not None and error is ErrorCode.NONE:
+            group.renew_session(group.members[request.member_id], out)
+            if group.state is ClassicGroupState.PREPARING_REBALANCE:
+                error = ErrorCode.REBALANCE_IN_PROGRESS
         out.replies.append(refused(reply_to, error, heartbeat_error))
         return out
 
@@ -332,7 +509,7 @@ class ClassicGroups:
         group = self.get(request.group_id)
         if group is None:
             return CoordinatorResult.reply(reply_to, p13.LeaveGroupResponse(members=answers))
-        out = CoordinatorResult()
+        out = CoordinatorResult(holds_anyway=True)
         response = p13.LeaveGroupResponse(members=answers)
         rebalance = ClassicRebalance(self._context, group, out, now_ms)
         has_left = False
@@ -343,7 +520,7 @@ class ClassicGroups:
                 leaving.member_id in members if instance_id is None else instance_id in static
             )
             if is_known or leaving.member_id in pending:
-                error = told.error_code = self._leave(rebalance, leaving)
+                error = told.error_code = rebalance.leave(leaving)
                 has_left = has_left or error is ErrorCode.NONE
         if has_left and group.state is not ClassicGroupState.EMPTY:
             rebalance.members_changed()
@@ -354,22 +531,21 @@ class ClassicGroups:
         out.answer_when_committed(
             reply_to,
             response,
-            lambda error: p13.LeaveGroupResponse(error_code=group_write_error(error)),
+            lambda error: p13.LeaveGroupResponse(error_code=write_error(error)),
         )
-        return out.whatever_happens(self._replayed_count)
+        return out
 
-    def note_commit(self, group: ClassicGroup, member_id: str, out: CoordinatorResult) -> None:
-        member = group.members.get(member_id)
-        if member is not None and group.state in (
-            ClassicGroupState.STABLE,
-            ClassicGroupState.PREPARING_REBALANCE,
-        ):
+    def note_commit(self, group_id: str, member_id: str, out: CoordinatorResult) -> None:
+        group = self.get(group_id)
+        member = None if group is None else group.members.get(member_id)
+        states = (ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE)
+        if group is not None and member is not None and group.state in states:
             group.renew_session(member, out)
 
     # -- other events ----------------------------------------------------------------------------
 
     def on_timer(self, timer: ClassicTimer, now_ms: float) -> CoordinatorResult:
-        out = CoordinatorResult()
+        out = CoordinatorResult(holds_anyway=True)
         group = self.get(timer.group_id)
         if group is None:
             return out
@@ -381,21 +557,21 @@ class ClassicGroups:
             rebalance.joins_over()
         elif timer.kind == SYNC:
             rebalance.syncs_over()
-        return out.whatever_happens(self._replayed_count)
+        return out
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
         """Every member gets a full session to find the new coordinator. A group that was written in
         the middle of a rebalance goes on with it; one that has become too big begins one, so that
         the members that join first keep their place.
         """
-        out = CoordinatorResult()
-        for group in list(self._groups.values()):
+        out = CoordinatorResult(holds_anyway=True)
+        for group in list(self._context.groups.values()):
             if not isinstance(group, ClassicGroup):
                 continue
             rebalance = self._start(group, out, now_ms)
             if (
                 group.state is ClassicGroupState.STABLE
-                and len(group.members) > self._settings.max_group_size
+                and len(group.members) > self._context.settings.max_group_size
             ):
                 rebalance.prepare()
             elif not group.is_persisted:
@@ -404,7 +580,7 @@ class ClassicGroups:
 
     def unloaded(self) -> list[Reply]:
         out = CoordinatorResult()
-        for group in self._groups.values():
+        for group in self._context.groups.values():
             if isinstance(group, ClassicGroup):
                 for member in group.members.values():
                     group.refuse_waiting(member, ErrorCode.NOT_COORDINATOR, out)
@@ -412,12 +588,12 @@ class ClassicGroups:
 
     def start_classic(self, group_id: str, now_ms: float) -> CoordinatorResult:
         """Take over a group that was a consumer group until now (KIP-848)."""
-        out = CoordinatorResult()
+        out = CoordinatorResult(holds_anyway=True)
         group = self.get(group_id)
         if group is None:
             return out
         self._start(group, out, now_ms)
-        return out.whatever_happens(self._replayed_count)
+        return out
 
     def _start(
         self, group: ClassicGroup, out: CoordinatorResult, now_ms: float
@@ -453,183 +629,13 @@ class ClassicGroups:
                 self.discard(group)
             return
         if group is None or group.is_simple or not is_live:
-            self._groups[group_id] = ClassicGroup.from_record(group_id, value)
+            self._context.groups[group_id] = ClassicGroup.from_record(group_id, value)
             return
         group.is_persisted = True
         for written in value.members:
             member = group.members.get(written.member_id)
             if member is not None and value.generation == group.generation_id:
                 group.assign(member, bytes(written.assignment))
-
-    # -- joining ---------------------------------------------------------------------------------
-
-    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
-        if group.is_empty:
-            return True
-        member = group.members.get(member_id)
-        limit = self._settings.max_group_size
-        if group.state is ClassicGroupState.PREPARING_REBALANCE:
-            # Members have to prove that they are present; the first ones have a place.
-            waits = member is not None and member.join_reply_to is not None
-            return waits or group.waiting_to_join_count < limit
-        return member is not None or len(group.members) < limit
-
-    def _turn_away(self, rebalance: ClassicRebalance, joining: Joining) -> None:
-        group, out, member_id = rebalance.group, rebalance.out, joining.request.member_id
-        out.replies.append(joining.refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER))
-        member = group.members.get(member_id)
-        if member_id in group.pending_members:
-            self._forget_pending(rebalance, member_id)
-        elif member is not None:
-            rebalance.remove_member(member)
-        else:
-            return
-        rebalance.maybe_complete_join()
-
-    def _forget_pending(self, rebalance: ClassicRebalance, member_id: str) -> None:
-        rebalance.group.pending_members.discard(member_id)
-        rebalance.group.end_session(member_id, rebalance.out)
-
-    def _join_new(self, rebalance: ClassicRebalance, joining: Joining) -> None:
-        group, out = rebalance.group, rebalance.out
-        instance_id = joining.request.group_instance_id
-        prefix = joining.client.client_id if instance_id is None else instance_id
-        member_id = f"{prefix[:_MAX_PREFIX_LENGTH]}-{self._context.random_id()}"
-        if instance_id is not None and instance_id in group.static_members:
-            known = group.static_members[instance_id]
-            self._replace(rebalance, group.members[known], joining, member_id)
-            return
-        if instance_id is not None or joining.api_version < FIRST_KNOWN_MEMBER_VERSION:
-            self._add(rebalance, joining, member_id)
-            return
-        # The member must come back with the id: otherwise each lost answer would leave a member
-        # without a client behind (KIP-394).
-        group.pending_members.add(member_id)
-        timer = ClassicTimer(SESSION, group.group_id, member_id)
-        out.timers.append(SetTimer(timer, joining.request.session_timeout_ms))
-        out.replies.append(joining.refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
-
-    def _add(self, rebalance: ClassicRebalance, joining: Joining, member_id: str) -> None:
-        group = rebalance.group
-        member = ClassicMember(
-            member_id,
-            joining.request.group_instance_id,
-            joining.client.client_id,
-            joining.client.client_host,
-            _rebalance_timeout_ms(joining),
-            joining.request.session_timeout_ms,
-            joining.protocols,
-        )
-        member.is_new = True
-        if (
-            group.state is ClassicGroupState.PREPARING_REBALANCE
-            and group.previous_state is ClassicGroupState.EMPTY
-        ):
-            group.new_member_added = True
-        group.add(member, joining.request.protocol_type)
-        group.wait_for_join(member, joining.reply_to, joining.api_version)
-        group.renew_session(member, rebalance.out)
-        rebalance.members_changed()
-
-    def _replace(
-        self,
-        rebalance: ClassicRebalance,
-        member: ClassicMember,
-        joining: Joining,
-        member_id: str,
-    ) -> None:
-        group, out = rebalance.group, rebalance.out
-        old_member_id = member.member_id
-        old_leader_id = group.leader_id
-        old = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
-        group.refuse_waiting(member, ErrorCode.FENCED_INSTANCE_ID, out)
-        group.end_session(old_member_id, out)
-        group.rename(member, member_id)
-        self._update(rebalance, member, joining)
-        group.renew_session(member, out)
-        if group.state is not ClassicGroupState.STABLE:
-            # In CompletingRebalance the leader may already assign to the old id.
-            rebalance.members_changed()
-            return
-        if group.select_protocol() != group.protocol_name:
-            rebalance.prepare()
-            return
-
-        def written(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
-            result = CoordinatorResult()
-            if member.join_reply_to is not joining.reply_to:
-                return result  # answered since: the member left, or came back once more
-            if error is ErrorCode.NONE:
-                answer = self._replaced_answer(group, member, joining, old_leader_id)
-                group.answer_join(member, answer, result)
-                return result
-            told = group_write_error(error)
-            group.answer_join(member, join_error(told, UNKNOWN_MEMBER, joining.api_version), result)
-            if is_refused(error):
-                # Undo the change: the log still knows the old id.
-                group.end_session(member.member_id, result)
-                group.update(member, *old)
-                group.rename(member, old_member_id)
-                group.renew_session(member, result)
-            return result
-
-        assignments = {each.member_id: each.assignment for each in group.members.values()}
-        out.records.append(group.record(assignments))
-        out.add_after(written)
-
-    def _replaced_answer(
-        self,
-        group: ClassicGroup,
-        member: ClassicMember,
-        joining: Joining,
-        old_leader_id: str | None,
-    ) -> JoinGroupResponse:
-        """The generation goes on. The answer to a leader that came back says that it leads only if
-        it can also say not to assign (KIP-814); an older client is given the old leader's id, as a
-        follower.
-        """
-        if joining.api_version >= FIRST_SKIP_ASSIGNMENT_VERSION:
-            is_leader = group.leader_id == member.member_id
-            return group.join_response(member, skip_assignment=is_leader)
-        return group.join_response(member, leader_id=old_leader_id)
-
-    def _join_existing(self, rebalance: ClassicRebalance, joining: Joining) -> None:
-        group, out = rebalance.group, rebalance.out
-        member_id = joining.request.member_id
-        if member_id in group.pending_members and joining.request.group_instance_id is None:
-            self._forget_pending(rebalance, member_id)
-            self._add(rebalance, joining, member_id)
-            return
-        error = group.validate_member(member_id, joining.request.group_instance_id)
-        if error is not ErrorCode.NONE:
-            out.replies.append(joining.refusal(error))
-            return
-        member = group.members[member_id]
-        state = group.state
-        is_same = list(member.protocols) == list(joining.protocols)
-        if is_same and (
-            # Its first request's answer may have been lost: the generation is the same.
-            state is ClassicGroupState.COMPLETING_REBALANCE
-            or (state is ClassicGroupState.STABLE and group.leader_id != member_id)
-        ):
-            out.replies.append(Reply(joining.reply_to, group.join_response(member)))
-        elif state in (ClassicGroupState.EMPTY, ClassicGroupState.DEAD):
-            out.replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
-        else:
-            self._update(rebalance, member, joining)
-            rebalance.members_changed()
-
-    def _update(self, rebalance: ClassicRebalance, member: ClassicMember, joining: Joining) -> None:
-        group = rebalance.group
-        # The client does not wait any more for the answer to an earlier request of the member.
-        group.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, rebalance.out)
-        group.update(
-            member,
-            joining.protocols,
-            _rebalance_timeout_ms(joining),
-            joining.request.session_timeout_ms,
-        )
-        group.wait_for_join(member, joining.reply_to, joining.api_version)
 
     def _write_assignment(
         self, group: ClassicGroup, request: SyncGroupRequest, out: CoordinatorResult
@@ -639,49 +645,37 @@ class ClassicGroups:
         out.records.append(group.record(assignments))
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-            result = CoordinatorResult()
+            result = CoordinatorResult(holds_anyway=True)
             # A member may have come or gone since, which ends this generation.
             if (
                 group.state is ClassicGroupState.COMPLETING_REBALANCE
                 and group.generation_id == generation_id
             ):
                 rebalance = ClassicRebalance(self._context, group, result, now_ms)
-                rebalance.assigned(group_write_error(error))
-            return result.whatever_happens(self._replayed_count)
+                rebalance.assigned(write_error(error))
+            return result
 
         out.add_after(after)
 
-    def _leave(self, rebalance: ClassicRebalance, leaving: p13.MemberIdentity) -> ErrorCode:
-        group = rebalance.group
-        member_id = leaving.member_id
-        instance_id = leaving.group_instance_id
-        if member_id == UNKNOWN_MEMBER:
-            # An administrator names static members by their instance id alone.
-            known = None if instance_id is None else group.static_members.get(instance_id)
-            if known is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            member_id = known
-        elif member_id in group.pending_members:
-            self._forget_pending(rebalance, member_id)
-            return ErrorCode.NONE
-        else:
-            error = group.validate_member(member_id, instance_id)
-            if error is not ErrorCode.NONE:
-                return error
-        rebalance.remove_member(group.members[member_id])
-        return ErrorCode.NONE
 
-
-def _sync_error(group: ClassicGroup | None, request: SyncGroupRequest) -> ErrorCode:
+def _member_error(
+    group: ClassicGroup | None, request: HeartbeatRequest | SyncGroupRequest
+) -> ErrorCode:
+    """What is wrong with a request of a member in the group's generation."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     if group is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     error = group.validate_member(request.member_id, request.group_instance_id)
-    if error is not ErrorCode.NONE:
-        return error
-    if request.generation_id != group.generation_id:
+    if error is ErrorCode.NONE and request.generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
+    return error
+
+
+def _sync_error(group: ClassicGroup | None, request: SyncGroupRequest) -> ErrorCode:
+    error = _member_error(group, request)
+    if group is None or error is not ErrorCode.NONE:
+        return error
     if is_of_another_protocol(request, group.protocol_type, group.protocol_name):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if group.state is ClassicGroupState.PREPARING_REBALANCE:

@@ -12,7 +12,7 @@ leads and shall not assign; the generation of a classic member is its member epo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from moldau.broker.coordinator.core.result import (
     After,
@@ -21,6 +21,7 @@ from moldau.broker.coordinator.core.result import (
     CoordinatorResult,
     SetTimer,
     is_refused,
+    write_error,
 )
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup, ClassicGroupState
 from moldau.broker.coordinator.group.core.consumer_group import (
@@ -41,7 +42,6 @@ from moldau.broker.coordinator.group.core.context import (
     ConsumerTimer,
     Refusal,
     ended_timers,
-    group_write_error,
     refused,
 )
 from moldau.broker.coordinator.group.core.joining import (
@@ -68,17 +68,15 @@ from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupR
 Fence = Callable[[ConsumerGroup, list[ConsumerGroupMember], float], CoordinatorResult]
 
 
+@dataclass(slots=True, eq=False)
 class ClassicMembers:
     """Serves the classic protocol's requests to consumer groups."""
 
-    def __init__(
-        self, context: GroupContext, updates: MemberUpdates, migration: Migration, fence: Fence
-    ) -> None:
-        self._context = context
-        self._updates = updates
-        self._migration = migration
-        self._fence = fence
-        self._joining: set[ConsumerTimer] = set()
+    _context: GroupContext
+    _updates: MemberUpdates
+    _migration: Migration
+    _fence: Fence
+    _joining: set[ConsumerTimer] = field(default_factory=set)
 
     def join_group(self, joining: Joining, now_ms: float) -> CoordinatorResult:
         """Answers JoinGroupResponse, as to a follower."""
@@ -113,7 +111,7 @@ class ClassicMembers:
             and self._migration.can_downgrade(group, [replaced], joining=1)
         )
         if update.replaced_id is not None and not converts:
-            update.records += replacement_records(group, update.replaced_id, update.old)
+            update.result.records += replacement_records(group, update.replaced_id, update.old)
         self._updates.tell(update)
         if converts:
             assert replaced is not None
@@ -121,9 +119,7 @@ class ClassicMembers:
         else:
             target_epoch, target = self._updates.refresh_target(update)
             self._updates.reconcile(update, target_epoch, target)
-            result = CoordinatorResult(
-                records=update.records, timers=update.timers, commands=[*update.commands]
-            )
+            result = update.result
         result.after = self._when_joined(update, joining, converts=converts)
         return result
 
@@ -169,7 +165,7 @@ class ClassicMembers:
                 told = self._answer_to_leader(group.group_id, member.member_id) or answer
                 result = CoordinatorResult.reply(joining.reply_to, told)
             else:
-                result = joining.refused(group_write_error(error), UNKNOWN_MEMBER)
+                result = joining.refused(write_error(error), UNKNOWN_MEMBER)
             if not converts and not is_refused(error):
                 self.forget(group.group_id, [member.member_id])
                 result.timers = [
@@ -249,7 +245,7 @@ class ClassicMembers:
                 )
             return member or ConsumerGroupMember(member_id), None
         if member_id:
-            return group.known_static_member(request.group_instance_id, member_id), None
+            return group.known(member_id, request.group_instance_id), None
         member_id = self._context.random_id()
         found = group.static_member(request.group_instance_id)
         if found is None:
@@ -293,7 +289,7 @@ class ClassicMembers:
 
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             if error is not ErrorCode.NONE:
-                return CoordinatorResult.reply(reply_to, sync_error(group_write_error(error)))
+                return CoordinatorResult.reply(reply_to, sync_error(write_error(error)))
             result = CoordinatorResult.reply(reply_to, answer)
             result.timers = [
                 CancelTimer(_key("sync", group, member.member_id)),
@@ -322,7 +318,7 @@ class ClassicMembers:
         update = MemberUpdate(group, member, member, ClientInfo("", ""), now_ms, None)
         self._updates.refresh_epoch(update)
         assignment_epoch, _target = self._updates.refresh_target(update)
-        result = CoordinatorResult(records=update.records)
+        result = update.result
         session = SetTimer(
             _key("session", group, member.member_id), member.classic.session_timeout_ms
         )
@@ -345,7 +341,7 @@ class ClassicMembers:
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             if must_join and is_refused(error):
                 self.forget(group.group_id, [member.member_id])
-            code = error_code if error is ErrorCode.NONE else group_write_error(error)
+            code = error_code if error is ErrorCode.NONE else write_error(error)
             answered = CoordinatorResult.reply(reply_to, heartbeat_error(code))
             if member.member_id in group.members:
                 answered.timers.append(session)
@@ -377,7 +373,7 @@ class ClassicMembers:
         result.answer_when_committed(
             reply_to,
             p13.LeaveGroupResponse(members=answers),
-            lambda error: p13.LeaveGroupResponse(error_code=group_write_error(error)),
+            lambda error: p13.LeaveGroupResponse(error_code=write_error(error)),
         )
         return result
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -94,7 +95,7 @@ class ConsumerGroup:
         self.assignor_counts: Counter[str] = Counter()
         self.classic_protocol_counts: Counter[str] = Counter()
         self.classic_member_count = 0
-        self._is_refresh_requested = True
+        self.is_refresh_requested = True
         self._refreshed_epoch = 0
         self._topic_counts: Counter[str] = Counter()
         self._topic_index = topic_index
@@ -131,24 +132,20 @@ class ConsumerGroup:
             return "Empty"
         if self.group_epoch > self.assignment_epoch:
             return "Assigning"
-        for member in self.members.values():
-            if not member.is_reconciled_to(self.assignment_epoch):
-                return "Reconciling"
-        return "Stable"
+        epoch = self.assignment_epoch
+        is_stable = all(member.is_reconciled_to(epoch) for member in self.members.values())
+        return "Stable" if is_stable else "Reconciling"
 
     @property
     def needs_metadata_refresh(self) -> bool:
         """Whether subscribed topics may have changed since the hash was last computed, or what was
         written then has been lost.
         """
-        return self._is_refresh_requested or self.group_epoch < self._refreshed_epoch
-
-    def request_metadata_refresh(self) -> None:
-        self._is_refresh_requested = True
+        return self.is_refresh_requested or self.group_epoch < self._refreshed_epoch
 
     def metadata_refreshed(self, group_epoch: int) -> None:
         """The hash has been computed; with it the group is to get this epoch."""
-        self._is_refresh_requested = False
+        self.is_refresh_requested = False
         self._refreshed_epoch = group_epoch
 
     @property
@@ -171,16 +168,13 @@ class ConsumerGroup:
         """The member with that id, and with that instance id if one is named. Raises: Refusal,
         UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
         """
-        if instance_id is not None:
-            return self.known_static_member(instance_id, member_id)
-        member = self.members.get(member_id)
-        if member is None:
-            raise Refusal(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Group {self.group_id} has no member {member_id}."
-            )
-        return member
-
-    def known_static_member(self, instance_id: str, member_id: str) -> ConsumerGroupMember:
+        if instance_id is None:
+            member = self.members.get(member_id)
+            if member is None:
+                raise Refusal(
+                    ErrorCode.UNKNOWN_MEMBER_ID, f"Group {self.group_id} has no member {member_id}."
+                )
+            return member
         member = self.static_member(instance_id)
         if member is None:
             raise Refusal(
@@ -280,12 +274,12 @@ class ConsumerGroup:
         """Whether another member still owns a partition of the target of `member`."""
         if member.state is not MemberState.UNRELEASED_PARTITIONS:
             return False
-        for topic_id, partitions in self.targets.get(member.member_id, NOTHING).items():
-            assigned = member.assigned.get(topic_id, {})
-            for index in partitions:
-                if index not in assigned and self.owner_of(topic_id, index) is not None:
-                    return True
-        return False
+        return any(
+            index not in member.assigned.get(topic_id, {})
+            and self.owner_of(topic_id, index) is not None
+            for topic_id, partitions in self.targets.get(member.member_id, NOTHING).items()
+            for index in partitions
+        )
 
     # -- what every kind of group answers --------------------------------------------------------
 
@@ -460,8 +454,7 @@ class ConsumerGroup:
         else:
             self._count_member(member, 1)
         self.members[member.member_id] = member
-        self._own(member.assigned, member, is_live=is_live)
-        self._own(member.pending_revocation, member, is_live=is_live)
+        self._own(member, is_live=is_live)
 
     def remove_member(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
@@ -498,8 +491,7 @@ class ConsumerGroup:
         for member in reversed(newest_last):
             rightful = self._without_claims(member)
             self.members[member.member_id] = rightful
-            self._own(rightful.assigned, rightful, is_live=False)
-            self._own(rightful.pending_revocation, rightful, is_live=False)
+            self._own(rightful, is_live=False)
 
     def _without_claims(self, member: ConsumerGroupMember) -> ConsumerGroupMember:
         """The member without partitions that another one owns."""
@@ -534,8 +526,9 @@ class ConsumerGroup:
         for name in list(self._topic_counts):
             self._count_topic(name, -self._topic_counts[name])
 
-    def _own(self, owned: OwnedPartitions, member: ConsumerGroupMember, *, is_live: bool) -> None:
-        for topic_id, partitions in owned.items():
+    def _own(self, member: ConsumerGroupMember, *, is_live: bool) -> None:
+        owned = chain(member.assigned.items(), member.pending_revocation.items())
+        for topic_id, partitions in owned:
             owners = self.owners.setdefault(topic_id, {})
             for index in partitions:
                 previous = owners.get(index)
@@ -547,16 +540,16 @@ class ConsumerGroup:
                 owners[index] = member.member_id
 
     def _disown(self, member: ConsumerGroupMember) -> None:
-        for owned in (member.assigned, member.pending_revocation):
-            for topic_id, partitions in owned.items():
-                owners = self.owners.get(topic_id)
-                if owners is None:
-                    continue
-                for index in partitions:
-                    if owners.get(index) == member.member_id:
-                        del owners[index]
-                if not owners:
-                    del self.owners[topic_id]
+        owned = chain(member.assigned.items(), member.pending_revocation.items())
+        for topic_id, partitions in owned:
+            owners = self.owners.get(topic_id)
+            if owners is None:
+                continue
+            for index in partitions:
+                if owners.get(index) == member.member_id:
+                    del owners[index]
+            if not owners:
+                del self.owners[topic_id]
 
     def _count_member(self, member: ConsumerGroupMember, change: int) -> None:
         instance_id = member.instance_id

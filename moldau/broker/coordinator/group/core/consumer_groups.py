@@ -2,11 +2,11 @@
 
 Owns ConsumerGroupHeartbeat from request to answer (the checks in Kafka's order, finding or making
 the group and the member, and what one heartbeat adds up to), ConsumerGroupDescribe, the end of
-members by leaving and by timeout, and what new metadata means to groups. Must not decide what a
-change of a member leads to (`member_updates` does), or change a group but by `replay`. Invariants:
-a request that is refused has changed nothing, in memory either; a member whose session is not
-renewed in time is fenced, and so is one that does not give partitions back in its rebalance
-timeout; what could not be written then is tried again.
+members by leaving and by timeout, and what new metadata means to groups. Which partitions members
+get is computed in `assignors`. Must not decide what a change of a member leads to (`member_updates`
+does), or change a group but by `replay`. Invariants: a request that is refused has changed nothing,
+in memory either; a member whose session is not renewed in time is fenced, and so is one that does
+not give partitions back in its rebalance timeout; what could not be written then is tried again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from moldau.broker.coordinator.core.result import (
     CoordinatorResult,
     SetTimer,
     is_refused,
+    write_error,
 )
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
 from moldau.broker.coordinator.group.core.classic_members import ClassicMembers
@@ -51,7 +52,6 @@ from moldau.broker.coordinator.group.core.context import (
     ConsumerTimer,
     Refusal,
     ended_timers,
-    group_write_error,
     refused,
 )
 from moldau.broker.coordinator.group.core.member_updates import (
@@ -178,7 +178,7 @@ def is_full(request: p68.ConsumerGroupHeartbeatRequest) -> bool:
 
 
 def _not_written(error: ErrorCode) -> p68.ConsumerGroupHeartbeatResponse:
-    return p68.ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
+    return p68.ConsumerGroupHeartbeatResponse(error_code=write_error(error))
 
 
 def _refused(refusal: Refusal, reply_to: Answerable) -> CoordinatorResult:
@@ -279,11 +279,12 @@ class ConsumerGroups:
                 f"The coordinator keeps as much for {client.principal} as it may.",
             )
         if replaced_id is not None:
-            update.records += replacement_records(group, replaced_id, old)
+            update.result.records += replacement_records(group, replaced_id, old)
         self._updates.tell(update)
         target_epoch, target = self._updates.refresh_target(update)
         self._updates.reconcile(update, target_epoch, target)
-        result = CoordinatorResult(records=before + update.records, timers=update.timers)
+        result = update.result
+        result.records = before + result.records
         let_go = CoordinatorResult()
         if upgrade is not None:
             let_go = self._migration.let_go(upgrade.classic_group)
@@ -293,9 +294,8 @@ class ConsumerGroups:
         session = self._session(group, update.new)
         # While its request waits for the answer, the silence of the member does not count.
         result.timers.append(CancelTimer(session.key))
-        result.commands += update.commands
-        for command in update.commands:
-            self._expressions.started(command.group_id)
+        if result.commands:
+            self._expressions.started(group.group_id)
         shows_assignment = is_full(request) or owned_by_topic(
             update.new.assigned
         ) != owned_by_topic(old.assigned)
@@ -304,9 +304,8 @@ class ConsumerGroups:
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             told = answer if error is ErrorCode.NONE else _not_written(error)
             answered = CoordinatorResult.reply(reply_to, told)
-            if is_refused(error):
-                for command in update.commands:
-                    self._expressions.ended(command.group_id)
+            if is_refused(error) and result.commands:
+                self._expressions.ended(group.group_id)
             known = self._context.groups.get(group.group_id)
             if upgrade is not None and known is upgrade.classic_group:
                 # Nothing was written, but the waiting members of the classic group are to be
@@ -358,15 +357,10 @@ class ConsumerGroups:
         """The member before the request, and the id of the member whose place it takes."""
         is_joining = request.member_epoch == JOIN_EPOCH
         instance_id = request.instance_id
-        if instance_id is None:
-            member = group.members.get(member_id)
-            if member is None and is_joining:
-                return ConsumerGroupMember(member_id), None
-            member = group.known(member_id)
-            member.check_epoch(request.member_epoch, owned)
-            return member, None
-        if not is_joining:
-            member = group.known_static_member(instance_id, member_id)
+        if instance_id is None and is_joining and member_id not in group.members:
+            return ConsumerGroupMember(member_id), None
+        if instance_id is None or not is_joining:
+            member = group.known(member_id, instance_id)
             member.check_epoch(request.member_epoch, owned)
             return member, None
         static = group.released_static_member(instance_id, member_id)
@@ -492,7 +486,7 @@ class ConsumerGroups:
             for group_id in self._topic_index.get(name, ()):
                 group = self._context.groups[group_id]
                 assert isinstance(group, ConsumerGroup)
-                group.request_metadata_refresh()
+                group.is_refresh_requested = True
 
     def regular_expressions_resolved(
         self,

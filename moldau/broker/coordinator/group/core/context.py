@@ -1,5 +1,5 @@
-"""What the parts of the group coordinator share: limits and times of groups and offsets (in
-milliseconds), the sender of a request, refusals, and the errors of failed writes.
+"""What the parts of the group coordinator share: the settings of `group.*` and `offsets.*` keys
+(times in milliseconds), the sender of a request, refusals, and the errors of failed writes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from moldau.broker.coordinator.core.result import Answerable, CancelTimer, Reply
+from moldau.broker.coordinator.core.result import Answerable, CancelTimer, Reply, write_error
 from moldau.config.node_config import CONSUMER_GROUP_ASSIGNORS
 from moldau.config.settings import KeyedSettings, of_key
 from moldau.metadata.image import ConfigResourceType, ConfigsImage
@@ -33,21 +33,22 @@ class GroupSettings(KeyedSettings):
     offsets_check_interval_ms: int = of_key("offsets.retention.check.interval.ms")
 
 
-class Limits(NamedTuple):
-    """The lowest and the highest value."""
+class LimitedTime(NamedTuple):
+    """A time of the broker's, in milliseconds, and the limits of what groups have instead."""
 
-    lowest: int
-    highest: int
+    time_ms: int
+    lowest_ms: int
+    highest_ms: int
 
-    def clamp(self, text: str | None, otherwise: int) -> int:
-        """The number in `text`, held within the limits; `otherwise` without one."""
+    def of(self, text: str | None) -> int:
+        """The number in `text`, held within the limits; the broker's time without one."""
         if text is None:
-            return otherwise
+            return self.time_ms
         try:
             value = int(text)
         except ValueError:
-            return otherwise
-        return max(self.lowest, min(self.highest, value))
+            return self.time_ms
+        return max(self.lowest_ms, min(self.highest_ms, value))
 
 
 def _allows(*policies: str) -> Any:
@@ -72,23 +73,23 @@ class ConsumerGroupSettings(KeyedSettings):
     """
 
     broker_id: int = -1
-    session_timeout_ms: int = of_key("group.consumer.session.timeout.ms")
-    session_timeout_limits: Limits = of_key(
+    session_timeout: LimitedTime = of_key(
+        "group.consumer.session.timeout.ms",
         "group.consumer.min.session.timeout.ms",
         "group.consumer.max.session.timeout.ms",
-        made=Limits,
+        made=LimitedTime,
     )
-    heartbeat_interval_ms: int = of_key("group.consumer.heartbeat.interval.ms")
-    heartbeat_interval_limits: Limits = of_key(
+    heartbeat_interval: LimitedTime = of_key(
+        "group.consumer.heartbeat.interval.ms",
         "group.consumer.min.heartbeat.interval.ms",
         "group.consumer.max.heartbeat.interval.ms",
-        made=Limits,
+        made=LimitedTime,
     )
-    assignment_interval_ms: int = of_key("group.consumer.assignment.interval.ms")
-    assignment_interval_limits: Limits = of_key(
+    assignment_interval: LimitedTime = of_key(
+        "group.consumer.assignment.interval.ms",
         "group.consumer.min.assignment.interval.ms",
         "group.consumer.max.assignment.interval.ms",
-        made=Limits,
+        made=LimitedTime,
     )
     max_group_size: int = of_key("group.consumer.max.size")
     assignors: tuple[str, ...] = of_key(
@@ -106,16 +107,9 @@ class ConsumerGroupSettings(KeyedSettings):
         of_all = configs.get(ConfigResourceType.BROKER, "").get(key)
         of_broker = configs.get(ConfigResourceType.BROKER, str(self.broker_id)).get(key, of_all)
         return GroupTimes(
-            self.session_timeout_limits.clamp(
-                own.get("consumer.session.timeout.ms"), self.session_timeout_ms
-            ),
-            self.heartbeat_interval_limits.clamp(
-                own.get("consumer.heartbeat.interval.ms"), self.heartbeat_interval_ms
-            ),
-            self.assignment_interval_limits.clamp(
-                own.get("consumer.assignment.interval.ms") or of_broker,
-                self.assignment_interval_ms,
-            ),
+            self.session_timeout.of(own.get("consumer.session.timeout.ms")),
+            self.heartbeat_interval.of(own.get("consumer.heartbeat.interval.ms")),
+            self.assignment_interval.of(own.get("consumer.assignment.interval.ms") or of_broker),
         )
 
 
@@ -182,25 +176,6 @@ class Refusal(Exception):
         super().__init__(self.message)
 
 
-_WRITE_ERRORS: Final = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""The error that clients get for a failed write; other errors as they are."""
-
-
-def group_write_error(error: ErrorCode) -> ErrorCode:
-    """The error for everything but offsets: only the broker itself writes too large a record."""
-    return _WRITE_ERRORS.get(error, error)
-
-
 _FINAL_ERRORS: Final = frozenset(
     {
         ErrorCode.FENCED_INSTANCE_ID,
@@ -224,7 +199,7 @@ def refused(
     to: Answerable,
     error: ErrorCode,
     answer: Callable[[ErrorCode], object],
-    write_error: Callable[[ErrorCode], ErrorCode] = group_write_error,
+    told_error: Callable[[ErrorCode], ErrorCode] = write_error,
 ) -> Reply:
     """The answer with an error, which a coordinator gives only as the proven leader if it is final:
     a former one that has not heard yet that it was replaced would refuse what its successor knows
@@ -232,19 +207,17 @@ def refused(
     """
     if error not in _FINAL_ERRORS:
         return Reply(to, answer(error))
-    return Reply(to, answer(error), lambda error: answer(write_error(error)))
+    return Reply(to, answer(error), lambda error: answer(told_error(error)))
 
 
 def offset_write_error(error: ErrorCode) -> ErrorCode:
-    if _WRITE_ERRORS.get(error) is ErrorCode.UNKNOWN_SERVER_ERROR:
+    if error is ErrorCode.MESSAGE_TOO_LARGE:
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    return group_write_error(error)
+    return write_error(error)
 
 
 def offset_read_error(error: ErrorCode) -> ErrorCode:
     """The error for offset fetches: a coordinator that cannot commit may be a former one, so the
     client should look for another.
     """
-    if error is ErrorCode.REQUEST_TIMED_OUT:
-        return ErrorCode.NOT_COORDINATOR
-    return group_write_error(error)
+    return ErrorCode.NOT_COORDINATOR if error is ErrorCode.REQUEST_TIMED_OUT else write_error(error)

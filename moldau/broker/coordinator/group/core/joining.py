@@ -76,7 +76,7 @@ class Joining:
     client: ClientInfo
     reply_to: Answerable
     protocols: list[tuple[str, bytes]] = field(default_factory=list)
-    _read: list[ConsumerProtocolSubscription | RemoteProtocolError] = field(default_factory=list)
+    _read: ConsumerProtocolSubscription | RemoteProtocolError | None = None
     """The first subscription, or the error of the first one that cannot be read."""
 
     @classmethod
@@ -106,24 +106,24 @@ class Joining:
         """What the member wants, by its first protocol. All of them have to be readable: the group
         may become a classic one with any of them. Raises: RemoteProtocolError.
         """
-        if not self._read:
+        if self._read is None:
             for _, metadata in self.protocols:
                 self._look_at(metadata)
-        (outcome,) = self._read
-        if isinstance(outcome, RemoteProtocolError):
-            raise outcome
-        return outcome
+        assert self._read is not None, "a JoinGroup that goes on has protocols"
+        if isinstance(self._read, RemoteProtocolError):
+            raise self._read
+        return self._read
 
     def _look_at(self, metadata: bytes) -> None:
-        if self._read and isinstance(self._read[0], RemoteProtocolError):
+        if isinstance(self._read, RemoteProtocolError):
             return
         try:
             subscription = read_subscription(metadata)
         except RemoteProtocolError as error:
-            self._read = [error]
+            self._read = error
             return
-        if not self._read:
-            self._read.append(subscription)
+        if self._read is None:
+            self._read = subscription
 
     def refusal(self, error: ErrorCode, member_id: str | None = None) -> Reply:
         """An answer with an error; it has `member_id` instead of the one in the request."""

@@ -24,7 +24,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from moldau.broker.coordinator.core.result import CancelTimer, CoordinatorRecord, SetTimer
+from moldau.broker.coordinator.core.result import (
+    CancelTimer,
+    CoordinatorRecord,
+    CoordinatorResult,
+    SetTimer,
+)
 from moldau.broker.coordinator.group.core.assignors import (
     ASSIGNORS,
     GroupSpec,
@@ -50,7 +55,6 @@ from moldau.broker.coordinator.group.core.context import ClientInfo, ConsumerTim
 from moldau.broker.coordinator.group.core.regular_expressions import (
     Change,
     RegularExpressions,
-    ResolveRegularExpressions,
 )
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.coordinator_records.consumer_groups import ConsumerGroupPartitionMetadataKey
@@ -83,27 +87,21 @@ class Reconciliation:
         """The member after the step; the same object when there is nothing to do. Raises: Refusal,
         FENCED_MEMBER_EPOCH: its state is not one this coordinator knows.
         """
-        if member.state is MemberState.STABLE:
-            if member.member_epoch != self.target_epoch:
-                return self._toward_target(member, member.member_epoch)
-            if self.has_subscription_changed:
-                return self._without_unsubscribed(member)
-            return member
-        if member.state is MemberState.UNREVOKED_PARTITIONS:
-            if self._still_has(member.pending_revocation):
-                return (
-                    self._without_unsubscribed(member) if self.has_subscription_changed else member
+        if member.state is MemberState.UNKNOWN:
+            if self.owned is None or any(self.owned.values()):
+                raise Refusal(
+                    ErrorCode.FENCED_MEMBER_EPOCH,
+                    "The member is in a state this coordinator does not know; it must give up all "
+                    "its partitions and join again.",
                 )
+            return self._toward_target(member, self.target_epoch)
+        if member.state is MemberState.UNREVOKED_PARTITIONS:
+            stays = self._still_has(member.pending_revocation)
+        else:
+            stays = member.is_reconciled_to(self.target_epoch)
+        if not stays:
             return self._toward_target(member, member.member_epoch)
-        if member.state is MemberState.UNRELEASED_PARTITIONS:
-            return self._toward_target(member, member.member_epoch)
-        if self.owned is None or any(self.owned.values()):
-            raise Refusal(
-                ErrorCode.FENCED_MEMBER_EPOCH,
-                "The member is in a state this coordinator does not know; it must give up all its "
-                "partitions and join again.",
-            )
-        return self._toward_target(member, self.target_epoch)
+        return self._without_unsubscribed(member) if self.has_subscription_changed else member
 
     def _still_has(self, partitions: OwnedPartitions) -> bool:
         """Whether the member, as far as known, still owns any of these."""
@@ -202,6 +200,7 @@ class MemberUpdate:
         new: with what the request says.
         replaced_id: the id of the member whose place it takes.
         owned: the partitions that it says it owns; None: it does not say.
+        result: the records, timers and look-ups that it leads to.
     """
 
     group: ConsumerGroup
@@ -211,19 +210,17 @@ class MemberUpdate:
     now_ms: float
     owned: Mapping[UUID, frozenset[int]] | None
     replaced_id: str | None = None
-    records: list[CoordinatorRecord] = field(default_factory=list)
-    timers: list[SetTimer | CancelTimer] = field(default_factory=list)
-    commands: list[ResolveRegularExpressions] = field(default_factory=list)
+    result: CoordinatorResult = field(default_factory=CoordinatorResult)
     group_epoch: int = 0
     has_subscription_changed: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class MemberUpdates:
     """Carries out `MemberUpdate`s for the groups of one coordinator partition."""
 
-    def __init__(self, context: GroupContext, expressions: RegularExpressions) -> None:
-        self._context = context
-        self._expressions = expressions
+    _context: GroupContext
+    _expressions: RegularExpressions
 
     def tell(self, update: MemberUpdate) -> None:
         """Write the member's metadata, and the group's new epoch if they mean one. Raises: Refusal,
@@ -233,15 +230,14 @@ class MemberUpdates:
         is_known = old.member_id in group.members or update.replaced_id is not None
         changed = False
         if new is not old or not is_known:
-            update.records.append(member_record(group.group_id, new))
+            update.result.records.append(member_record(group.group_id, new))
             changed = new.subscribed_topic_names != old.subscribed_topic_names
-        plan = self._expressions.plan(group, old, new, update.client, update.now_ms)
-        update.records += plan.records
-        if plan.command is not None:
-            update.commands.append(plan.command)
-        update.has_subscription_changed = changed or plan.change is not Change.NONE
+        change = self._expressions.plan(
+            group, old, new, update.client, update.now_ms, update.result
+        )
+        update.has_subscription_changed = changed or change is not Change.NONE
         update.group_epoch = group.group_epoch
-        needs_epoch = changed or plan.change is Change.UPDATED_AND_RESOLVED
+        needs_epoch = changed or change is Change.UPDATED_AND_RESOLVED
         if update.has_subscription_changed or group.needs_metadata_refresh or not is_known:
             self._refresh_epoch(update, needs_epoch=needs_epoch)
 
@@ -263,14 +259,14 @@ class MemberUpdates:
         if needs_epoch or metadata_hash != group.metadata_hash:
             update.group_epoch += 1
         if update.group_epoch > group.group_epoch:
-            update.records.append(
+            update.result.records.append(
                 group_epoch_record(group.group_id, update.group_epoch, metadata_hash)
             )
             self._context.count("consumer-group-rebalance", 1)
         group.metadata_refreshed(update.group_epoch)
         if group.has_partition_metadata_record:
             key = ConsumerGroupPartitionMetadataKey(group_id=group.group_id)
-            update.records.append(CoordinatorRecord(key, None))
+            update.result.records.append(CoordinatorRecord(key, None))
 
     def refresh_target(self, update: MemberUpdate) -> tuple[int, Assignment]:
         """The target assignment for the member and its epoch: a new one, if the group's epoch is
@@ -319,12 +315,12 @@ class MemberUpdates:
         spec = GroupSpec(specs, {topic_id: len(topics[topic_id].partitions) for topic_id in wanted})
         targets = ASSIGNORS[assignor_name](spec)
         check_assignment(spec, targets)
-        update.records += [
+        update.result.records += [
             target_record(group.group_id, member_id, targets[member_id])
             for member_id in members
             if targets[member_id] != specs[member_id].target
         ]
-        update.records.append(
+        update.result.records.append(
             target_epoch_record(group.group_id, update.group_epoch, int(update.now_ms))
         )
         return targets
@@ -349,14 +345,14 @@ class MemberUpdates:
         if after is member:
             return
         update.new = after
-        update.records.append(current_assignment_record(group.group_id, after))
+        update.result.records.append(current_assignment_record(group.group_id, after))
         if after.uses_classic_protocol:
             return
         key = ConsumerTimer("rebalance", group.group_id, after.member_id)
         if after.state is MemberState.UNREVOKED_PARTITIONS:
-            update.timers.append(SetTimer(key, after.rebalance_timeout_ms))
+            update.result.timers.append(SetTimer(key, after.rebalance_timeout_ms))
         else:
-            update.timers.append(CancelTimer(key))
+            update.result.timers.append(CancelTimer(key))
 
     def _subscription(
         self, group: ConsumerGroup, member: ConsumerGroupMember

@@ -21,11 +21,11 @@ from moldau.broker.coordinator.core.result import (
     CoordinatorResult,
     Producer,
     Reply,
+    write_error,
 )
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
 from moldau.broker.coordinator.group.core.context import (
     GROUP_BYTES,
-    group_write_error,
     offset_read_error,
     offset_write_error,
     refused,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 
 CommitResponse = TypeVar("CommitResponse", p08.OffsetCommitResponse, p28.TxnOffsetCommitResponse)
+CommitRequest = p08.OffsetCommitRequest | p28.TxnOffsetCommitRequest
 _AskedPartition = p08.OffsetCommitRequestPartition | p28.TxnOffsetCommitRequestPartition
 
 
@@ -182,133 +183,103 @@ MAX_READ_AT_ONCE: Final = 1000
 NO_OFFSET: Final = -1
 
 
+@dataclass(slots=True, eq=False)
 class OffsetRequests:
     """What clients do with committed offsets."""
 
-    def __init__(self, context: GroupContext, classic: ClassicGroups) -> None:
-        self._groups = context.groups
-        self._offsets = context.offsets
-        self._max_metadata_length = context.settings.max_metadata_bytes
-        self._memory = context.memory
-        self._count = context.count
-        self._classic = classic
+    _context: GroupContext
+    _classic: ClassicGroups
 
     def commit(
         self,
-        request: p08.OffsetCommitRequest,
-        prepared: PreparedCommit[p08.OffsetCommitResponse],
-        api_version: int,
-        reply_to: Answerable,
-    ) -> CoordinatorResult:
-        """Store offsets of topics that exist; `request.topics` have names and, if known, ids."""
-        result = self._store(prepared, self._commit_error(request, api_version), reply_to)
-        group = self._classic.get(request.group_id)
-        if group is not None and result.after is not None:  # the commit was not refused
-            self._classic.note_commit(group, request.member_id, result)
-        return result
-
-    def commit_transactional(
-        self,
-        request: p28.TxnOffsetCommitRequest,
-        prepared: PreparedCommit[p28.TxnOffsetCommitResponse],
-        api_version: int,
-        reply_to: Answerable,
-    ) -> CoordinatorResult:
-        """Store offsets that count when the producer's transaction commits."""
-        producer = None
-        if prepared.records:
-            producer = Producer(request.producer_id, request.producer_epoch)
-        error = self._transactional_error(request, api_version)
-        return self._store(prepared, error, reply_to, producer)
-
-    def _store(
-        self,
+        request: CommitRequest,
         prepared: PreparedCommit[CommitResponse],
-        error: ErrorCode,
+        api_version: int,
         reply_to: Answerable,
-        producer: Producer | None = None,
     ) -> CoordinatorResult:
-        if error is ErrorCode.NONE and prepared.is_too_large:
-            error = offset_write_error(ErrorCode.MESSAGE_TOO_LARGE)
-        if error is ErrorCode.NONE and not self._has_memory(prepared):
+        """Store offsets of topics that exist; `request.topics` have names and, if known, ids. Those
+        of a TxnOffsetCommit count when the producer's transaction commits.
+        """
+        error = self._commit_error(request, api_version)
+        if error is ErrorCode.NONE and (prepared.is_too_large or not self._has_memory(prepared)):
             error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         if error is not ErrorCode.NONE:
             return CoordinatorResult(
                 replies=[refused(reply_to, error, prepared.refused, offset_write_error)]
             )
-        self._count("offset-commit", len(prepared.records))
-        return CoordinatorResult.reply_when_committed(
+        self._context.count("offset-commit", len(prepared.records))
+        result = CoordinatorResult.reply_when_committed(
             reply_to,
             prepared.response,
             on_error=lambda error: prepared.refused(offset_write_error(error)),
             records=prepared.records,
-            producer=producer,
         )
+        if isinstance(request, p08.OffsetCommitRequest):
+            self._classic.note_commit(request.group_id, request.member_id, result)
+        elif prepared.records:
+            result.producer = Producer(request.producer_id, request.producer_epoch)
+        return result
 
     def _has_memory(self, prepared: PreparedCommit[CommitResponse]) -> bool:
         """Whether the principal may have the coordinator keep these offsets. Those that replace
         others with as much metadata are always taken.
         """
-        growth_bytes = 0 if prepared.group_id in self._groups else GROUP_BYTES
-        if self._memory.limit.is_tight:
+        growth_bytes = 0 if prepared.group_id in self._context.groups else GROUP_BYTES
+        if self._context.memory.limit.is_tight:
             for record in prepared.records:
                 if record.content is not None:
                     where, stored = record.content
-                    older = self._offsets.get(*where)
+                    older = self._context.offsets.get(*where)
                     growth_bytes += offset_bytes(stored) - (offset_bytes(older) if older else 0)
-        return self._memory.may_grow(prepared.group_id, prepared.principal, growth_bytes)
+        return self._context.memory.may_grow(prepared.group_id, prepared.principal, growth_bytes)
 
-    def _commit_error(self, request: p08.OffsetCommitRequest, api_version: int) -> ErrorCode:
-        group = self._groups.get(request.group_id)
-        epoch = request.generation_id_or_member_epoch
+    def _commit_error(self, request: CommitRequest, api_version: int) -> ErrorCode:
+        if isinstance(request, p08.OffsetCommitRequest):
+            is_transactional, epoch = False, request.generation_id_or_member_epoch
+        else:
+            is_transactional, epoch = True, request.generation_id
+        if is_transactional and not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        group = self._context.groups.get(request.group_id)
         if group is None:
             if epoch < 0:
                 return ErrorCode.NONE  # replay makes a group for these offsets alone
-            if api_version >= FIRST_GROUP_NOT_FOUND_VERSION:
+            if not is_transactional and api_version >= FIRST_GROUP_NOT_FOUND_VERSION:
                 return ErrorCode.GROUP_ID_NOT_FOUND
             return ErrorCode.ILLEGAL_GENERATION
-        return self._group_error(group, request, epoch, api_version)
-
-    def _transactional_error(
-        self, request: p28.TxnOffsetCommitRequest, api_version: int
-    ) -> ErrorCode:
-        if not request.group_id:
-            return ErrorCode.INVALID_GROUP_ID
-        group = self._groups.get(request.group_id)
-        generation = request.generation_id
-        if group is None:
-            return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
-        error = self._group_error(group, request, generation, api_version)
-        # The clients of this API do not know STALE_MEMBER_EPOCH.
-        return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
-
-    def _group_error(
-        self,
-        group: ClassicGroup | ConsumerGroup,
-        request: p08.OffsetCommitRequest | p28.TxnOffsetCommitRequest,
-        generation_or_member_epoch: int,
-        api_version: int,
-    ) -> ErrorCode:
-        is_transactional = isinstance(request, p28.TxnOffsetCommitRequest)
         error = group.validate_offset_commit(
             request.member_id,
             request.group_instance_id,
-            generation_or_member_epoch,
+            epoch,
             is_transactional=is_transactional,
             api_version=api_version,
         )
-        if error is not ErrorCode.NONE or isinstance(group, ClassicGroup):
-            return error
+        if error is ErrorCode.NONE and not isinstance(group, ClassicGroup):
+            error = self._partitions_error(group, request, epoch, is_transactional=is_transactional)
+        if is_transactional and error is ErrorCode.STALE_MEMBER_EPOCH:
+            # The clients of this API do not know it.
+            return ErrorCode.ILLEGAL_GENERATION
+        return error
+
+    def _partitions_error(
+        self,
+        group: ConsumerGroup,
+        request: CommitRequest,
+        member_epoch: int,
+        *,
+        is_transactional: bool,
+    ) -> ErrorCode:
+        """The first error of a partition, of those that would be stored."""
         for topic in request.topics:
             topic_id = (
                 topic.topic_id if isinstance(topic, p08.OffsetCommitRequestTopic) else ZERO_UUID
             )
             for asked in topic.partitions:
-                if is_metadata_too_large(asked, self._max_metadata_length):
+                if is_metadata_too_large(asked, self._context.settings.max_metadata_bytes):
                     continue  # not stored, whatever its epoch
                 error = group.partition_commit_error(
                     request.member_id,
-                    generation_or_member_epoch,
+                    member_epoch,
                     topic_id,
                     topic.name,
                     asked.partition_index,
@@ -339,11 +310,11 @@ class OffsetRequests:
 
         So the answer waits until this coordinator has proven its leadership.
         """
-        group = self._groups.get(request.group_id)
+        group = self._context.groups.get(request.group_id)
         error = ErrorCode.NONE
         if group is not None:
             error = group.validate_offset_fetch(request.member_id, request.member_epoch)
-        if error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+        if error is not ErrorCode.NONE:
             refuse = partial(refused_fetch, request)
             return CoordinatorResult(replies=[refused(reply_to, error, refuse, offset_read_error)])
 
@@ -358,16 +329,16 @@ class OffsetRequests:
     def _read(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool
     ) -> OffsetFetchResponseGroup | Steps[OffsetFetchResponseGroup]:
-        group_id = request.group_id
-        stored = self._offsets.topics(group_id)
-        checks_pending = require_stable and self._offsets.has_open_transactions(group_id)
+        group_id, offsets = request.group_id, self._context.offsets
+        stored = offsets.topics(group_id)
+        checks_pending = require_stable and offsets.has_open_transactions(group_id)
         if not _is_large(request, stored):
-            is_pending = partial(self._offsets.is_pending, group_id) if checks_pending else None
+            is_pending = partial(offsets.is_pending, group_id) if checks_pending else None
             return at_once(_answer_steps(group_id, _asked(request, stored), stored, is_pending))
         # The store may change while the answer is made.
         names = stored if request.topics is None else {each.name for each in request.topics}
         stored = {name: dict(found) for name, found in stored.items() if name in names}
-        unstable = set(self._offsets.pending_partitions(group_id)) if checks_pending else set()
+        unstable = set(offsets.pending_partitions(group_id)) if checks_pending else set()
         return _answer_steps(
             group_id,
             _asked(request, stored),
@@ -377,7 +348,7 @@ class OffsetRequests:
 
     def delete(self, request: p47.OffsetDeleteRequest, reply_to: Answerable) -> CoordinatorResult:
         """Remove offsets of topics that no member is subscribed to (KIP-496)."""
-        group = self._groups.get(request.group_id)
+        group, offsets = self._context.groups.get(request.group_id), self._context.offsets
         error = ErrorCode.GROUP_ID_NOT_FOUND
         if group is not None:
             error = group.validate_offset_delete()
@@ -399,13 +370,13 @@ class OffsetRequests:
                         partition_index=where.partition, error_code=told
                     )
                 )
-                is_there = self._offsets.get(*where) is not None
-                if told is ErrorCode.NONE and (is_there or self._offsets.is_pending(*where)):
+                is_there = offsets.get(*where) is not None
+                if told is ErrorCode.NONE and (is_there or offsets.is_pending(*where)):
                     records.append(offset_tombstone(*where))
-        self._count("offset-deletion", len(records))
+        self._context.count("offset-deletion", len(records))
 
         def on_error(error: ErrorCode) -> p47.OffsetDeleteResponse:
-            return _not_deleted(group_write_error(error))
+            return _not_deleted(write_error(error))
 
         if not records:  # a former coordinator may not know the offsets, or what is subscribed to
             return CoordinatorResult(replies=[Reply(reply_to, response, on_error)])

@@ -1,9 +1,10 @@
 """Committed offsets, and those of transactions that are still open.
 
-Owns what the log says about offsets, found by group, and their records. Must not know requests, or
-groups beyond their ids. Invariants: only `put`, `remove` and `end_transaction`, which replay calls
-in log order, change the store; a transaction's offset never replaces a commit that lies behind it
-in the log; `changed` has every group that has another size since it was last taken.
+Owns what the log says about offsets, found by group, and their records. Must not know requests
+(`offset_requests` does), groups beyond their ids, or what has expired (`offset_removal` does).
+Invariants: only `put`, `remove` and `end_transaction`, which replay calls in log order, change the
+store; a transaction's offset never replaces a commit that lies behind it in the log; `changed` has
+every group that has another size since it was last taken.
 """
 
 from __future__ import annotations
@@ -118,9 +119,6 @@ class OffsetStore:
         if committed is not None:
             stored.append(committed)
         return max((each.log_offset for each in stored), default=-1)
-
-    def group_ids(self) -> list[str]:
-        return list(self._committed)
 
     def partitions_of(self, topics: frozenset[str]) -> Iterator[PartitionKey]:
         """The partitions of these topics with offsets, open transactions included; each once."""

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
-from moldau.broker.coordinator.core.result import CoordinatorRecord
+from moldau.broker.coordinator.core.result import CoordinatorRecord, CoordinatorResult
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
 from moldau.broker.coordinator.group.core.consumer_member import (
     ConsumerGroupMember,
@@ -35,7 +35,6 @@ class ResolveRegularExpressions:
     """
 
     group_id: str
-    member_id: str
     expressions: frozenset[str]
     authorize_topic: Callable[[str], bool] | None
     principal: str = ""
@@ -49,14 +48,6 @@ class Change(Enum):
     UPDATED = 1
     UPDATED_AND_RESOLVED = 2
     """The topics of the new subscription are known already."""
-
-
-class Plan(NamedTuple):
-    """The records and the look-up that a heartbeat leads to."""
-
-    change: Change
-    records: list[CoordinatorRecord]
-    command: ResolveRegularExpressions | None
 
 
 class RegularExpressions:
@@ -75,16 +66,20 @@ class RegularExpressions:
         new: ConsumerGroupMember,
         client: ClientInfo,
         now_ms: float,
-    ) -> Plan:
-        """What a member's heartbeat leads to. Raises: Refusal, INVALID_REGULAR_EXPRESSION."""
+        out: CoordinatorResult,
+    ) -> Change:
+        """How a member's heartbeat changes its subscription; `out` gets the records and the look-up
+        that it leads to. Raises: Refusal, INVALID_REGULAR_EXPRESSION.
+        """
         before, after = old.subscribed_topic_regex or "", new.subscribed_topic_regex or ""
-        records: list[CoordinatorRecord] = []
         change = Change.NONE
         needs_look_up = False
+        wanted = set(group.regex_counts)
         if before != after:
             change = Change.UPDATED
             if before and group.regex_counts[before] == 1:
-                records.append(regular_expression_record(group.group_id, before, None))
+                out.records.append(regular_expression_record(group.group_id, before, None))
+                wanted.discard(before)
             if not after or after in group.resolved:
                 change = Change.UPDATED_AND_RESOLVED
             if after and not group.regex_counts[after]:
@@ -94,37 +89,35 @@ class RegularExpressions:
                     raise Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
                 needs_look_up = True
                 change = Change.UPDATED
-        elif not group.regex_counts:
-            return Plan(Change.NONE, [], None)
-        wanted = set(group.regex_counts)
-        if before != after:
-            if before and group.regex_counts[before] == 1:
-                wanted.discard(before)
             if after:
                 wanted.add(after)
-        if not wanted or group.group_id in self._running:
-            return Plan(change, records, None)
-        last = next(iter(group.resolved.values()), None)  # all of a group's are resolved at once
-        if last is not None:
-            age_ms = now_ms - last.timestamp_ms
-            if 0 <= age_ms < MIN_REFRESH_INTERVAL_MS:
-                return Plan(change, records, None)
-            needs_look_up = (
-                needs_look_up
-                or last.metadata_offset < self.new_topics_offset
-                # Below zero: the wall clock was set back, and the age of the result is unknown.
-                or not 0 <= age_ms < self._refresh_interval_ms
+        if self._are_due(group, wanted, needs_look_up, now_ms):
+            out.commands.append(
+                ResolveRegularExpressions(
+                    group.group_id, frozenset(wanted), client.authorize_topic, client.principal
+                )
             )
-        if not needs_look_up and wanted == set(group.resolved):
-            return Plan(change, records, None)
-        command = ResolveRegularExpressions(
-            group.group_id,
-            new.member_id,
-            frozenset(wanted),
-            client.authorize_topic,
-            client.principal,
+        return change
+
+    def _are_due(
+        self, group: ConsumerGroup, wanted: set[str], needs_look_up: bool, now_ms: float
+    ) -> bool:
+        """Whether the wanted expressions are to be looked up now."""
+        if not wanted or group.group_id in self._running:
+            return False
+        last = next(iter(group.resolved.values()), None)  # all of a group's are resolved at once
+        if last is None:
+            return True
+        age_ms = now_ms - last.timestamp_ms
+        if 0 <= age_ms < MIN_REFRESH_INTERVAL_MS:
+            return False
+        return (
+            needs_look_up
+            or wanted != set(group.resolved)
+            or last.metadata_offset < self.new_topics_offset
+            # Below zero: the wall clock was set back, and the age of the result is unknown.
+            or not 0 <= age_ms < self._refresh_interval_ms
         )
-        return Plan(change, records, command)
 
     def started(self, group_id: str) -> None:
         self._running.add(group_id)

@@ -16,6 +16,7 @@ from moldau.broker.coordinator.core.result import (
     CoordinatorResult,
     Producer,
     Reply,
+    write_error,
 )
 from moldau.broker.coordinator.group.core.classic_group import (
     ClassicGroup,
@@ -33,14 +34,12 @@ from moldau.broker.coordinator.group.core.consumer_groups import ConsumerGroups
 from moldau.broker.coordinator.group.core.context import (
     GROUP_BYTES,
     ConsumerTimer,
-    group_write_error,
     refused,
 )
 from moldau.broker.coordinator.group.core.joining import Joining
 from moldau.broker.coordinator.group.core.offset_removal import (
     MAX_RECORDS_AT_ONCE,
     OffsetRemoval,
-    OffsetsTimer,
 )
 from moldau.broker.coordinator.group.core.offset_requests import OffsetRequests
 from moldau.broker.coordinator.group.core.offset_store import PartitionKey, StoredOffset
@@ -85,10 +84,9 @@ class GroupState:
         self.groups = context.groups
         self.offsets = context.offsets
         self._memory = context.memory
-        self._replayed_count = 0
         self._end_offset = 0
         self._is_live = False
-        self.classic = ClassicGroups(context, lambda: self._replayed_count)
+        self.classic = ClassicGroups(context)
         self.consumer_groups = ConsumerGroups(
             context,
             begin_migration=self.classic.begin_migration,
@@ -116,7 +114,7 @@ class GroupState:
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             if error is ErrorCode.NONE:
                 return self.join_group(joining, now_ms)
-            return joining.refused(group_write_error(error))
+            return joining.refused(write_error(error))
 
         return CoordinatorResult(records=group.tombstones(), after=after)
 
@@ -151,19 +149,15 @@ class GroupState:
     ) -> CoordinatorResult:
         """Describe a classic group; answers DescribedGroup."""
         group = self.groups.get(group_id)
-        if group is None:
-            described = _not_found(group_id, api_version, f"Group {group_id} not found.")
-        elif not isinstance(group, ClassicGroup):
-            message = f"Group {group_id} is not a classic group."
-            described = _not_found(group_id, api_version, message)
-        else:
+        if isinstance(group, ClassicGroup):
             described = _described(group)
+        else:
+            reason = "not found" if group is None else "is not a classic group"
+            described = _not_found(group_id, api_version, f"Group {group_id} {reason}.")
         return CoordinatorResult.reply_when_committed(
             reply_to,
             described,
-            on_error=lambda error: DescribedGroup(
-                group_id=group_id, error_code=group_write_error(error)
-            ),
+            on_error=lambda error: DescribedGroup(group_id=group_id, error_code=write_error(error)),
         )
 
     def list_groups(
@@ -183,7 +177,7 @@ class GroupState:
             if (not states or group.state_name.lower() in states)
             and (not types or group.kind in types)
         ]
-        return CoordinatorResult.reply_when_committed(reply_to, listed, on_error=group_write_error)
+        return CoordinatorResult.reply_when_committed(reply_to, listed, on_error=write_error)
 
     def delete_group(
         self, group_id: str, reply_to: Answerable, max_count: int = MAX_RECORDS_AT_ONCE
@@ -203,15 +197,15 @@ class GroupState:
                     # Expiry or another DeleteGroups has written the group's tombstone since; the
                     # tombstone may not be committed yet.
                     return CoordinatorResult.reply_when_committed(
-                        reply_to, ErrorCode.NONE, on_error=group_write_error
+                        reply_to, ErrorCode.NONE, on_error=write_error
                     )
                 if error is ErrorCode.MESSAGE_TOO_LARGE and len(records) > 1:
                     return self.delete_group(group_id, reply_to, len(records) // 2)
-                return CoordinatorResult.reply(reply_to, group_write_error(error))
+                return CoordinatorResult.reply(reply_to, write_error(error))
 
             return CoordinatorResult(records=records, after=after)
         result = CoordinatorResult.reply_when_committed(
-            reply_to, ErrorCode.NONE, on_error=group_write_error, records=group.tombstones()
+            reply_to, ErrorCode.NONE, on_error=write_error, records=group.tombstones()
         )
         if isinstance(group, ClassicGroup):
             group.cancel_timers(result)
@@ -222,7 +216,6 @@ class GroupState:
     def replay(
         self, record: CoordinatorRecord, record_offset: int, producer: Producer | None
     ) -> None:
-        self._replayed_count += 1
         self._end_offset = record_offset + 1
         key, value, _, _, content = record
         if content is not None:
@@ -235,17 +228,17 @@ class GroupState:
                 self._weigh_offsets()
             else:
                 self._put_offset(where, _stored(value), record_offset, producer)
-        elif isinstance(key, GroupMetadataKey):
-            assert value is None or isinstance(value, GroupMetadataValue)
-            self.classic.replay(key.group, value, is_live=self._is_live)
-            if value is None and self.offsets.has_any(key.group):
-                self._keep(key.group)
-            self._weigh(key.group)
-        elif isinstance(key, RecordKey):
-            self.consumer_groups.replay(key, record)
-            if value is None and self.offsets.has_any(key.group_id):
-                self._keep(key.group_id)
-            self._weigh(key.group_id)
+        elif isinstance(key, GroupMetadataKey | RecordKey):
+            if isinstance(key, GroupMetadataKey):
+                assert value is None or isinstance(value, GroupMetadataValue)
+                group_id = key.group
+                self.classic.replay(group_id, value, is_live=self._is_live)
+            else:
+                group_id = key.group_id
+                self.consumer_groups.replay(key, record)
+            if value is None and self.offsets.has_any(group_id):
+                self._keep(group_id)
+            self._weigh(group_id)
 
     def _put_offset(
         self,
@@ -275,7 +268,6 @@ class GroupState:
             self.groups[group_id] = ClassicGroup(group_id, -1)
 
     def replay_end_marker(self, producer: Producer, *, is_commit: bool) -> None:
-        self._replayed_count += 1
         self.offsets.end_transaction(producer.producer_id, is_commit=is_commit)
         self._weigh_offsets()
 
@@ -284,7 +276,7 @@ class GroupState:
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
         self._is_live = True
-        result = self.removal.loaded()
+        result = CoordinatorResult(timers=[self.removal.next_round()])
         result.merge(self.classic.loaded(now_ms))
         result.merge(self.consumer_groups.loaded())
         deleted = self._deleted_topics()
@@ -299,14 +291,14 @@ class GroupState:
                     outlived.append(key)
             self._outlived.clear()
             result.merge(self.removal.remove_outlived(outlived))
-        return result.whatever_happens(lambda: self._replayed_count)
+        return result
 
     def on_timer(self, key: Hashable, now_ms: float) -> CoordinatorResult:
         if isinstance(key, ClassicTimer):
             result = self.classic.on_timer(key, now_ms)
             self._weigh(key.group_id)
             return result
-        if isinstance(key, OffsetsTimer):
+        if isinstance(key, str):
             return self.removal.on_timer(key, now_ms)
         assert isinstance(key, ConsumerTimer), f"unknown timer {key!r}"
         return self.consumer_groups.on_timer(key, now_ms)
@@ -324,8 +316,7 @@ class GroupState:
         deleted = frozenset(topic.name for topic in delta.topics_delta.deleted.values())
         if not deleted:
             return CoordinatorResult()
-        result = self.removal.topics_deleted(deleted, self._end_offset)
-        return result.whatever_happens(lambda: self._replayed_count)
+        return self.removal.topics_deleted(deleted, self._end_offset)
 
 
 def _stored(value: Message) -> StoredOffset:

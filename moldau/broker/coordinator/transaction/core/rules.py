@@ -1,8 +1,9 @@
 """What the requests of producers do to a transactional id: InitProducerId, AddPartitionsToTxn,
 EndTxn.
 
-Owns the decisions, which change nothing (KIP-98, KIP-360, KIP-890, KIP-939). Must not write records
-or answer; a transaction whose timeout has passed is aborted in `state`. Invariants:
+Owns the decisions, fencing and `transaction.max.timeout.ms` among them, which change nothing
+(KIP-98, KIP-360, KIP-890, KIP-939). Must not write records or answer; a transaction whose timeout
+has passed is aborted in `state`. Invariants:
 
 - A producer gets a pair (producer id, epoch) that no producer has had, unless it repeats the
   request that gave it that pair; the producer that had the id before is fenced by it.
@@ -24,11 +25,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from moldau.broker.coordinator.core.result import NO_PRODUCER, Producer
 from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
-    NO_PRODUCER,
     NO_TIMEOUT_MS,
-    ProducerIdAndEpoch,
     Transaction,
     TransactionStatus,
     new_transaction,
@@ -72,12 +72,12 @@ def producer_fenced_error(error: ErrorCode, api_version: int, *, known_since: in
 class Recovery(NamedTuple):
     """The pairs of a producer that came back. It asks with `before` again after a lost answer."""
 
-    before: ProducerIdAndEpoch
-    after: ProducerIdAndEpoch
+    before: Producer
+    after: Producer
 
 
 @dataclass(frozen=True, slots=True)
-class Initialization:
+class Decision:
     """A record to write, and the answer for when it is committed.
 
     Attributes:
@@ -89,8 +89,8 @@ class Initialization:
     """
 
     transaction: Transaction
-    answer: ProducerIdAndEpoch | None
-    ongoing: ProducerIdAndEpoch = NO_PRODUCER
+    answer: Producer | None
+    ongoing: Producer = NO_PRODUCER
     recovery: Recovery | None = None
     used_producer_id: bool = False
 
@@ -120,7 +120,7 @@ def initialize(
     spare_producer_id: int,
     server_version: int,
     now_ms: float,
-) -> Initialization | ErrorCode:
+) -> Decision | ErrorCode:
     """What an InitProducerId leads to.
 
     Args:
@@ -136,7 +136,7 @@ def initialize(
         made = new_transaction(
             request.transactional_id or "", spare_producer_id, timeout_ms, now_ms
         )
-        return Initialization(made, made.own_producer, used_producer_id=True)
+        return Decision(made, made.producer, used_producer_id=True)
     if transaction.status.is_prepared:
         # A fenced producer gets this too: it learns that it is fenced when the markers are
         # written.
@@ -144,7 +144,7 @@ def initialize(
     current = transaction.client_producer
     expected = None  # the pair of a producer that comes back (KIP-360)
     if request.producer_id != NO_PRODUCER_ID:
-        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        expected = Producer(request.producer_id, request.producer_epoch)
     is_repeated = _is_repeated(expected, transaction, recovery)
     if expected is not None and not is_repeated and (expected != current or current.is_of_markers):
         return ErrorCode.PRODUCER_FENCED
@@ -155,21 +155,15 @@ def initialize(
         return _with_open_transaction(
             request, transaction, timeout_ms, spare_producer_id, server_version, now_ms
         )
-    if is_repeated:
-        assert expected is not None
-        return Initialization(
-            transaction.initialized(current, timeout_ms, now_ms),
-            current,
-            recovery=Recovery(expected, current),
-        )
-    following = _following(current, spare_producer_id)
+    # The producer that repeats its request gets the same pair again.
+    following = current if is_repeated else _following(current, spare_producer_id)
     if following is None:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    return Initialization(
+    return Decision(
         transaction.initialized(following, timeout_ms, now_ms),
         following,
-        recovery=Recovery(current, following) if expected is not None else None,
-        used_producer_id=current.is_exhausted,
+        recovery=None if expected is None else Recovery(expected, following),
+        used_producer_id=current.is_exhausted and not is_repeated,
     )
 
 
@@ -180,16 +174,16 @@ def _with_open_transaction(
     spare_producer_id: int,
     server_version: int,
     now_ms: float,
-) -> Initialization | ErrorCode:
+) -> Decision | ErrorCode:
     is_exhausted = transaction.client_producer.is_exhausted
     if request.keep_prepared_txn:
         following = _following(transaction.client_producer, spare_producer_id)
         if following is None:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return Initialization(
+        return Decision(
             transaction.kept_for(following, timeout_ms, now_ms),
             following,
-            ongoing=transaction.own_producer,
+            ongoing=transaction.producer,
             used_producer_id=is_exhausted,
         )
     uses_spare = is_exhausted and (transaction.is_kept or server_version >= EPOCH_BUMP_VERSION)
@@ -199,11 +193,11 @@ def _with_open_transaction(
         server_version=server_version, spare_producer_id=spare_producer_id, now_ms=now_ms
     )
     # No producer gets the epoch that the markers carry: the next request gets one above.
-    return Initialization(fenced, None, used_producer_id=uses_spare)
+    return Decision(fenced, None, used_producer_id=uses_spare)
 
 
 def _is_repeated(
-    expected: ProducerIdAndEpoch | None, transaction: Transaction, recovery: Recovery | None
+    expected: Producer | None, transaction: Transaction, recovery: Recovery | None
 ) -> bool:
     """Whether the producer was answered already, by this request or by the end of a transaction
     whose answer it has not got.
@@ -215,41 +209,44 @@ def _is_repeated(
     return expected == transaction.ended_by
 
 
-def _following(current: ProducerIdAndEpoch, spare_producer_id: int) -> ProducerIdAndEpoch | None:
+def _following(current: Producer, spare_producer_id: int) -> Producer | None:
     """The pair after `current`; None if it needs a producer id and there is none."""
     if not current.is_exhausted:
-        return ProducerIdAndEpoch(current.producer_id, current.producer_epoch + 1)
+        return Producer(current.producer_id, current.producer_epoch + 1)
     if spare_producer_id == NO_PRODUCER_ID:
         return None
-    return ProducerIdAndEpoch(spare_producer_id, 0)
+    return Producer(spare_producer_id, 0)
 
 
 # -- AddPartitionsToTxn, AddOffsetsToTxn -----------------------------------------------------------
 
 
-def write_refusal(transaction: Transaction | None, producer: ProducerIdAndEpoch) -> ErrorCode:
+def write_refusal(transaction: Transaction | None, producer: Producer) -> ErrorCode:
     """Why that producer may not write into the id's transaction; NONE if it may."""
     if transaction is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    client = transaction.client_producer
-    if transaction.is_kept:
-        if producer == client:
-            # It was handed over to be ended, not to be written into.
-            return ErrorCode.INVALID_TXN_STATE
-        if producer.producer_id in (transaction.producer_id, client.producer_id):
-            return ErrorCode.PRODUCER_FENCED
-    if producer.producer_id != client.producer_id:
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if producer.producer_epoch != client.producer_epoch or producer.is_of_markers:
-        return ErrorCode.PRODUCER_FENCED
-    if transaction.status.is_prepared:
+    if transaction.is_kept and producer == transaction.client_producer:
+        # It was handed over to be ended, not to be written into.
+        return ErrorCode.INVALID_TXN_STATE
+    error = _fence(transaction, producer)
+    if error is ErrorCode.NONE and transaction.status.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
+    return error
+
+
+def _fence(transaction: Transaction, producer: Producer) -> ErrorCode:
+    """Whether the pair is the one to be used now."""
+    client = transaction.client_producer
+    if producer.producer_id not in (client.producer_id, transaction.producer.producer_id):
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if producer != client or producer.is_of_markers:
+        return ErrorCode.PRODUCER_FENCED
     return ErrorCode.NONE
 
 
 def add_partitions(
     transaction: Transaction | None,
-    producer: ProducerIdAndEpoch,
+    producer: Producer,
     partitions: Collection[TopicPartition],
     *,
     client_version: int,
@@ -272,7 +269,7 @@ def add_partitions(
 
 def verify_partitions(
     transaction: Transaction | None,
-    producer: ProducerIdAndEpoch,
+    producer: Producer,
     partitions: Collection[TopicPartition],
 ) -> dict[TopicPartition, ErrorCode]:
     """NONE for each partition that is in the transaction, otherwise TRANSACTION_ABORTABLE."""
@@ -291,23 +288,15 @@ def verify_partitions(
 # -- EndTxn ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The outcome is to be written, and answered once that is committed."""
-
-    transaction: Transaction
-    used_producer_id: bool
-
-
 def end_transaction(
     transaction: Transaction | None,
-    producer: ProducerIdAndEpoch,
+    producer: Producer,
     *,
     is_commit: bool,
     client_version: int,
     spare_producer_id: int,
     now_ms: float,
-) -> Ending | ProducerIdAndEpoch | ErrorCode:
+) -> Decision | Producer | ErrorCode:
     """What an EndTxn leads to; the pair that the producer goes on with if it repeats one whose
     answer was lost.
 
@@ -321,68 +310,28 @@ def end_transaction(
         # To every producer: the pair to go on with may be in use already, and is not in the log
         # yet.
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    if client_version < EPOCH_BUMP_VERSION and not transaction.is_kept:
-        return _end_without_bump(transaction, producer, is_commit, client_version, now_ms)
-    if producer == transaction.ended_by:
-        if _is_outcome(transaction.status, is_commit):
-            return transaction.own_producer
-        return ErrorCode.INVALID_TXN_STATE
-    error = _fence(transaction, producer)
+    is_open = transaction.status is TransactionStatus.ONGOING
+    # Below transaction version 2 the epoch stays from one transaction to the next.
+    bumps = client_version >= EPOCH_BUMP_VERSION or transaction.is_kept
+    is_repeated = bumps and producer == transaction.ended_by
+    error = ErrorCode.NONE if is_repeated else _fence(transaction, producer)
     if error is not ErrorCode.NONE:
         return error
-    if transaction.status is not TransactionStatus.ONGOING and is_commit:
+    if is_repeated or not (bumps or is_open):
+        commit, abort = TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT
+        if transaction.status is (commit if is_commit else abort):
+            return transaction.producer
+        return ErrorCode.INVALID_TXN_STATE
+    if is_commit and not is_open:
         # Only an abort may be of a transaction that has not got as far as the coordinator.
         return ErrorCode.INVALID_TXN_STATE
-    is_exhausted = transaction.client_producer.is_exhausted
-    if is_exhausted and spare_producer_id == NO_PRODUCER_ID:
+    uses_spare = bumps and transaction.client_producer.is_exhausted
+    if uses_spare and spare_producer_id == NO_PRODUCER_ID:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    return Ending(
-        transaction.prepared(
-            is_commit=is_commit,
-            client_version=EPOCH_BUMP_VERSION,
-            spare_producer_id=spare_producer_id,
-            now_ms=now_ms,
-        ),
-        used_producer_id=is_exhausted,
+    prepared = transaction.prepared(
+        is_commit=is_commit,
+        client_version=EPOCH_BUMP_VERSION if bumps else client_version,
+        spare_producer_id=spare_producer_id,
+        now_ms=now_ms,
     )
-
-
-def _fence(transaction: Transaction, producer: ProducerIdAndEpoch) -> ErrorCode:
-    """Whether the pair is the one to be used now."""
-    client = transaction.client_producer
-    if producer.producer_id not in (client.producer_id, transaction.producer_id):
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if producer != client or producer.is_of_markers:
-        return ErrorCode.PRODUCER_FENCED
-    return ErrorCode.NONE
-
-
-def _end_without_bump(
-    transaction: Transaction,
-    producer: ProducerIdAndEpoch,
-    is_commit: bool,
-    client_version: int,
-    now_ms: float,
-) -> Ending | ProducerIdAndEpoch | ErrorCode:
-    """Below transaction version 2 the epoch stays from one transaction to the next."""
-    if producer.producer_id != transaction.producer_id:
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if producer.producer_epoch != transaction.producer_epoch or producer.is_of_markers:
-        return ErrorCode.PRODUCER_FENCED
-    if transaction.status is TransactionStatus.ONGOING:
-        prepared = transaction.prepared(
-            is_commit=is_commit,
-            client_version=client_version,
-            spare_producer_id=NO_PRODUCER_ID,
-            now_ms=now_ms,
-        )
-        return Ending(prepared, used_producer_id=False)
-    if not _is_outcome(transaction.status, is_commit):
-        return ErrorCode.INVALID_TXN_STATE
-    return transaction.own_producer
-
-
-def _is_outcome(status: TransactionStatus, is_commit: bool) -> bool:
-    return status is (
-        TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT
-    )
+    return Decision(prepared, prepared.producer_after_end, used_producer_id=uses_spare)

@@ -1,8 +1,9 @@
 """The transactional ids of one partition of `__transaction_state`.
 
 Owns the ids as the log has them, what is remembered beside it (markers being sent, producers that
-came back), and what becomes of requests, timers and marker answers. The decisions themselves are in
-`rules`. Must not know brokers or clocks.
+came back), what becomes of requests and marker answers, and the timers: what is open beyond its
+timeout is aborted, what is idle for `transactional.id.expiration.ms` forgotten. The decisions
+themselves are in `rules`. Must not know brokers or clocks.
 
 Invariants: an id changes only in `replay`; an outcome is in the log and committed before the first
 marker is sent, and every marker is committed before the log says that the transaction is complete;
@@ -12,11 +13,13 @@ no answer shows anything of the log that might yet be lost (`CoordinatorResult.a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from moldau.broker.coordinator.core.kept_memory import KeptMemory
 from moldau.broker.coordinator.core.result import (
+    NO_PRODUCER,
     Answerable,
     CoordinatorRecord,
     CoordinatorResult,
@@ -24,15 +27,14 @@ from moldau.broker.coordinator.core.result import (
     Producer,
     Reply,
     SetTimer,
+    write_error,
 )
 from moldau.broker.coordinator.transaction.core import rules
 from moldau.broker.coordinator.transaction.core.rules import Recovery, TransactionSettings
 from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
-    NO_PRODUCER,
     PARTITION_BYTES,
     TRANSACTION_BYTES,
-    ProducerIdAndEpoch,
     Transaction,
     TransactionStatus,
     from_record,
@@ -54,24 +56,11 @@ class ProducerAnswer(NamedTuple):
     """
 
     error: ErrorCode
-    producer: ProducerIdAndEpoch = NO_PRODUCER
-    ongoing: ProducerIdAndEpoch = NO_PRODUCER
+    producer: Producer = NO_PRODUCER
+    ongoing: Producer = NO_PRODUCER
 
 
-class DescribeAnswer(NamedTuple):
-    """An id as it is; None where there is an error."""
-
-    error: ErrorCode
-    transaction: Transaction | None = None
-
-
-class ListAnswer(NamedTuple):
-    """The ids of one partition that were asked for."""
-
-    error: ErrorCode
-    transactions: list[Transaction]
-
-
+@dataclass(slots=True, eq=False)
 class SendMarkers:
     """The command to write a marker into each of `remaining`, again and again until that is done.
 
@@ -79,35 +68,24 @@ class SendMarkers:
     each ending is a separate object.
 
     Attributes:
-        producer: the pair in the markers.
-        transaction_version: from 2 on the epoch is one that no record of the transaction has.
+        transaction: as it is prepared; its producer is the pair in the markers, whose epoch is one
+            that no record of the transaction has from client version 2 on.
         remaining: partitions whose leader has not yet said that the marker is committed.
         is_cancelled: the transaction is complete, or has another coordinator: a marker might end
             the producer's next transaction.
     """
 
-    __slots__ = (
-        "is_cancelled",
-        "is_commit",
-        "producer",
-        "remaining",
-        "transaction_version",
-        "transactional_id",
-    )
+    transaction: Transaction
+    remaining: set[TopicPartition] = field(init=False)
+    is_cancelled: bool = False
 
-    def __init__(self, transaction: Transaction) -> None:
-        assert transaction.status.is_prepared
-        self.transactional_id = transaction.transactional_id
-        self.producer: ProducerIdAndEpoch = transaction.own_producer
-        self.is_commit = transaction.status is TransactionStatus.PREPARE_COMMIT
-        self.transaction_version = transaction.client_version
-        self.remaining: set[TopicPartition] = set(transaction.partitions)
-        self.is_cancelled = False
+    def __post_init__(self) -> None:
+        assert self.transaction.status.is_prepared
+        self.remaining = set(self.transaction.partitions)
 
-    def written(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Take these off; whether none remains."""
-        self.remaining.difference_update(partitions)
-        return not self.remaining
+    @property
+    def is_commit(self) -> bool:
+        return self.transaction.status is TransactionStatus.PREPARE_COMMIT
 
 
 ABORT_TIMER: Final = "abort-timed-out"
@@ -122,12 +100,6 @@ MAX_EXPIRIES_AT_ONCE: Final = 500
 
 COMPLETE_RETRY_MS: Final = 500
 """The pause before a record that could not be appended is tried again."""
-
-_WRITE_ERRORS: Final = {
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""The error that a client gets for a write that failed; other errors as they are."""
 
 
 def _is_final(*errors: ErrorCode) -> bool:
@@ -145,31 +117,24 @@ class SpareProducerIds(Protocol):
     def use(self) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class TransactionState:
     """Implements `CoordinatorState`."""
 
-    def __init__(
-        self,
-        *,
-        settings: TransactionSettings,
-        producer_ids: SpareProducerIds,
-        transaction_version: Callable[[], int],
-        memory: KeptMemory | None = None,
-    ) -> None:
-        self._settings = settings
-        self._memory = memory or KeptMemory()
-        self._producer_ids = producer_ids
-        self._transaction_version = transaction_version
-        self.transactions: dict[str, Transaction] = {}
-        self._open: dict[str, float] = {}
-        """The ids whose transaction is ONGOING, and how long at least each has been so here, in
-        milliseconds: the wall clock alone does not tell once it was set back.
-        """
-        self._recoveries: dict[str, Recovery] = {}
-        self._sending: dict[str, SendMarkers] = {}
-        self._to_abort: list[str] = []
-        """Open transactions that this round has still to look at, from the end."""
-        self._to_expire: list[str] = []
+    _settings: TransactionSettings
+    _producer_ids: SpareProducerIds
+    _transaction_version: Callable[[], int]
+    _memory: KeptMemory = field(default_factory=KeptMemory)
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    _open: dict[str, float] = field(default_factory=dict)
+    """The ids whose transaction is ONGOING, and how long at least each has been so here, in
+    milliseconds: the wall clock alone does not tell once it was set back.
+    """
+    _recoveries: dict[str, Recovery] = field(default_factory=dict)
+    _sending: dict[str, SendMarkers] = field(default_factory=dict)
+    _to_abort: list[str] = field(default_factory=list)
+    """Open transactions that this round has still to look at, from the end."""
+    _to_expire: list[str] = field(default_factory=list)
 
     # -- the log ---------------------------------------------------------------------------------
 
@@ -251,74 +216,50 @@ class TransactionState:
         )
         if isinstance(decision, ErrorCode):
             return self._refuse(reply_to, decision, ProducerAnswer)
-        if decision.used_producer_id:
-            self._producer_ids.use()
         # Before the append: if that fails, the id has another pair and the recovery matches
         # nothing.
         if decision.recovery is None:
             self._recoveries.pop(transactional_id, None)
         else:
             self._recoveries[transactional_id] = decision.recovery
-        if decision.answer is None:
-            return self._write(
-                decision.transaction,
-                reply_to,
-                ProducerAnswer(ErrorCode.CONCURRENT_TRANSACTIONS),
-                ProducerAnswer,
-                then=lambda now_ms: self._send_markers([transactional_id], now_ms),
-            )
-        answer = ProducerAnswer(ErrorCode.NONE, decision.answer, decision.ongoing)
-        return self._write(decision.transaction, reply_to, answer, ProducerAnswer)
+        return self._carry_out(decision, reply_to)
 
     def add_partitions(
         self,
         transactional_id: str,
-        producer: ProducerIdAndEpoch,
-        added: Collection[TopicPartition],
+        producer: Producer,
+        partitions: Collection[TopicPartition],
         reply_to: Answerable,
         now_ms: float,
         *,
         client_version: int,
+        verify_only: bool = False,
     ) -> CoordinatorResult:
-        """Answer an error, or NONE, by partition. `client_version` is 2 from request v4 on."""
-        failed = partial(dict.fromkeys, added)
-
+        """Answer an error, or NONE, by partition; with `verify_only` nothing is written.
+        `client_version` is 2 from request v4 on.
+        """
+        failed = partial(dict.fromkeys, partitions)
         if not transactional_id:
             return CoordinatorResult.reply(reply_to, failed(ErrorCode.INVALID_REQUEST))
+        transaction = self.transactions.get(transactional_id)
+        if verify_only:
+            errors = rules.verify_partitions(transaction, producer, partitions)
+            return self._answer(reply_to, errors, failed, is_final=_is_final(*errors.values()))
         decision = rules.add_partitions(
-            self.transactions.get(transactional_id),
-            producer,
-            added,
-            client_version=client_version,
-            now_ms=now_ms,
+            transaction, producer, partitions, client_version=client_version, now_ms=now_ms
         )
         if not isinstance(decision, ErrorCode) and not self._memory.may_grow(
-            transactional_id, "", PARTITION_BYTES * len(added)
+            transactional_id, "", PARTITION_BYTES * len(partitions)
         ):
             decision = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if isinstance(decision, ErrorCode):
             return self._refuse(reply_to, decision, failed)
         return self._write(decision, reply_to, failed(ErrorCode.NONE), failed)
 
-    def verify_partitions(
-        self,
-        transactional_id: str,
-        producer: ProducerIdAndEpoch,
-        verified: Collection[TopicPartition],
-        reply_to: Answerable,
-    ) -> CoordinatorResult:
-        """Answer NONE or an error by partition; nothing is written."""
-        failed = partial(dict.fromkeys, verified)
-        if not transactional_id:
-            return CoordinatorResult.reply(reply_to, failed(ErrorCode.INVALID_REQUEST))
-        transaction = self.transactions.get(transactional_id)
-        errors = rules.verify_partitions(transaction, producer, verified)
-        return self._answer(reply_to, errors, failed, is_final=_is_final(*errors.values()))
-
     def end_transaction(
         self,
         transactional_id: str,
-        producer: ProducerIdAndEpoch,
+        producer: Producer,
         reply_to: Answerable,
         now_ms: float,
         *,
@@ -340,31 +281,30 @@ class TransactionState:
         )
         if isinstance(decision, ErrorCode):
             return self._refuse(reply_to, decision, ProducerAnswer)
-        if isinstance(decision, ProducerIdAndEpoch):
+        if isinstance(decision, Producer):
             answer = ProducerAnswer(ErrorCode.NONE, decision)
             return self._answer(reply_to, answer, ProducerAnswer)
+        return self._carry_out(decision, reply_to)
+
+    def _carry_out(self, decision: rules.Decision, reply_to: Answerable) -> CoordinatorResult:
         if decision.used_producer_id:
             self._producer_ids.use()
-        return self._write(
-            decision.transaction,
-            reply_to,
-            ProducerAnswer(ErrorCode.NONE, decision.transaction.producer_after_end),
-            ProducerAnswer,
-            then=lambda now_ms: self._send_markers([transactional_id], now_ms),
-        )
+        answer = ProducerAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if decision.answer is not None:
+            answer = ProducerAnswer(ErrorCode.NONE, decision.answer, decision.ongoing)
+        return self._write(decision.transaction, reply_to, answer, ProducerAnswer)
 
     def describe(self, transactional_id: str, reply_to: Answerable) -> CoordinatorResult:
-        transaction = self.transactions.get(transactional_id)
-        error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transaction is None else ErrorCode.NONE
-        return self._answer(reply_to, DescribeAnswer(error, transaction), DescribeAnswer)
+        """Answer with the Transaction, or an ErrorCode."""
+        found = self.transactions.get(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return self._answer(reply_to, found, lambda error: error)
 
     def list_transactions(
         self, wanted: Callable[[Transaction], bool], reply_to: Answerable
     ) -> CoordinatorResult:
+        """Answer with a list of Transactions, or an ErrorCode."""
         found = [each for each in self.transactions.values() if wanted(each)]
-        return self._answer(
-            reply_to, ListAnswer(ErrorCode.NONE, found), lambda error: ListAnswer(error, [])
-        )
+        return self._answer(reply_to, found, lambda error: error)
 
     # -- markers ---------------------------------------------------------------------------------
 
@@ -372,9 +312,11 @@ class TransactionState:
         self, sent: SendMarkers, written: Iterable[TopicPartition], now_ms: float
     ) -> CoordinatorResult:
         """The markers of `sent` (the very object) are committed, or the partitions are gone."""
-        if self._sending.get(sent.transactional_id) is not sent or not sent.written(written):
+        transactional_id = sent.transaction.transactional_id
+        if self._sending.get(transactional_id) is not sent:
             return CoordinatorResult()
-        return self._complete(sent, now_ms)
+        sent.remaining.difference_update(written)
+        return CoordinatorResult() if sent.remaining else self._complete(sent, now_ms)
 
     def _send_markers(self, transactional_ids: Iterable[str], now_ms: float) -> CoordinatorResult:
         """The outcomes are committed: tell the partitions."""
@@ -398,7 +340,7 @@ class TransactionState:
         return result
 
     def _complete(self, sent: SendMarkers, now_ms: float) -> CoordinatorResult:
-        transactional_id = sent.transactional_id
+        transactional_id = sent.transaction.transactional_id
         transaction = self.transactions[transactional_id]
         result = CoordinatorResult(records=[self._record(transaction.completed(now_ms))])
 
@@ -534,7 +476,7 @@ class TransactionState:
         """
 
         def on_error(error: ErrorCode) -> object:
-            return failed(_WRITE_ERRORS.get(error, error))
+            return failed(write_error(error))
 
         if is_final:
             return CoordinatorResult(replies=[Reply(reply_to, answer, on_error)])
@@ -546,20 +488,23 @@ class TransactionState:
         reply_to: Answerable,
         answer: object,
         failed: Callable[[ErrorCode], object],
-        then: Callable[[float], CoordinatorResult] | None = None,
     ) -> CoordinatorResult:
-        """Write the id's record, answer when that is committed, and do what comes then."""
+        """Write the id's record, answer when that is committed, and then send the markers of an
+        outcome.
+        """
+        sends, transactional_ids = transaction.status.is_prepared, [transaction.transactional_id]
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-            if error is not ErrorCode.NONE:
-                result = CoordinatorResult()
-                if then is not None and error is ErrorCode.REQUEST_TIMED_OUT:
-                    # The record is in the log, so the transaction goes on without the client.
-                    result = self._when_committed(then)
-                result.replies.append(Reply(reply_to, failed(_WRITE_ERRORS.get(error, error))))
-                return result
-            result = CoordinatorResult() if then is None else then(now_ms)
-            result.replies.append(Reply(reply_to, answer))
+            result = CoordinatorResult()
+            if sends and error is ErrorCode.NONE:
+                result = self._send_markers(transactional_ids, now_ms)
+            elif sends and error is ErrorCode.REQUEST_TIMED_OUT:
+                # The record is in the log, so the transaction goes on without the client.
+                result = self._when_committed(
+                    lambda now_ms: self._send_markers(transactional_ids, now_ms)
+                )
+            told = answer if error is ErrorCode.NONE else failed(write_error(error))
+            result.replies.append(Reply(reply_to, told))
             return result
 
         return CoordinatorResult(records=[self._record(transaction)], after=after)

@@ -7,12 +7,11 @@ pair (producer id, epoch) that a client is to use never returns to one that was 
 
 Which pair is whose:
 
-- `producer_id`, `producer_epoch` are those of the transaction in the partitions' logs, and from
-  PREPARE_* on those of its markers.
-- `next_producer_id`, `next_producer_epoch`: while ONGOING, the pair of the producer that has taken
-  a prepared transaction over (KIP-939), with the other pair kept for the markers; in PREPARE_*, the
-  pair with which the client goes on. Without the epoch (-1) it is 0: the epoch was used up
-  (KIP-890).
+- `producer` is that of the transaction in the partitions' logs, and from PREPARE_* on that of its
+  markers.
+- `next_producer`: while ONGOING, the pair of the producer that has taken a prepared transaction
+  over (KIP-939), with the other pair kept for the markers; in PREPARE_*, the pair with which the
+  client goes on. Without the epoch (-1) it is 0: the epoch was used up (KIP-890).
 """
 
 from __future__ import annotations
@@ -20,8 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
+from moldau.broker.coordinator.core.result import (
+    LAST_CLIENT_EPOCH,
+    LAST_EPOCH,
+    NO_PRODUCER,
+    Producer,
+)
 from moldau.protocol.coordinator_records import transactions as kinds
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -88,38 +93,11 @@ def is_legal(before: TransactionStatus, after: TransactionStatus) -> bool:
 
 NO_TIMESTAMP: Final = -1
 
-LAST_EPOCH: Final = 2**15 - 1
-"""Left for the markers that fence the last client; there is none above."""
-
-LAST_CLIENT_EPOCH: Final = LAST_EPOCH - 1
-"""The last epoch a client gets."""
-
 NO_TIMEOUT_MS: Final = 2**31 - 1
 """The timeout that marks transactions of a two-phase commit: they end only on request."""
 
 EPOCH_BUMP_VERSION: Final = 2
 """From this `transaction.version` on every transaction has its own epoch (KIP-890)."""
-
-
-class ProducerIdAndEpoch(NamedTuple):
-    """What identifies a producer in requests and answers."""
-
-    producer_id: int
-    producer_epoch: int
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether the client can get no higher epoch."""
-        return self.producer_epoch >= LAST_CLIENT_EPOCH
-
-    @property
-    def is_of_markers(self) -> bool:
-        """Whether no client was ever given this epoch."""
-        return self.producer_epoch > LAST_CLIENT_EPOCH
-
-
-NO_PRODUCER: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-
 
 TRANSACTION_BYTES: Final = 800
 PARTITION_BYTES: Final = 120
@@ -139,16 +117,14 @@ class Transaction:
     """
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer: Producer
     status: TransactionStatus
     timeout_ms: int
     last_update_ms: int
     start_ms: int = NO_TIMESTAMP
     partitions: frozenset[TopicPartition] = frozenset()
     previous_producer_id: int = NO_PRODUCER_ID
-    next_producer_id: int = NO_PRODUCER_ID
-    next_producer_epoch: int = NO_PRODUCER_EPOCH
+    next_producer: Producer = NO_PRODUCER
     client_version: int = 0
 
     @property
@@ -160,42 +136,35 @@ class Transaction:
     # -- its producers ---------------------------------------------------------------------------
 
     @property
-    def own_producer(self) -> ProducerIdAndEpoch:
-        """The pair in the partitions' logs."""
-        return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
-
-    @property
     def is_kept(self) -> bool:
         """Whether a producer has taken the open transaction over, to end it (KIP-939)."""
         return (
             self.status is TransactionStatus.ONGOING
-            and self.next_producer_epoch != NO_PRODUCER_EPOCH
+            and self.next_producer.producer_epoch != NO_PRODUCER_EPOCH
         )
 
     @property
-    def client_producer(self) -> ProducerIdAndEpoch:
+    def client_producer(self) -> Producer:
         """The pair that the client has to use now."""
-        if self.is_kept:
-            return ProducerIdAndEpoch(self.next_producer_id, self.next_producer_epoch)
-        return self.own_producer
+        return self.next_producer if self.is_kept else self.producer
 
     @property
-    def producer_after_end(self) -> ProducerIdAndEpoch:
+    def producer_after_end(self) -> Producer:
         """The pair in PREPARE_* that the client goes on with, once it is complete."""
-        if self.next_producer_id == NO_PRODUCER_ID:
-            return self.own_producer
-        return ProducerIdAndEpoch(self.next_producer_id, max(self.next_producer_epoch, 0))
+        next_id, next_epoch = self.next_producer
+        return self.producer if next_id == NO_PRODUCER_ID else Producer(next_id, max(next_epoch, 0))
 
     @property
-    def ended_by(self) -> ProducerIdAndEpoch | None:
+    def ended_by(self) -> Producer | None:
         """The pair in COMPLETE_* that the client used when it ended the transaction, if ending
         gave it another one: an EndTxn of that pair is a repetition (KIP-890).
         """
         if self.client_version < EPOCH_BUMP_VERSION or self.status not in _COMPLETE:
             return None
-        if self.producer_epoch > 0:
-            return ProducerIdAndEpoch(self.producer_id, self.producer_epoch - 1)
-        return ProducerIdAndEpoch(self.previous_producer_id, LAST_CLIENT_EPOCH)
+        producer_id, producer_epoch = self.producer
+        if producer_epoch > 0:
+            return Producer(producer_id, producer_epoch - 1)
+        return Producer(self.previous_producer_id, LAST_CLIENT_EPOCH)
 
     @property
     def is_two_phase(self) -> bool:
@@ -216,31 +185,26 @@ class Transaction:
 
     # -- changes ---------------------------------------------------------------------------------
 
-    def initialized(
-        self, producer: ProducerIdAndEpoch, timeout_ms: int, now_ms: float
-    ) -> Transaction:
+    def initialized(self, producer: Producer, timeout_ms: int, now_ms: float) -> Transaction:
         """A producer has begun, or come back, and has no transaction yet."""
         return self._moved(
             TransactionStatus.EMPTY,
             now_ms,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
+            producer=producer,
             timeout_ms=timeout_ms,
             start_ms=NO_TIMESTAMP,
             partitions=frozenset(),
-            next_producer_id=NO_PRODUCER_ID,
-            next_producer_epoch=NO_PRODUCER_EPOCH,
+            next_producer=NO_PRODUCER,
         )
 
-    def kept_for(self, producer: ProducerIdAndEpoch, timeout_ms: int, now_ms: float) -> Transaction:
+    def kept_for(self, producer: Producer, timeout_ms: int, now_ms: float) -> Transaction:
         """A client with the pair `producer` may end the open transaction, and nothing else."""
         return self._moved(
             TransactionStatus.ONGOING,
             now_ms,
             # An outside coordinator may have said "commit" already: nothing may abort it.
             timeout_ms=NO_TIMEOUT_MS if self.is_two_phase else timeout_ms,
-            next_producer_id=producer.producer_id,
-            next_producer_epoch=producer.producer_epoch,
+            next_producer=producer,
         )
 
     def with_partitions(
@@ -269,30 +233,28 @@ class Transaction:
             spare_producer_id: used if the epochs of `client_producer` are exhausted then.
         """
         bumps = client_version >= EPOCH_BUMP_VERSION
-        raises_epoch = bumps and self.producer_epoch < LAST_EPOCH
+        producer_id, producer_epoch = self.producer
+        raises_epoch = bumps and producer_epoch < LAST_EPOCH
         next_producer = NO_PRODUCER
-        previous_producer_id = self.producer_id
+        previous_producer_id = producer_id
         client = self.client_producer
         if bumps and client.is_exhausted:
             assert spare_producer_id != NO_PRODUCER_ID
-            next_producer = ProducerIdAndEpoch(
-                spare_producer_id, 0 if self.is_kept else NO_PRODUCER_EPOCH
-            )
+            next_producer = Producer(spare_producer_id, 0 if self.is_kept else NO_PRODUCER_EPOCH)
             previous_producer_id = client.producer_id
         elif self.is_kept:
             assert bumps, "only the epoch bump tells a kept transaction's end from the next one's"
             # Raised once more: a delayed EndTxn of the producer that took the transaction over must
             # not end the next one.
-            next_producer = ProducerIdAndEpoch(client.producer_id, client.producer_epoch + 1)
+            next_producer = Producer(client.producer_id, client.producer_epoch + 1)
         has_one = self.status is TransactionStatus.ONGOING
         return self._moved(
             TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT,
             now_ms,
-            producer_epoch=self.producer_epoch + raises_epoch,
+            producer=Producer(producer_id, producer_epoch + raises_epoch),
             start_ms=self.start_ms if has_one else int(now_ms),
             previous_producer_id=previous_producer_id,
-            next_producer_id=next_producer.producer_id,
-            next_producer_epoch=next_producer.producer_epoch,
+            next_producer=next_producer,
             client_version=client_version if raises_epoch or not bumps else EPOCH_BUMP_VERSION - 1,
         )
 
@@ -306,30 +268,29 @@ class Transaction:
         )
         if aborted.client_version >= EPOCH_BUMP_VERSION:
             return aborted
-        producer_epoch = min(self.producer_epoch + 1, LAST_EPOCH)
-        return replace(aborted, producer_epoch=producer_epoch, client_version=0)
+        producer_id, producer_epoch = self.producer
+        fencing = Producer(producer_id, min(producer_epoch + 1, LAST_EPOCH))
+        return replace(aborted, producer=fencing, client_version=0)
 
     def completed(self, now_ms: float) -> Transaction:
         """Every partition has its marker."""
         is_commit = self.status is TransactionStatus.PREPARE_COMMIT
-        producer = self.producer_after_end
-        has_changed = producer.producer_id != self.producer_id
+        producer, producer_id = self.producer_after_end, self.producer.producer_id
+        has_changed = producer.producer_id != producer_id
         return self._moved(
             TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT,
             now_ms,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
+            producer=producer,
             partitions=frozenset(),
-            previous_producer_id=self.previous_producer_id if has_changed else self.producer_id,
-            next_producer_id=NO_PRODUCER_ID,
-            next_producer_epoch=NO_PRODUCER_EPOCH,
+            previous_producer_id=self.previous_producer_id if has_changed else producer_id,
+            next_producer=NO_PRODUCER,
         )
 
     def _moved(self, status: TransactionStatus, now_ms: float, **changes: object) -> Transaction:
         assert is_legal(self.status, status), f"{self.status.words} to {status.words}"
-        changes.setdefault("previous_producer_id", self.producer_id)
+        changes.setdefault("previous_producer_id", self.producer.producer_id)
         changed = replace(self, status=status, last_update_ms=int(now_ms), **changes)  # type: ignore[arg-type]
-        assert 0 <= changed.producer_epoch <= LAST_EPOCH
+        assert 0 <= changed.producer.producer_epoch <= LAST_EPOCH
         return changed
 
 
@@ -341,8 +302,7 @@ def new_transaction(
 ) -> Transaction:
     return Transaction(
         transactional_id=transactional_id,
-        producer_id=producer_id,
-        producer_epoch=0,
+        producer=Producer(producer_id, 0),
         status=TransactionStatus.EMPTY,
         timeout_ms=timeout_ms,
         last_update_ms=int(now_ms),
@@ -363,8 +323,8 @@ def record_value(transaction: Transaction, version: int) -> kinds.TransactionLog
         for topic, indexes in by_topic(sorted(transaction.partitions)).items()
     ]
     value = kinds.TransactionLogValue(
-        producer_id=transaction.producer_id,
-        producer_epoch=transaction.producer_epoch,
+        producer_id=transaction.producer.producer_id,
+        producer_epoch=transaction.producer.producer_epoch,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_status=transaction.status,
         transaction_partitions=(None if transaction.status is TransactionStatus.EMPTY else schemas),
@@ -373,8 +333,7 @@ def record_value(transaction: Transaction, version: int) -> kinds.TransactionLog
     )
     if version >= 1:
         value.previous_producer_id = transaction.previous_producer_id
-        value.next_producer_id = transaction.next_producer_id
-        value.next_producer_epoch = transaction.next_producer_epoch
+        value.next_producer_id, value.next_producer_epoch = transaction.next_producer
         value.client_transaction_version = transaction.client_version
     return value
 
@@ -386,7 +345,7 @@ def value_version(transaction: Transaction, server_version: int) -> int:
     return int(
         server_version >= 1
         or transaction.client_version >= EPOCH_BUMP_VERSION
-        or transaction.next_producer_id != NO_PRODUCER_ID
+        or transaction.next_producer.producer_id != NO_PRODUCER_ID
     )
 
 
@@ -400,8 +359,7 @@ def from_record(key: kinds.TransactionLogKey, value: kinds.TransactionLogValue) 
         ) from None
     return Transaction(
         transactional_id=key.transactional_id,
-        producer_id=value.producer_id,
-        producer_epoch=value.producer_epoch,
+        producer=Producer(value.producer_id, value.producer_epoch),
         status=status,
         timeout_ms=value.transaction_timeout_ms,
         last_update_ms=value.transaction_last_update_timestamp_ms,
@@ -412,7 +370,6 @@ def from_record(key: kinds.TransactionLogKey, value: kinds.TransactionLogValue) 
             for index in topic.partition_ids
         ),
         previous_producer_id=value.previous_producer_id,
-        next_producer_id=value.next_producer_id,
-        next_producer_epoch=value.next_producer_epoch,
+        next_producer=Producer(value.next_producer_id, value.next_producer_epoch),
         client_version=value.client_transaction_version,
     )

@@ -292,9 +292,7 @@ class Groups:
         self.coordinator.ask(
             group_id,
             caller,
-            lambda state, _now_ms: state.offset_requests.commit_transactional(
-                request, prepared, 5, caller
-            ),
+            lambda state, _now_ms: state.offset_requests.commit(request, prepared, 5, caller),
             prepared.refused,
         )
         return caller

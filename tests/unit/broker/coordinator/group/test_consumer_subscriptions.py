@@ -266,7 +266,7 @@ def test_without_new_topics_nothing_is_looked_up_before_the_refresh_interval() -
 
 def resolve(groups: ConsumerShard, resolved: dict[str, set[str]] | None) -> int:
     """The result of a look-up comes; how many records it leads to."""
-    command = ResolveRegularExpressions("team", "m", frozenset(resolved or {}), None)
+    command = ResolveRegularExpressions("team", frozenset(resolved or {}), None)
     found = None
     if resolved is not None:
         found = {

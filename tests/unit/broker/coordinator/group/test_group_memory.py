@@ -130,7 +130,7 @@ async def stored(broker: DataPath, request: TxnOffsetCommitRequest) -> Any:
     coordinator.ask(
         "team",
         reply,
-        lambda state, _now: state.offset_requests.commit_transactional(request, prepared, 3, reply),
+        lambda state, _now: state.offset_requests.commit(request, prepared, 3, reply),
         prepared.refused,
     )
     await ticked(broker, lambda: answers)

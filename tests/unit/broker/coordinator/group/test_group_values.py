@@ -185,7 +185,7 @@ def test_a_refresh_of_metadata_is_needed_until_it_is_made_and_again_when_it_is_l
     assert group.needs_metadata_refresh, "the epoch of that refresh was not written"
     group.group_epoch = 5
     assert not group.needs_metadata_refresh
-    group.request_metadata_refresh()
+    group.is_refresh_requested = True
     assert group.needs_metadata_refresh
 
 
@@ -244,7 +244,6 @@ ILLEGAL, REBALANCING = ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROG
         ("m1", None, 4, False, ClassicGroupState.COMPLETING_REBALANCE, REBALANCING),
         ("m1", None, 4, True, ClassicGroupState.COMPLETING_REBALANCE, NONE),
         ("m1", None, 4, False, ClassicGroupState.PREPARING_REBALANCE, NONE),
-        ("m1", None, 4, False, ClassicGroupState.DEAD, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ],
 )
 def test_commits_to_a_classic_group(
@@ -262,19 +261,14 @@ def test_commits_to_a_classic_group(
     assert found is error
 
 
-def test_what_an_empty_and_a_dead_classic_group_allow() -> None:
-    empty, dead = classic(), classic(state=ClassicGroupState.DEAD)
+def test_what_an_empty_and_a_full_classic_group_allow() -> None:
+    empty = classic()
     options = {"is_transactional": False, "api_version": 9}
     assert empty.validate_offset_commit("", None, -1, **options) is NONE  # type: ignore[arg-type]
     assert empty.validate_offset_commit("m1", "i1", -1, **options) is NONE  # type: ignore[arg-type]
     assert empty.validate_offset_commit("m1", None, 0, **options) is UNKNOWN  # type: ignore[arg-type]
-    gone = ErrorCode.GROUP_ID_NOT_FOUND
-    assert (empty.validate_offset_delete(), dead.validate_offset_delete()) == (NONE, gone)
-    assert (empty.validate_delete(), dead.validate_delete()) == (NONE, gone)
-    assert (empty.validate_offset_fetch(None, -1), dead.validate_offset_fetch(None, -1)) == (
-        NONE,
-        gone,
-    )
+    assert (empty.validate_offset_delete(), empty.validate_delete()) == (NONE, NONE)
+    assert empty.validate_offset_fetch(None, -1) is NONE
     full = classic(member(1))
     assert (full.validate_delete(), full.validate_offset_delete()) == (
         ErrorCode.NON_EMPTY_GROUP,

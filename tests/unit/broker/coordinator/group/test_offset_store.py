@@ -50,7 +50,7 @@ def assert_agree(store: OffsetStore, model: Model) -> None:
     committed, pending = model.committed, model.pending
     open_keys = {key for _, key in pending}
     assert store.count == len(committed)
-    assert set(store.group_ids()) == {key.group_id for key in committed}
+    assert set(store._committed) == {key.group_id for key in committed}
     for key in KEYS:
         assert store.get(*key) == committed.get(key)
         assert store.is_pending(*key) is (key in open_keys)

@@ -8,7 +8,7 @@ import pytest
 
 from moldau.broker.coordinator.core.result import SetTimer
 from moldau.broker.coordinator.group.core import offset_removal
-from moldau.broker.coordinator.group.core.offset_removal import OffsetsTimer
+from moldau.broker.coordinator.group.core.offset_removal import EXPIRY
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.coordinator_records.classic_groups import (
     LegacyOffsetCommitKey,
@@ -638,10 +638,10 @@ def test_a_portion_looks_at_so_many_groups_and_offsets(
     groups = Groups(**RETENTION)
     groups.commit({("events", 0): 1}, "looked at last")
     groups.commit({("events", n): n for n in range(offset_count)}, "looked at first")
-    result = groups.state.removal.on_timer(OffsetsTimer(), groups.now_ms)
+    result = groups.state.removal.on_timer(EXPIRY, groups.now_ms)
     assert result.records == []
     pause_ms = offset_removal.PAUSE_MS if ends_portion else MINUTE_MS
-    assert result.timers == [SetTimer(OffsetsTimer(), pause_ms)]
+    assert result.timers == [SetTimer(EXPIRY, pause_ms)]
 
 
 def test_offsets_of_groups_with_long_names_expire() -> None:

@@ -14,15 +14,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from moldau.broker.coordinator.core.result import NO_PRODUCER, Producer
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.broker.coordinator.transaction.core.rules import TransactionSettings
 from moldau.broker.coordinator.transaction.core.state import SendMarkers, TransactionState
-from moldau.broker.coordinator.transaction.core.transaction import (
-    NO_PRODUCER,
-    NO_PRODUCER_ID,
-    ProducerIdAndEpoch,
-    TransactionStatus,
-)
+from moldau.broker.coordinator.transaction.core.transaction import NO_PRODUCER_ID, TransactionStatus
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
@@ -37,7 +33,7 @@ TIMEOUT_MS = 60_000
 def init_request(
     transactional_id: str,
     timeout_ms: int = TIMEOUT_MS,
-    expected: ProducerIdAndEpoch | None = None,
+    expected: Producer | None = None,
     *,
     enable_two_phase: bool = False,
     keep_prepared: bool = False,
@@ -89,26 +85,22 @@ class Bench:
         self.ids = CountingIds()
         self.settings = TransactionSettings(**settings)
         self.commands: list[SendMarkers] = []
-        self.ended_by: ProducerIdAndEpoch | None = None
+        self.ended_by: Producer | None = None
         """For tests that want to know later who ended the transaction."""
         self.broker = MemoryBroker(TRANSACTION_STATE, is_committing_at_once=is_committing_at_once)
         self.log = self.broker.partition()
         self.runtime = CoordinatorRuntime(
             TRANSACTION_STATE,
             self._make_state,
-            execute=lambda _, command: self.commands.append(command),
-            settings=SETTINGS,
-            ports=self.broker.ports,
+            lambda _, command: self.commands.append(command),
+            SETTINGS,
+            self.broker.ports,
         )
         self.broker.attach(self.runtime)
         self.broker.elect()
 
     def _make_state(self, partition_index: int) -> TransactionState:
-        return TransactionState(
-            settings=self.settings,
-            producer_ids=self.ids,
-            transaction_version=lambda: self.version,
-        )
+        return TransactionState(self.settings, self.ids, lambda: self.version)
 
     @property
     def state(self) -> TransactionState:
@@ -135,7 +127,7 @@ class Bench:
         transactional_id: str = "t",
         timeout_ms: int = TIMEOUT_MS,
         *,
-        expected: ProducerIdAndEpoch | None = None,
+        expected: Producer | None = None,
         enable_two_phase: bool = False,
         keep_prepared: bool = False,
         principal: str = "",
@@ -154,7 +146,7 @@ class Bench:
     def add(
         self,
         transactional_id: str,
-        producer: ProducerIdAndEpoch,
+        producer: Producer,
         partitions: Collection[TopicPartition],
         client_version: int = 2,
     ) -> Caller:
@@ -167,19 +159,25 @@ class Bench:
     def verify(
         self,
         transactional_id: str,
-        producer: ProducerIdAndEpoch,
+        producer: Producer,
         partitions: Collection[TopicPartition],
     ) -> Caller:
         return self._call(
-            lambda state, caller, now: state.verify_partitions(
-                transactional_id, producer, partitions, caller
+            lambda state, caller, now: state.add_partitions(
+                transactional_id,
+                producer,
+                partitions,
+                caller,
+                now,
+                client_version=2,
+                verify_only=True,
             )
         )
 
     def end(
         self,
         transactional_id: str,
-        producer: ProducerIdAndEpoch,
+        producer: Producer,
         *,
         is_commit: bool,
         client_version: int = 2,
@@ -230,7 +228,7 @@ class Bench:
 
     # -- short ways ------------------------------------------------------------------------------
 
-    def begin(self, transactional_id: str = "t", *partitions: TopicPartition) -> ProducerIdAndEpoch:
+    def begin(self, transactional_id: str = "t", *partitions: TopicPartition) -> Producer:
         """A producer with an open transaction."""
         producer = self.init(transactional_id).answer.producer
         added = self.add(transactional_id, producer, partitions or [P0]).answer

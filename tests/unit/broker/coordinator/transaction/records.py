@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from moldau.broker.coordinator.core.result import CoordinatorRecord, CoordinatorResult
-from moldau.broker.coordinator.transaction.core.transaction import (
+from moldau.broker.coordinator.core.result import (
     LAST_CLIENT_EPOCH,
-    ProducerIdAndEpoch,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Producer,
+)
+from moldau.broker.coordinator.transaction.core.transaction import (
     Transaction,
     TransactionStatus,
     record_key,
@@ -17,7 +20,7 @@ from moldau.protocol.records import decode_records, iter_batches
 from tests.unit.broker.coordinator.transaction.bench import FIRST_PRODUCER_ID, TIMEOUT_MS, Bench
 
 FIRST = FIRST_PRODUCER_ID
-LAST = ProducerIdAndEpoch(FIRST_PRODUCER_ID, LAST_CLIENT_EPOCH)
+LAST = Producer(FIRST_PRODUCER_ID, LAST_CLIENT_EPOCH)
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -46,8 +49,7 @@ def with_epoch(bench: Bench, producer_epoch: int, **changes: object) -> None:
     made = Transaction(
         **{
             "transactional_id": "t",
-            "producer_id": transaction.producer_id,
-            "producer_epoch": producer_epoch,
+            "producer": transaction.producer._replace(producer_epoch=producer_epoch),
             "status": TransactionStatus.EMPTY,
             "timeout_ms": TIMEOUT_MS,
             "last_update_ms": transaction.last_update_ms,

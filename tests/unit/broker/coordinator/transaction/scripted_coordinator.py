@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from moldau.broker.coordinator.core.result import Producer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 from tests.unit.broker.harness import BROKER_ID, DataPath
@@ -14,7 +15,7 @@ class Asked(NamedTuple):
     """One question, and the way to answer it."""
 
     transactional_id: str
-    producer: tuple[int, int]
+    producer: Producer
     partitions: list[TopicPartition]
     verify_only: bool
     done: Callable[[dict[TopicPartition, ErrorCode]], None]
@@ -43,16 +44,13 @@ class ScriptedCoordinator:
     def add_partitions(
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer: Producer,
         partitions: Collection[TopicPartition],
         *,
         verify_only: bool,
         done: Callable[[dict[TopicPartition, ErrorCode]], None],
     ) -> None:
-        asked = Asked(
-            transactional_id, (producer_id, producer_epoch), list(partitions), verify_only, done
-        )
+        asked = Asked(transactional_id, producer, list(partitions), verify_only, done)
         self.asked.append(asked)
         if self.reply is None:
             self.open.append(asked)

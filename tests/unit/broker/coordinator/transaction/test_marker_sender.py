@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from moldau.broker.coordinator import other_brokers
+from moldau.broker.coordinator.core.result import Producer
 from moldau.broker.coordinator.other_brokers import OtherBrokers
 from moldau.broker.coordinator.ports import RuntimePorts
 from moldau.broker.coordinator.transaction import marker_sender as module
@@ -56,8 +57,7 @@ def command(
     return SendMarkers(
         Transaction(
             f"t{producer_id}",
-            producer_id,
-            5,
+            Producer(producer_id, 5),
             status,
             60_000,
             0,
@@ -156,9 +156,9 @@ class Sender:
                 start=self._start,
             ),
             OtherBrokers(lambda: self.image, "PLAINTEXT", Connector(), 1_000),
-            coordinator_epoch=lambda index: self.coordinator_epochs.get(index, -1),
-            write_here=lambda request, done: self.here.append((request, done)),
-            written=self._written,
+            lambda index: self.coordinator_epochs.get(index, -1),
+            lambda request, done: self.here.append((request, done)),
+            self._written,
         )
         self.replay(
             *[
@@ -188,7 +188,7 @@ class Sender:
         self, partition_index: int, command: SendMarkers, partitions: list[TopicPartition]
     ) -> None:
         if command is self.refused:
-            raise KeyError(command.transactional_id)
+            raise KeyError(command.transaction.transactional_id)
         self.written.append((partition_index, command, partitions))
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -281,7 +281,7 @@ async def test_what_was_not_written_is_sent_again_to_who_leads_then(
     future.set_result(answer(request, {P1: error}))
     await sender.turn()
     assert sender.written == [(0, one, [P2])]
-    one.written([P2])
+    one.remaining.discard(P2)
     assert sender.here == []
     sender.lead(P1, BROKER)
     await sender.retry()

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.coordinator.transaction.core.transaction import (
-    ProducerIdAndEpoch,
-    TransactionStatus,
-)
+from moldau.broker.coordinator.core.result import Producer
+from moldau.broker.coordinator.transaction.core.transaction import TransactionStatus
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.transaction.bench import P0, Bench
 from tests.unit.broker.coordinator.transaction.records import logged
@@ -124,7 +122,7 @@ def test_a_pair_of_another_producer_is_refused(
     status: str, client_version: int, request_: str
 ) -> None:
     for make, error in (
-        (lambda now: ProducerIdAndEpoch(77, now.producer_epoch), "mapping"),
+        (lambda now: Producer(77, now.producer_epoch), "mapping"),
         (lambda now: now._replace(producer_epoch=now.producer_epoch + 1), "fenced"),
         (lambda now: now._replace(producer_epoch=-1), "fenced"),
     ):
@@ -147,18 +145,18 @@ def test_a_pair_of_another_producer_is_refused(
 @pytest.mark.parametrize("client_version", [0, 2])
 def test_an_id_that_was_never_heard_of(client_version: int) -> None:
     bench = Bench()
-    producer = ProducerIdAndEpoch(1000, 0)
+    producer = Producer(1000, 0)
     assert only(bench.add("t", producer, [P0], client_version).answer) is ERRORS["mapping"]
     assert only(bench.verify("t", producer, [P0]).answer) is ERRORS["mapping"]
     for is_commit in (True, False):
         ended = bench.end("t", producer, is_commit=is_commit, client_version=client_version)
         assert ended.answer.error is ERRORS["mapping"]
-    assert bench.describe().answer.error is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert bench.describe().answer is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 def test_the_empty_id_is_an_invalid_request() -> None:
     bench = Bench()
-    producer = ProducerIdAndEpoch(1000, 0)
+    producer = Producer(1000, 0)
     invalid = ErrorCode.INVALID_REQUEST
     assert bench.init("").answer.error is invalid
     assert only(bench.add("", producer, [P0]).answer) is invalid

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from moldau.broker.coordinator.core.result import LAST_CLIENT_EPOCH, Producer
 from moldau.broker.coordinator.transaction.core.state import ProducerAnswer
-from moldau.broker.coordinator.transaction.core.transaction import (
-    LAST_CLIENT_EPOCH,
-    ProducerIdAndEpoch,
-    TransactionStatus,
-)
+from moldau.broker.coordinator.transaction.core.transaction import TransactionStatus
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches
 from moldau.protocol.types import TopicPartition
@@ -62,13 +59,13 @@ def test_a_repetition_is_the_same_request_before_anything_else_has_happened() ->
     bench = Bench()
     first = bench.init().answer.producer
     back = bench.init(expected=first).answer.producer
-    for stranger in (ProducerIdAndEpoch(FIRST + 7, 0), ProducerIdAndEpoch(FIRST, 7)):
+    for stranger in (Producer(FIRST + 7, 0), Producer(FIRST, 7)):
         assert bench.init(expected=stranger).answer.error is ErrorCode.PRODUCER_FENCED
     bench.add("t", back, [P0])
     bench.end("t", back, is_commit=True)
     bench.answer_markers()
     assert bench.init(expected=first).answer.error is ErrorCode.PRODUCER_FENCED
-    assert bench.transaction().own_producer == (FIRST, 2)
+    assert bench.transaction().producer == (FIRST, 2)
 
 
 @pytest.mark.parametrize("version", [0, 2])
@@ -109,7 +106,7 @@ def test_a_new_producer_has_the_open_transaction_aborted_first() -> None:
     assert bench.init().answer == ProducerAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
     (command,) = bench.commands
     assert not command.is_commit
-    assert command.producer == (FIRST, 1)
+    assert command.transaction.producer == (FIRST, 1)
     assert command.remaining == {P0, P1}
     assert bench.init().answer.error is ErrorCode.CONCURRENT_TRANSACTIONS
     bench.answer_markers()
@@ -153,8 +150,8 @@ def test_from_version_2_on_every_transaction_has_its_own_epoch(is_commit: bool) 
     answer = bench.end("t", producer, is_commit=is_commit).answer
     assert answer[:2] == (ErrorCode.NONE, (FIRST, 1))
     (command,) = bench.commands
-    assert (command.is_commit, command.producer) == (is_commit, (FIRST, 1))
-    assert command.transaction_version == 2
+    assert (command.is_commit, command.transaction.producer) == (is_commit, (FIRST, 1))
+    assert command.transaction.client_version == 2
     bench.answer_markers()
     assert bench.status().name == ("COMPLETE_COMMIT" if is_commit else "COMPLETE_ABORT")
     assert bench.transaction().partitions == frozenset()
@@ -171,8 +168,8 @@ def test_below_version_2_the_epoch_stays() -> None:
     bench.add("t", producer, [P0], client_version=0)
     assert bench.end("t", producer, is_commit=True, client_version=0).answer[:2] == (0, producer)
     (command,) = bench.answer_markers()
-    assert (command.producer, command.transaction_version) == (producer, 0)
-    assert bench.transaction().own_producer == producer
+    assert (command.transaction.producer, command.transaction.client_version) == (producer, 0)
+    assert bench.transaction().producer == producer
 
 
 @pytest.mark.parametrize("partition_count", [0, 1])
@@ -183,7 +180,7 @@ def test_an_abort_of_nothing_bumps_the_epoch_without_a_marker(partition_count: i
         bench.add("t", producer, [P0])
         bench.end("t", producer, is_commit=True)
         bench.answer_markers()
-        producer = ProducerIdAndEpoch(FIRST, 1)
+        producer = Producer(FIRST, 1)
     after = producer._replace(producer_epoch=producer.producer_epoch + 1)
     assert bench.end("t", producer, is_commit=False).answer[:2] == (ErrorCode.NONE, after)
     assert bench.status() is TransactionStatus.COMPLETE_ABORT
@@ -198,7 +195,7 @@ def test_the_end_that_uses_up_the_epochs_goes_on_with_another_producer_id(is_com
     bench.add("t", LAST, [P0])
     answer = bench.end("t", LAST, is_commit=is_commit).answer
     assert answer[:2] == (ErrorCode.NONE, (FIRST + 1, 0))
-    assert bench.commands[0].producer == (FIRST, LAST_CLIENT_EPOCH + 1)
+    assert bench.commands[0].transaction.producer == (FIRST, LAST_CLIENT_EPOCH + 1)
     assert bench.end("t", LAST, is_commit=is_commit).answer.error is (
         ErrorCode.CONCURRENT_TRANSACTIONS
     )
@@ -371,7 +368,10 @@ def test_the_next_leader_goes_on_with_the_markers(is_commit: bool) -> None:
     (command,) = bench.commands
     assert lost.is_cancelled
     assert command.remaining == {P0, P1}
-    assert (command.is_commit, command.producer) == (is_commit, lost.producer)
+    assert (command.is_commit, command.transaction.producer) == (
+        is_commit,
+        lost.transaction.producer,
+    )
     bench.marker_written(lost, [P1])
     assert bench.status().is_prepared, "the old leader's answers are not the new one's"
     bench.answer_markers()
@@ -407,7 +407,7 @@ def test_a_transaction_that_has_had_its_time_is_aborted_and_its_producer_fenced(
     assert bench.commands == []
     bench.advance(30_000)
     (command,) = bench.commands
-    assert (command.is_commit, command.producer) == (False, (FIRST, 1))
+    assert (command.is_commit, command.transaction.producer) == (False, (FIRST, 1))
     bench.answer_markers()
     assert bench.status() is TransactionStatus.COMPLETE_ABORT
     assert bench.add("t", producer, [P0], client_version).answer == {P0: ErrorCode.PRODUCER_FENCED}
@@ -479,7 +479,7 @@ def test_an_abort_that_no_batch_can_hold_holds_up_no_other() -> None:
         bench.begin(f"t{number}")
     bench.log.max_batch_bytes = 400
     bench.advance(TIMEOUT_MS + 15_000)
-    assert sorted(command.transactional_id for command in bench.commands) == sorted(
+    assert sorted(command.transaction.transactional_id for command in bench.commands) == sorted(
         f"t{number}" for number in range(60)
     )
     # As soon as it fits, it is aborted too.
@@ -495,7 +495,7 @@ def test_aborts_whose_second_batch_is_refused_are_carried_out_as_far_as_they_are
     bench.log.max_batch_bytes = 300
     bench.log.refuse_after(1, ErrorCode.NOT_ENOUGH_REPLICAS)
     bench.advance(TIMEOUT_MS + 15_000)
-    aborted = {command.transactional_id for command in bench.commands}
+    aborted = {command.transaction.transactional_id for command in bench.commands}
     assert 0 < len(aborted) < 5
     bench.log.append_error = ErrorCode.NONE
     bench.advance(10_000)
@@ -531,7 +531,7 @@ def test_no_marker_is_sent_before_its_own_abort_is_committed() -> None:
     bench.log.commit(before_abort)
     assert bench.commands == []
     bench.commit()
-    assert [command.transactional_id for command in bench.commands] == ["t"]
+    assert [command.transaction.transactional_id for command in bench.commands] == ["t"]
 
 
 def test_a_timed_out_transaction_of_the_last_epoch_waits_for_a_producer_id() -> None:
@@ -568,7 +568,10 @@ def test_an_abort_that_no_batch_can_hold_leaves_producer_ids_to_others() -> None
     for _ in range(4):
         bench.ids.is_available = True
         bench.advance(10_000)
-    assert {command.transactional_id for command in bench.commands} == {"short1", "short2"}
+    assert {command.transaction.transactional_id for command in bench.commands} == {
+        "short1",
+        "short2",
+    }
     assert bench.status() is TransactionStatus.ONGOING
 
 
@@ -599,7 +602,7 @@ def test_a_transaction_that_was_fenced_with_the_last_epoch_begins_no_more(versio
     bench.add("t", LAST, [P0], client_version=min(version, 1))
     assert bench.init().answer.error is ErrorCode.CONCURRENT_TRANSACTIONS
     (command,) = bench.answer_markers()
-    assert command.producer == BEYOND
+    assert command.transaction.producer == BEYOND
     added = bench.add("t", BEYOND, [P0], client_version=min(version, 1)).answer
     assert ErrorCode.NONE not in added.values()
     assert bench.init().answer.producer[0] != FIRST
@@ -615,7 +618,7 @@ def test_a_transaction_above_the_last_epoch_is_timed_out_as_the_others_are(
     bench.begin("other")
     bench.init()
     beyond = BEYOND._replace(producer_id=FIRST + 1)
-    kept = {"next_producer_id": FIRST + 9, "next_producer_epoch": 3} if is_kept else {}
+    kept = {"next_producer": Producer(FIRST + 9, 3)} if is_kept else {}
     with_epoch(
         bench,
         LAST_CLIENT_EPOCH + 1,
@@ -626,10 +629,10 @@ def test_a_transaction_above_the_last_epoch_is_timed_out_as_the_others_are(
         **kept,
     )
     bench.advance(TIMEOUT_MS + 15_000)
-    commands = {command.transactional_id: command for command in bench.answer_markers()}
+    commands = {command.transaction.transactional_id: command for command in bench.answer_markers()}
     assert set(commands) == {"t", "other"}
-    assert commands["t"].producer == beyond
-    assert commands["t"].transaction_version < 2, "from 2 on a marker's epoch is above"
+    assert commands["t"].transaction.producer == beyond
+    assert commands["t"].transaction.client_version < 2, "from 2 on a marker's epoch is above"
     assert not bench.state.transactions["t"].status.is_prepared
     assert bench.init().answer.producer != beyond
 
@@ -692,7 +695,7 @@ def test_many_ids_are_forgotten_in_pieces() -> None:
 # -- a former coordinator --------------------------------------------------------------------------
 
 
-def committed_once(bench: Bench) -> ProducerIdAndEpoch:
+def committed_once(bench: Bench) -> Producer:
     """A producer of version 2 whose transaction is complete, as everything that is committed."""
     caller = bench.init()
     bench.commit()
@@ -703,14 +706,14 @@ def committed_once(bench: Bench) -> ProducerIdAndEpoch:
     bench.answer_markers()
     bench.commit()
     assert bench.status() is TransactionStatus.COMPLETE_COMMIT
-    return ProducerIdAndEpoch(*bench.transaction().client_producer)
+    return Producer(*bench.transaction().client_producer)
 
 
 def test_a_former_coordinator_refuses_nothing_for_good() -> None:
     """What its successor has begun is nothing that it knows; it is about to hear of it."""
     bench = Bench(is_committing_at_once=False)
     producer = committed_once(bench)
-    stranger = ProducerIdAndEpoch(producer.producer_id, producer.producer_epoch + 1)
+    stranger = Producer(producer.producer_id, producer.producer_epoch + 1)
     ended = bench.end("t", producer, is_commit=True)
     back = bench.init(expected=stranger)
     added = bench.add("t", stranger, [P0])

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from moldau.broker.coordinator.core.result import Producer
 from moldau.broker.coordinator.transaction.core import transaction as transaction_module
 from moldau.broker.coordinator.transaction.core.state import SendMarkers
 from moldau.broker.coordinator.transaction.core.transaction import (
     NO_TIMEOUT_MS,
-    ProducerIdAndEpoch,
     Transaction,
     TransactionStatus,
     from_record,
@@ -43,7 +43,7 @@ SESSIONS = range(3)
 LAST_CLIENT_EPOCH = 5
 HALF_A_DAY_MS = 12 * 3600 * 1000
 ELAPSED_MS = [1_000, 6_000, HALF_A_DAY_MS + 1, 60 * HALF_A_DAY_MS]
-Pair = ProducerIdAndEpoch
+Pair = Producer
 
 
 @dataclass
@@ -140,7 +140,10 @@ class TransactionalId(RuleBasedStateMachine):
 
     def end_of_prepare(self, command: SendMarkers) -> int:
         for offset, transaction in reversed(self.logged()):
-            if transaction.status.is_prepared and transaction.own_producer == command.producer:
+            if (
+                transaction.status.is_prepared
+                and transaction.producer == command.transaction.producer
+            ):
                 return offset + 1
         raise AssertionError("markers for what is not in the log")
 
@@ -337,7 +340,9 @@ class TransactionalId(RuleBasedStateMachine):
             self.markers.pop(place)  # the sender does not send it any more
             return
         marker.was_sent = True
-        error = self.partitions[marker.partition].mark(command.producer, command.is_commit)
+        error = self.partitions[marker.partition].mark(
+            command.transaction.producer, command.is_commit
+        )
         if not command.is_cancelled:
             assert error is ErrorCode.NONE, "the first marker was refused"
         if not is_repeated and (not is_answer_lost or command.is_cancelled):
@@ -418,7 +423,7 @@ class TransactionalId(RuleBasedStateMachine):
             assert is_legal(before.status, after.status)
             assert goes_on_as(after) >= goes_on_as(before), "epochs go back"
             if before.status.is_prepared:
-                assert after.own_producer == before.producer_after_end
+                assert after.producer == before.producer_after_end
         if transactions:
             assert self.bench.state.transactions[ID] == transactions[-1]
 
@@ -462,7 +467,7 @@ class TransactionalId(RuleBasedStateMachine):
             for name, partition in self.partitions.items():
                 for pair in partition.open.items():
                     assert transaction is not None
-                    assert transaction.own_producer == pair, f"{name}: {pair} hangs"
+                    assert transaction.producer == pair, f"{name}: {pair} hangs"
                     assert name in transaction.partitions
         finally:
             transaction_module.LAST_CLIENT_EPOCH = self.saved_last_epoch  # type: ignore[misc]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.coordinator.core.result import CoordinatorRecord
+from moldau.broker.coordinator.core.result import CoordinatorRecord, Producer
 from moldau.broker.coordinator.transaction.core.state import TransactionState
 from moldau.broker.coordinator.transaction.core.transaction import (
     LEGAL_PREDECESSORS,
-    ProducerIdAndEpoch,
     Transaction,
     TransactionStatus,
     from_record,
@@ -55,16 +54,14 @@ def test_an_empty_id_has_no_list_of_partitions_in_the_log() -> None:
 def test_an_id_survives_the_way_through_the_log(status: TransactionStatus) -> None:
     transaction = Transaction(
         transactional_id="t",
-        producer_id=7,
-        producer_epoch=3,
+        producer=Producer(7, 3),
         status=status,
         timeout_ms=5,
         last_update_ms=9,
         start_ms=8,
         partitions=frozenset() if status is TransactionStatus.EMPTY else frozenset({P0, P2}),
         previous_producer_id=6,
-        next_producer_id=10,
-        next_producer_epoch=11,
+        next_producer=Producer(10, 11),
         client_version=2,
     )
     value = record_value(transaction, 1)
@@ -96,9 +93,9 @@ def test_the_table_of_transitions_has_no_way_out_of_an_outcome_but_its_completio
 
 @pytest.mark.parametrize("status", list(TransactionStatus))
 def test_a_transition_that_the_table_does_not_have_is_not_made(status: TransactionStatus) -> None:
-    transaction = Transaction("t", 7, 3, status, 5, 9, partitions=frozenset({P0}))
+    transaction = Transaction("t", Producer(7, 3), status, 5, 9, partitions=frozenset({P0}))
     made = {
-        TransactionStatus.EMPTY: lambda: transaction.initialized(ProducerIdAndEpoch(7, 4), 5, 10),
+        TransactionStatus.EMPTY: lambda: transaction.initialized(Producer(7, 4), 5, 10),
         TransactionStatus.ONGOING: lambda: transaction.with_partitions([P1], 2, 10),
         TransactionStatus.PREPARE_ABORT: lambda: transaction.fenced(
             server_version=2, spare_producer_id=8, now_ms=10
@@ -126,4 +123,4 @@ def test_listing_filters_and_sees_what_is_not_committed_only_later() -> None:
     bench.runtime.call(0, operation)  # type: ignore[arg-type]
     assert not caller.is_answered
     bench.commit()
-    assert [each.transactional_id for each in caller.answer.transactions] == ["a"]
+    assert [each.transactional_id for each in caller.answer] == ["a"]

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.coordinator.core.result import LAST_CLIENT_EPOCH, LAST_EPOCH, Producer
 from moldau.broker.coordinator.transaction.core import rules
 from moldau.broker.coordinator.transaction.core.transaction import (
-    LAST_CLIENT_EPOCH,
-    LAST_EPOCH,
     LEGAL_PREDECESSORS,
     NO_TIMEOUT_MS,
-    ProducerIdAndEpoch,
     Transaction,
     TransactionStatus,
     from_record,
@@ -34,8 +32,7 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 def transaction(status: TransactionStatus = S.ONGOING, **changes: Any) -> Transaction:
     values: dict[str, Any] = {
         "transactional_id": "t",
-        "producer_id": 7,
-        "producer_epoch": 3,
+        "producer": Producer(7, 3),
         "status": status,
         "timeout_ms": 1000,
         "last_update_ms": 500,
@@ -47,7 +44,7 @@ def transaction(status: TransactionStatus = S.ONGOING, **changes: Any) -> Transa
 
 def test_epochs_of_clients_and_of_markers() -> None:
     found = [
-        (ProducerIdAndEpoch(1, epoch).is_exhausted, ProducerIdAndEpoch(1, epoch).is_of_markers)
+        (Producer(1, epoch).is_exhausted, Producer(1, epoch).is_of_markers)
         for epoch in (LAST_CLIENT_EPOCH - 1, LAST_CLIENT_EPOCH, LAST_EPOCH)
     ]
     assert found == [(False, False), (True, False), (True, True)]
@@ -84,18 +81,16 @@ def test_an_id_is_unused_since_its_last_record_unless_a_transaction_is_open() ->
 @pytest.mark.parametrize(
     ("changes", "ended_by"),
     [
-        ({}, ProducerIdAndEpoch(7, 2)),
-        ({"producer_epoch": 1}, ProducerIdAndEpoch(7, 0)),
-        ({"producer_epoch": 0, "previous_producer_id": 6}, ProducerIdAndEpoch(6, 32766)),
+        ({}, Producer(7, 2)),
+        ({"producer": Producer(7, 1)}, Producer(7, 0)),
+        ({"producer": Producer(7, 0), "previous_producer_id": 6}, Producer(6, 32766)),
         ({"client_version": 1}, None),
         ({"status": S.EMPTY}, None),
-        ({"status": S.COMPLETE_ABORT}, ProducerIdAndEpoch(7, 2)),
+        ({"status": S.COMPLETE_ABORT}, Producer(7, 2)),
         ({"status": S.PREPARE_COMMIT}, None),
     ],
 )
-def test_who_ended_a_transaction(
-    changes: dict[str, Any], ended_by: ProducerIdAndEpoch | None
-) -> None:
+def test_who_ended_a_transaction(changes: dict[str, Any], ended_by: Producer | None) -> None:
     values = {"status": S.COMPLETE_COMMIT, "client_version": 2} | changes
     assert transaction(**values).ended_by == (ended_by)
 
@@ -104,32 +99,33 @@ def test_who_ended_a_transaction(
     ("epoch", "client_version", "expected"),
     [
         # (epoch of the markers, client version, producer that goes on)
-        (3, 0, (3, 0, ProducerIdAndEpoch(7, 3))),
-        (3, 2, (4, 2, ProducerIdAndEpoch(7, 4))),
-        (32765, 2, (32766, 2, ProducerIdAndEpoch(7, 32766))),
-        (32766, 2, (32767, 2, ProducerIdAndEpoch(99, 0))),
-        (32767, 2, (32767, 1, ProducerIdAndEpoch(99, 0))),
-        (32766, 1, (32766, 1, ProducerIdAndEpoch(7, 32766))),
+        (3, 0, (3, 0, Producer(7, 3))),
+        (3, 2, (4, 2, Producer(7, 4))),
+        (32765, 2, (32766, 2, Producer(7, 32766))),
+        (32766, 2, (32767, 2, Producer(99, 0))),
+        (32767, 2, (32767, 1, Producer(99, 0))),
+        (32766, 1, (32766, 1, Producer(7, 32766))),
     ],
 )
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_the_pair_that_goes_on_after_a_transaction(
-    epoch: int, client_version: int, is_commit: bool, expected: tuple[int, int, ProducerIdAndEpoch]
+    epoch: int, client_version: int, is_commit: bool, expected: tuple[int, int, Producer]
 ) -> None:
-    before = transaction(producer_epoch=epoch, partitions=frozenset({A0}))
+    before = transaction(producer=Producer(7, epoch), partitions=frozenset({A0}))
     prepared = before.prepared(
         is_commit=is_commit, client_version=client_version, spare_producer_id=99, now_ms=600.9
     )
     assert prepared.status is (S.PREPARE_COMMIT if is_commit else S.PREPARE_ABORT)
-    assert (prepared.producer_id, prepared.last_update_ms, prepared.start_ms) == (7, 600, 400)
+    producer_id, producer_epoch = prepared.producer
+    assert (producer_id, prepared.last_update_ms, prepared.start_ms) == (7, 600, 400)
     going_on = prepared.producer_after_end
-    assert (prepared.producer_epoch, prepared.client_version, going_on) == expected
+    assert (producer_epoch, prepared.client_version, going_on) == expected
     assert prepared.partitions == {A0}
     complete = prepared.completed(700)
     assert complete.status is (S.COMPLETE_COMMIT if is_commit else S.COMPLETE_ABORT)
-    assert complete.own_producer == going_on
+    assert complete.producer == going_on
     assert complete.previous_producer_id == 7
-    assert (complete.next_producer_id, complete.next_producer_epoch) == (-1, -1)
+    assert complete.next_producer == (-1, -1)
     assert complete.partitions == frozenset()
 
 
@@ -146,27 +142,27 @@ def test_an_abort_of_nothing_begins_when_it_is_asked_for() -> None:
 def test_a_fenced_transaction_has_an_epoch_that_its_producer_has_not(
     epoch: int, server_version: int, expected: tuple[int, int]
 ) -> None:
-    fenced = transaction(producer_epoch=epoch).fenced(
+    fenced = transaction(producer=Producer(7, epoch)).fenced(
         server_version=server_version, spare_producer_id=99, now_ms=600
     )
     assert fenced.status is S.PREPARE_ABORT
-    assert (fenced.producer_epoch, fenced.client_version) == expected
+    assert (fenced.producer.producer_epoch, fenced.client_version) == expected
 
 
 def test_a_kept_transaction_is_ended_by_who_has_taken_it_over() -> None:
-    heir = ProducerIdAndEpoch(7, 4)
+    heir = Producer(7, 4)
     kept = transaction().kept_for(heir, 2000, 600)
-    assert (kept.is_kept, kept.client_producer, kept.own_producer) == (True, heir, (7, 3))
+    assert (kept.is_kept, kept.client_producer, kept.producer) == (True, heir, (7, 3))
     assert kept.timeout_ms == 2000
     two_phase = transaction(timeout_ms=NO_TIMEOUT_MS).kept_for(heir, 2000, 600)
     assert two_phase.timeout_ms == NO_TIMEOUT_MS
     ended = kept.prepared(is_commit=True, client_version=2, spare_producer_id=99, now_ms=700)
-    assert (ended.producer_epoch, ended.producer_after_end) == (4, (7, 5))
+    assert (ended.producer, ended.producer_after_end) == ((7, 4), (7, 5))
     assert not ended.is_kept
-    last = transaction().kept_for(ProducerIdAndEpoch(8, LAST_CLIENT_EPOCH), 2000, 600)
+    last = transaction().kept_for(Producer(8, LAST_CLIENT_EPOCH), 2000, 600)
     ended = last.prepared(is_commit=True, client_version=2, spare_producer_id=99, now_ms=700)
     assert (ended.producer_after_end, ended.previous_producer_id) == ((99, 0), 8)
-    assert ended.next_producer_epoch == 0
+    assert ended.next_producer == (99, 0)
 
 
 def test_partitions_are_added_to_an_open_transaction_and_begin_a_new_one() -> None:
@@ -181,18 +177,17 @@ def test_a_new_producer_has_an_empty_transaction() -> None:
     made = new_transaction("t", 5, 1000, 12.9)
     assert made == transaction(
         S.EMPTY,
-        producer_id=5,
-        producer_epoch=0,
+        producer=Producer(5, 0),
         last_update_ms=12,
         start_ms=-1,
         previous_producer_id=5,
     )
-    pair = ProducerIdAndEpoch(5, 1)
+    pair = Producer(5, 1)
     open_one = made.with_partitions([A0], 2, 20).kept_for(pair, 1000, 21)
     prepared = open_one.prepared(is_commit=False, client_version=2, spare_producer_id=9, now_ms=22)
-    again = prepared.completed(23).initialized(ProducerIdAndEpoch(5, 3), 2000, 24)
+    again = prepared.completed(23).initialized(Producer(5, 3), 2000, 24)
     assert (again.status, again.timeout_ms, again.start_ms) == (S.EMPTY, 2000, -1)
-    assert (again.own_producer, again.next_producer_id, again.partitions) == ((5, 3), -1, set())
+    assert (again.producer, again.next_producer, again.partitions) == ((5, 3), (-1, -1), set())
 
 
 def test_a_transition_that_is_not_legal_is_not_made() -> None:
@@ -218,8 +213,8 @@ def test_a_transition_that_is_not_legal_is_not_made() -> None:
 def test_no_producer_writes_into_a_transaction_that_was_taken_over(
     producer: tuple[int, int], error: ErrorCode
 ) -> None:
-    kept = transaction().kept_for(ProducerIdAndEpoch(8, 4), 2000, 600)
-    assert rules.write_refusal(kept, ProducerIdAndEpoch(*producer)) is error
+    kept = transaction().kept_for(Producer(8, 4), 2000, 600)
+    assert rules.write_refusal(kept, Producer(*producer)) is error
 
 
 # -- the record ----------------------------------------------------------------------------------
@@ -231,8 +226,7 @@ def test_a_record_says_all_of_a_transaction(status: TransactionStatus) -> None:
         status,
         partitions=frozenset({A1, A0, B0}) if status is not S.EMPTY else frozenset(),
         previous_producer_id=6,
-        next_producer_id=8,
-        next_producer_epoch=4,
+        next_producer=Producer(8, 4),
         client_version=2,
     )
     value, _ = TransactionLogValue.decode(record_value(before, 1).to_bytes(1), 1)
@@ -241,8 +235,7 @@ def test_a_record_says_all_of_a_transaction(status: TransactionStatus) -> None:
     without = replace(
         before,
         previous_producer_id=-1,
-        next_producer_id=-1,
-        next_producer_epoch=-1,
+        next_producer=Producer(-1, -1),
         client_version=0,
     )
     assert from_record(record_key("t"), old) == without
@@ -265,7 +258,7 @@ def test_a_record_names_partitions_by_topic_and_none_of_an_empty_id() -> None:
         ({}, 2, 1),
         ({"client_version": 1}, 0, 0),
         ({"client_version": 2}, 0, 1),
-        ({"next_producer_id": 0}, 0, 1),
+        ({"next_producer": Producer(0, -1)}, 0, 1),
     ],
 )
 def test_the_version_of_a_record_holds_what_it_says(

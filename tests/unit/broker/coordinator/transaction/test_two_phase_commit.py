@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from moldau.broker.coordinator.core.result import LAST_CLIENT_EPOCH, Producer
 from moldau.broker.coordinator.transaction.core.state import ProducerAnswer
-from moldau.broker.coordinator.transaction.core.transaction import (
-    LAST_CLIENT_EPOCH,
-    NO_TIMEOUT_MS,
-    ProducerIdAndEpoch,
-    TransactionStatus,
-)
+from moldau.broker.coordinator.transaction.core.transaction import NO_TIMEOUT_MS, TransactionStatus
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.transaction.bench import P0, P1, P2, Bench
 from tests.unit.broker.coordinator.transaction.records import DAY_MS, FIRST, LAST, with_epoch
@@ -64,10 +60,10 @@ def test_a_prepared_transaction_is_kept_for_who_comes_and_ended_by_it(
     answer = bench.end("t", kept.producer, is_commit=is_commit).answer
     assert answer[:2] == (ErrorCode.NONE, (FIRST, 2))
     (command,) = bench.commands
-    assert (command.producer, command.remaining) == ((FIRST, 1), {P0, P1})
+    assert (command.transaction.producer, command.remaining) == ((FIRST, 1), {P0, P1})
     assert command.is_commit is is_commit
     bench.answer_markers()
-    assert bench.transaction().own_producer == (FIRST, 2)
+    assert bench.transaction().producer == (FIRST, 2)
     assert bench.end("t", kept.producer, is_commit=is_commit).answer == answer
     assert bench.add("t", answer.producer, [P2]).answer == {P2: ErrorCode.NONE}
 
@@ -77,7 +73,7 @@ def test_a_producer_id_that_a_kept_transaction_never_had_is_not_fenced_but_unkno
     crashed = two_phase(bench).producer
     bench.add("t", crashed, [P0])
     two_phase(bench, keep_prepared=True)
-    other = ProducerIdAndEpoch(FIRST + 77, 0)
+    other = Producer(FIRST + 77, 0)
     unknown = {P0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
     assert bench.add("t", other, [P0]).answer == unknown
     assert bench.verify("t", other, [P0]).answer == unknown
@@ -94,7 +90,7 @@ def test_each_who_takes_over_fences_the_one_before_and_sees_the_same_transaction
         ErrorCode.PRODUCER_FENCED
     )
     assert bench.end("t", answers[2].producer, is_commit=True).answer.producer == (FIRST, 4)
-    assert bench.commands[0].producer == (FIRST, 1)
+    assert bench.commands[0].transaction.producer == (FIRST, 1)
 
 
 def test_a_kept_transaction_can_be_given_up_by_who_comes_without_keeping() -> None:
@@ -104,7 +100,7 @@ def test_a_kept_transaction_can_be_given_up_by_who_comes_without_keeping() -> No
     kept = two_phase(bench, keep_prepared=True).producer
     assert two_phase(bench).error is ErrorCode.CONCURRENT_TRANSACTIONS
     (command,) = bench.answer_markers()
-    assert (command.is_commit, command.producer) == (False, (FIRST, 1))
+    assert (command.is_commit, command.transaction.producer) == (False, (FIRST, 1))
     assert two_phase(bench).producer == (FIRST, 3)
     assert bench.end("t", kept, is_commit=True).answer.error is ErrorCode.PRODUCER_FENCED
 
@@ -151,7 +147,7 @@ def test_keeping_a_transaction_of_the_last_epoch_takes_another_producer_id() -> 
     bench.fail_over()
     answer = bench.end("t", kept.producer, is_commit=True).answer
     assert answer[:2] == (ErrorCode.NONE, (FIRST + 1, 1))
-    assert bench.commands[0].producer == (FIRST, LAST_CLIENT_EPOCH + 1)
+    assert bench.commands[0].transaction.producer == (FIRST, LAST_CLIENT_EPOCH + 1)
     bench.answer_markers()
     assert bench.end("t", kept.producer, is_commit=True).answer == answer
     bench.fail_over()

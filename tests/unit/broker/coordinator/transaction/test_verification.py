@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from moldau.broker.coordinator import other_brokers
+from moldau.broker.coordinator.core.result import Producer
 from moldau.broker.coordinator.transaction.verification import Support
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p24_add_partitions_to_txn import (
@@ -121,7 +122,11 @@ class Asker:
         support: Support = Support.ADDS_PARTITIONS,
     ) -> None:
         self.verifier.verify(
-            name, 7, epoch, partitions, support, lambda told: self.told.append((name, dict(told)))
+            name,
+            Producer(7, epoch),
+            partitions,
+            support,
+            lambda told: self.told.append((name, dict(told))),
         )
 
 
@@ -154,7 +159,7 @@ async def test_what_comes_during_a_request_goes_with_the_next_one(
         ("c", {P2: ErrorCode.INVALID_TXN_STATE}),
     ]
     assert set(link.addresses) == {LeaderAddress(OTHER_BROKER_ID, "host-2", 9092)}
-    assert asker.verifier.waiting_count == 0
+    assert asker.verifier._places.held == 0
 
 
 async def test_one_transaction_is_asked_about_once_at_a_time(asker: Asker, link: FakeLink) -> None:
@@ -269,7 +274,7 @@ async def test_a_stop_answers_every_waiting_caller(asker: Asker, link: FakeLink)
         ("b", {P0: ErrorCode.NETWORK_EXCEPTION}),
         ("a", {P1: ErrorCode.COORDINATOR_NOT_AVAILABLE}),
     ]
-    assert asker.verifier.waiting_count == 0
+    assert asker.verifier._places.held == 0
 
 
 async def test_what_is_measured(broker: DataPath, asker: Asker, link: FakeLink) -> None:

@@ -4,7 +4,7 @@ interleaving. After every event the rules of `check` must hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from uuid import UUID
@@ -22,7 +22,12 @@ from moldau.client.consumer.core.rebalance_steps import (
 from moldau.client.records import TopicPartition
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from moldau.protocol.messages.p68_consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
 from tests.unit.client.consumer.core.classic_walk import Violation
 from tests.unit.client.consumer.core.decisions import Decisions
 
@@ -32,6 +37,19 @@ POLL_INTERVAL_MS = 1_000.0
 POLL_PACES = (1, 9, 17)
 """While it settles, a member polls once in so many turns; between two polls of the slower ones
 there is more than one heartbeat."""
+
+
+def heartbeat_response(
+    epoch: int, target: Iterable[tuple[UUID, int]] | None
+) -> ConsumerGroupHeartbeatResponse:
+    """A good answer, with these partitions in an assignment, or without one."""
+    assignment = None
+    if target is not None:
+        entries = [TopicPartitions(topic_id=each, partitions=[index]) for each, index in target]
+        assignment = Assignment(topic_partitions=entries)
+    return ConsumerGroupHeartbeatResponse(
+        member_epoch=epoch, heartbeat_interval_ms=100, assignment=assignment
+    )
 
 
 class SeatState(Enum):
@@ -271,16 +289,8 @@ class ConsumerWalk:
             node.ready.append(lambda now: member.refused(attempt, now, code))
             return
         target = None if assignment is None else [(TOPIC_ID, each) for each in assignment]
-        node.ready.append(
-            lambda now: member.answered(
-                attempt,
-                now,
-                member_id=None,
-                member_epoch=epoch,
-                heartbeat_interval_ms=100,
-                target=target,
-            )
-        )
+        response = heartbeat_response(epoch, target)
+        node.ready.append(lambda now: member.answered(attempt, now, response))
 
     def _answer(self, node: Node) -> None:
         if node.ready:

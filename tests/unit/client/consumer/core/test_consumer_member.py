@@ -27,6 +27,7 @@ from moldau.client.records import TopicPartition
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from tests.unit.client.consumer.core.consumer_walk import heartbeat_response
 
 T, U = UUID(int=1), UUID(int=2)
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -63,14 +64,7 @@ class Script:
     def answer(
         self, attempt: int, epoch: int, target: Iterable[tuple[UUID, int]] | None = None
     ) -> None:
-        self.member.answered(
-            attempt,
-            self.now_ms,
-            member_id=None,
-            member_epoch=epoch,
-            heartbeat_interval_ms=100,
-            target=target,
-        )
+        self.member.answered(attempt, self.now_ms, heartbeat_response(epoch, target))
 
     def beat(
         self, epoch: int, target: Iterable[tuple[UUID, int]] | None = None

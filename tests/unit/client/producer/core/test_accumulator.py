@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from moldau.client.errors import DeliveryTimeout, KafkaError
@@ -11,7 +9,6 @@ from moldau.client.producer.core.accumulator import (
     FORGOTTEN_MS,
     NEVER,
     PLENTY_RESERVE_BYTES,
-    Accumulator,
     Room,
 )
 from moldau.client.producer.core.batch import ProducerBatch
@@ -22,6 +19,8 @@ from tests.unit.client.producer.core.world import (
     DELIVERY_TIMEOUT_MS,
     TOPIC,
     World,
+    accumulator_of,
+    config_of,
 )
 
 
@@ -29,8 +28,8 @@ from tests.unit.client.producer.core.world import (
 def test_a_record_may_take_all_memory_there_is(missing_bytes: int, expected: Room) -> None:
     bound = record_size_bound(None, bytes(10))
     memory_bytes = BATCH_HEADER_SIZE + bound - missing_bytes
-    settings = replace(World("plain").settings, buffer_memory_bytes=memory_bytes)
-    accumulator = Accumulator(settings, identity=None, randrange=lambda count: 0)
+    config = config_of(buffer_memory=memory_bytes)
+    accumulator = accumulator_of(config)
     queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
     assert accumulator.make_room(queue, bound, 0.0) is expected
     assert accumulator.free_bytes == (0 if expected is Room.MADE else memory_bytes)
@@ -45,8 +44,8 @@ def test_a_batch_made_elsewhere_is_taken_whole_or_not_at_all(missing_bytes: int)
     assert made.encoded is not None
     assert made.header is not None
     memory_bytes = len(made.encoded) - missing_bytes
-    settings = replace(World("plain").settings, buffer_memory_bytes=memory_bytes)
-    accumulator = Accumulator(settings, identity=None, randrange=lambda count: 0)
+    config = config_of(buffer_memory=memory_bytes)
+    accumulator = accumulator_of(config)
     queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
     batch = accumulator.append_encoded(queue, made.encoded, made.header, 0.0)
     assert (batch is None) == queue.is_empty == (missing_bytes > 0)
@@ -169,14 +168,13 @@ def test_a_log_may_have_forgotten_a_producer_that_was_idle_for_long(
 @pytest.mark.parametrize("max_request_bytes", [1 << 20, 10_000])
 def test_a_batch_that_grows_reserves_twice_as_much(max_request_bytes: int) -> None:
     """But never so much at once that a record larger than a request may be would find room."""
-    settings = replace(
-        World("plain").settings,
-        codec=Codec.LZ4,
-        batch_size_bytes=1 << 19,
-        buffer_memory_bytes=1 << 20,
-        max_request_size_bytes=max_request_bytes,
+    config = config_of(
+        compression_type="lz4",
+        batch_size=1 << 19,
+        buffer_memory=1 << 20,
+        max_request_size=max_request_bytes,
     )
-    accumulator = Accumulator(settings, identity=None, randrange=lambda count: 0)
+    accumulator = accumulator_of(config)
     queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
     bound = record_size_bound(None, bytes(1_000))
     reserved = []
@@ -250,8 +248,8 @@ def test_a_compressed_batch_that_is_too_large_is_halved_as_it_is_without_compres
     assert made.encoded is not None
     assert made.header is not None
     assert len(made.encoded) < 1_000
-    settings = replace(World("plain").settings, batch_size_bytes=1 << 16, codec=Codec.LZ4)
-    accumulator = Accumulator(settings, identity=None, randrange=lambda count: 0)
+    config = config_of(batch_size=1 << 16, compression_type="lz4")
+    accumulator = accumulator_of(config)
     queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
     assert accumulator.append_encoded(queue, made.encoded, made.header, 0.0) is not None
     (batch,) = accumulator.drain([queue], 1 << 16, 0.0)
@@ -260,9 +258,8 @@ def test_a_compressed_batch_that_is_too_large_is_halved_as_it_is_without_compres
 
 
 def test_a_batch_is_sent_again_as_often_as_it_may_be() -> None:
-    world = World("plain")
-    settings = replace(world.settings, retries=2)
-    accumulator = Accumulator(settings, identity=None, randrange=lambda count: 0)
+    config = config_of(retries=2)
+    accumulator = accumulator_of(config)
     queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
     assert accumulator.make_room(queue, 100, 0.0) is Room.MADE
     queue.appender.append(0, None, b"value", ())

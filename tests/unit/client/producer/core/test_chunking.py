@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from moldau.client.producer.core.accumulator import Accumulator, Room
+from moldau.client.producer.core.accumulator import Room
 from moldau.client.producer.core.results import Results
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Codec, Record, RecordHeaders, decode_records, record_size_bound
-from tests.unit.client.producer.core.world import Identity, World
+from tests.unit.client.producer.core.world import Identity, accumulator_of, config_of
 
 HEADERS = st.lists(
     st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=10)), max_size=2
@@ -44,17 +42,15 @@ def test_the_same_records_whatever_the_batch_boundaries(
     max_message_bytes: int,
     drain_after: set[int],
 ) -> None:
-    chosen = replace(
-        World("plain").settings,
-        batch_size_bytes=batch_size,
-        buffer_memory_bytes=1 << 20,
-        max_request_size_bytes=1 << 16,
-        codec=codec,
+    config = config_of(
+        batch_size=batch_size,
+        buffer_memory=1 << 20,
+        max_request_size=1 << 16,
+        compression_type=codec.name.lower(),
         linger_ms=0,
-        backoff_ms=lambda attempt: 0.0,
     )
-    accumulator = Accumulator(
-        chosen, identity=Identity(transactional=False), randrange=lambda count: 0
+    accumulator = accumulator_of(
+        config, identity=Identity(transactional=False), backoff_ms=lambda attempt: 0.0
     )
     results = Results(accumulator)
     topic = accumulator.set_leaders("t", [(1, 0)])

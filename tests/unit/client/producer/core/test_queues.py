@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
+from moldau.client.config.producer import ProducerConfig
 from moldau.client.producer.core.accumulator import Accumulator, Room
 from moldau.client.producer.core.batch import ProducerBatch
-from moldau.client.producer.core.queues import AccumulatorSettings, TopicQueues
+from moldau.client.producer.core.queues import TopicQueues
 from moldau.client.producer.core.transaction_states import ProducerIdAndEpoch
-from moldau.protocol.records import Codec
-from tests.unit.client.producer.core.world import World
-
-SETTINGS = World("plain").settings
+from tests.unit.client.producer.core.world import accumulator_of, config_of
 
 
 def topic_of(leaders: list[int], **changes: object) -> TopicQueues:
-    topic = TopicQueues("t", replace(SETTINGS, **changes))  # type: ignore[arg-type]
+    topic = TopicQueues("t", config_of(**changes))
     topic.set_leaders([(leader, 0) for leader in leaders])
     return topic
 
@@ -43,7 +40,7 @@ def test_partitions_without_a_leader_are_left_out_unless_none_has_one() -> None:
 
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_the_longer_the_queue_the_less_likely(adaptive: bool) -> None:
-    topic = topic_of([1, 2, 3], adaptive=adaptive)
+    topic = topic_of([1, 2, 3], partitioner_adaptive_partitioning_enable=adaptive)
     for partition, waiting in ((0, 0), (1, 3), (2, 8)):
         for _ in range(waiting):
             topic.queues[partition].waiting.append(ProducerBatch("t", partition, 0.0, None))
@@ -58,7 +55,7 @@ def test_the_longer_the_queue_the_less_likely(adaptive: bool) -> None:
 
 
 def test_nodes_that_take_nothing_are_avoided_after_a_while() -> None:
-    topic = topic_of([1, 2], availability_timeout_ms=500.0)
+    topic = topic_of([1, 2], partitioner_availability_timeout_ms=500)
     assert set(spread(topic, slow={1: 900.0})) == {0, 1}
     assert set(spread(topic, slow={1: 500.0})) == {0, 1}
     assert set(spread(topic, slow={1: 499.0})) == {1}
@@ -84,21 +81,22 @@ def sticky_runs(accumulator: Accumulator, count: int, batch_bytes: int) -> list[
 
 def test_the_choice_stays_until_a_batch_is_full() -> None:
     turns = iter([0, 1, 2] * 20)
-    settings = replace(SETTINGS, buffer_memory_bytes=1 << 20)
-    accumulator = Accumulator(settings, identity=None, randrange=lambda count: next(turns))
+    accumulator = accumulator_of(
+        config_of(buffer_memory=1 << 20), randrange=lambda count: next(turns)
+    )
     # Two records of 60 bytes and their headers fill a batch of 200.
     assert sticky_runs(accumulator, 8, 60) == [0, 0, 1, 1, 2, 2, 0, 0]
 
 
-def limit_after(ratios: list[float], settings: AccumulatorSettings) -> int:
-    topic = TopicQueues("t", settings)
+def limit_after(ratios: list[float], config: ProducerConfig) -> int:
+    topic = TopicQueues("t", config)
     for ratio in ratios:
         topic.compressed(1000, int(1000 * ratio))
     return topic.batch_limit_bytes()
 
 
 def test_batches_hold_more_when_they_compress_well() -> None:
-    packed = replace(SETTINGS, codec=Codec.LZ4, batch_size_bytes=1000, buffer_memory_bytes=1 << 20)
+    packed = config_of(compression_type="lz4", batch_size=1000, buffer_memory=1 << 20)
     assert limit_after([], packed) == int(1000 / 1.05)
     assert limit_after([0.5] * 40, packed) == pytest.approx(1000 / (0.8 * 1.05), rel=0.01)
     assert limit_after([0.5] * 400, packed) == pytest.approx(1000 / (0.5 * 1.05), rel=0.01)
@@ -108,7 +106,7 @@ def test_batches_hold_more_when_they_compress_well() -> None:
     topic.compressed(1000, 500)
     topic.too_large()
     assert topic.batch_limit_bytes() == int(1000 / 1.05)
-    plain = replace(SETTINGS, batch_size_bytes=500)
+    plain = config_of(batch_size=500)
     assert limit_after([0.5] * 400, plain) == 500
 
 

@@ -37,7 +37,7 @@ from moldau.protocol.messages import p28_txn_offset_commit as committing
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdResponse
 from moldau.protocol.messages.p26_end_txn import EndTxnResponse
 from moldau.protocol.types import TopicPartition
-from tests.unit.client.producer.core.transaction_world import refused
+from tests.unit.client.producer.core.transaction_world import producer_of, refused
 
 S = TransactionState
 K = RequestKind
@@ -310,7 +310,7 @@ def test_the_end_is_asked_again_as_the_same_producer_until_it_is_answered() -> N
     settle(manager)
     for _ in range(3):
         asked = ask(manager, K.END)
-        assert (asked.producer, asked.request.committed) == (PAIR, True)
+        assert (producer_of(asked), asked.request.committed) == (PAIR, True)
         assert manager.unanswered(asked).look_up
     problem = manager.abort()
     assert problem is not None, "it may have been committed"
@@ -357,7 +357,7 @@ def test_version_1_bumps_its_epoch_after_a_batch_of_unknown_fate() -> None:
     answer(manager, K.END, EndTxnResponse())
     assert manager.state is S.ABORTING
     asked = ask(manager, K.INITIALIZE)
-    assert (asked.producer, asked.lowest_version) == (PAIR, 3)
+    assert (producer_of(asked), asked.lowest_version) == (PAIR, 3)
     manager.answered(asked, InitProducerIdResponse(producer_id=7, producer_epoch=4))
     assert (manager.state, manager.producer) == (S.READY, ProducerIdAndEpoch(7, 4))
 
@@ -456,7 +456,7 @@ def test_a_prepared_transaction_is_taken_over_and_ended_by_the_new_pair(level: i
     assert manager.refusal is not None
     manager.commit()
     end = ask(manager, K.END)
-    assert end.producer == ProducerIdAndEpoch(7, 9)
+    assert producer_of(end) == ProducerIdAndEpoch(7, 9)
     assert end.lowest_version == FIRST_END_IN_VERSION_2
     manager.answered(end, EndTxnResponse(producer_id=7, producer_epoch=10))
     assert manager.producer == ProducerIdAndEpoch(7, 10)
@@ -498,7 +498,7 @@ def test_an_idempotent_producer_asks_any_broker_and_counts_its_epochs_itself() -
     manager.bump_epoch()
     assert (manager.producer, manager.state) == (NO_PRODUCER, S.INITIALIZING)
     asked = ask(manager, K.INITIALIZE)
-    assert not asked.producer.is_known
+    assert not producer_of(asked).is_known
     manager.answered(asked, InitProducerIdResponse(producer_id=8, producer_epoch=0))
     assert manager.admit(A)
 

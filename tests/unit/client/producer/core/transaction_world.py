@@ -46,6 +46,13 @@ class Violation(AssertionError):
     """Something a user of transactions must never see."""
 
 
+def producer_of(ask: Ask) -> ProducerIdAndEpoch:
+    """The producer id and epoch that the request has."""
+    prefix = "v3_and_below_" if ask.kind is RequestKind.ADD_PARTITIONS else ""
+    pair = (getattr(ask.request, f"{prefix}producer_{each}") for each in ("id", "epoch"))
+    return ProducerIdAndEpoch(*pair)
+
+
 class Fate(Enum):
     """What becomes of a request on its way."""
 
@@ -115,12 +122,12 @@ class Coordinator:
         """Do what the request says and answer."""
         match ask.kind:
             case RequestKind.INITIALIZE:
-                return self._initialize(ask.producer)
+                return self._initialize(producer_of(ask))
             case RequestKind.ADD_PARTITIONS:
                 return refused(ask, self._add_partitions(ask))
             case RequestKind.ADD_OFFSETS:
                 assert ask.commit is not None
-                error = self._join(ask.producer)
+                error = self._join(producer_of(ask))
                 if error is ErrorCode.NONE:
                     self.groups.add(ask.commit.member.group_id)
                 return refused(ask, error)
@@ -176,7 +183,7 @@ class Coordinator:
         return ErrorCode.NONE
 
     def _add_partitions(self, ask: Ask) -> ErrorCode:
-        error = self._join(ask.producer)
+        error = self._join(producer_of(ask))
         if error is ErrorCode.NONE:
             self.partitions.update(ask.partitions)
         return error
@@ -186,7 +193,7 @@ class Coordinator:
         assert isinstance(request, committing.TxnOffsetCommitRequest)
         if self.version < 2 and request.group_id not in self.groups:
             return ErrorCode.INVALID_TXN_STATE
-        error = self._join(ask.producer)
+        error = self._join(producer_of(ask))
         if error is ErrorCode.NONE:
             for topic in request.topics:
                 for each in topic.partitions:
@@ -195,17 +202,17 @@ class Coordinator:
         return error
 
     def _end(self, ask: Ask) -> Any:
-        is_repeated = ask.producer == self.ended_by and self.version >= 2
+        is_repeated = producer_of(ask) == self.ended_by and self.version >= 2
         if is_repeated:
             error = (
                 ErrorCode.NONE
                 if self.outcome is ask.request.committed
                 else ErrorCode.INVALID_TXN_STATE
             )
-        elif ask.producer != self.pair:
+        elif producer_of(ask) != self.pair:
             error = ErrorCode.PRODUCER_FENCED
         elif self.is_ongoing or (self.version >= 2 and not ask.request.committed):
-            self.ended_by = ask.producer
+            self.ended_by = producer_of(ask)
             self._decide(ask.request.committed)
             if self.version >= 2:
                 self._bump()

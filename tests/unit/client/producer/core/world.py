@@ -7,12 +7,14 @@ outside, so that a run is a list of calls. Everything is checked after every ste
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from moldau.client.config.producer import ProducerConfig
 from moldau.client.errors import DeliveryTimeout
 from moldau.client.producer.core.accumulator import Accumulator, Room
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
-from moldau.client.producer.core.queues import MAX_NUMBERED_IN_FLIGHT, AccumulatorSettings
+from moldau.client.producer.core.queues import MAX_NUMBERED_IN_FLIGHT
 from moldau.client.producer.core.results import Results
 from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
 from moldau.protocol.errors import ErrorCode
@@ -27,6 +29,33 @@ BUFFER_MEMORY = 6_000
 DELIVERY_TIMEOUT_MS = 1_000.0
 LINGER_MS = 5.0
 BACKOFF_MS = 50.0
+
+
+def config_of(**changes: object) -> ProducerConfig:
+    """The settings of a producer of small batches, with changes."""
+    return ProducerConfig.from_properties(
+        {
+            "bootstrap_servers": "localhost:9092",
+            "batch_size": BATCH_SIZE,
+            "linger_ms": int(LINGER_MS),
+            "buffer_memory": BUFFER_MEMORY,
+            "max_request_size": 600,
+            "request_timeout_ms": 500,
+            "delivery_timeout_ms": int(DELIVERY_TIMEOUT_MS),
+            "max_block_ms": int(DELIVERY_TIMEOUT_MS),
+            **changes,
+        }
+    )
+
+
+def accumulator_of(
+    config: ProducerConfig,
+    *,
+    identity: Identity | None = None,
+    backoff_ms: Callable[[int], float] = lambda attempt: BACKOFF_MS * min(attempt, 4),
+    randrange: Callable[[int], int] = lambda count: 0,
+) -> Accumulator:
+    return Accumulator(config, identity=identity, backoff_ms=backoff_ms, randrange=randrange)
 
 
 class Given(Exception):
@@ -94,22 +123,8 @@ class World:
     def __init__(self, mode: str, codec: Codec = Codec.NONE) -> None:
         self.mode = mode
         self.identity = None if mode == "plain" else Identity(transactional=mode[0] == "t")
-        self.settings = AccumulatorSettings(
-            batch_size_bytes=BATCH_SIZE,
-            linger_ms=LINGER_MS,
-            buffer_memory_bytes=BUFFER_MEMORY,
-            max_request_size_bytes=600,
-            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
-            max_block_ms=DELIVERY_TIMEOUT_MS,
-            retries=2**31 - 1,
-            max_in_flight=5,
-            codec=codec,
-            compression_level=None,
-            backoff_ms=lambda attempt: BACKOFF_MS * min(attempt, 4),
-        )
-        self.accumulator = Accumulator(
-            self.settings, identity=self.identity, randrange=lambda count: 0
-        )
+        self.config = config_of(compression_type=codec.name.lower())
+        self.accumulator = accumulator_of(self.config, identity=self.identity)
         self.results = Results(self.accumulator)
         self.logs = [LogModel() for _ in range(PARTITIONS)]
         self.leader_of = [0, 1]
@@ -327,7 +342,7 @@ class World:
         assert accumulator.free_bytes >= -split_headers
         for batch in held:
             used = batch.buffer.size_bytes if batch.buffer is not None else batch.size_bytes
-            slack = 0 if self.settings.codec is Codec.NONE else 40
+            slack = 0 if self.config.codec is Codec.NONE else 40
             assert used <= batch.reserved_bytes + slack, "memory is reserved before it is used"
 
     def _check_log(self, partition: int, log: LogModel) -> None:
