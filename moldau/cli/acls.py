@@ -1,18 +1,23 @@
-"""`moldau acls`: list, create and delete access control entries, and say which one decides."""
+"""`moldau acls`: list, create and delete access control entries, and say which one decides.
+
+Invariant: `check` answers what the brokers' authorizer decides for the same entries and settings.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
+from uuid import UUID
 
 import typer
 
 from moldau import client
-from moldau.cli.options import AsJson, ClusterAccess, cluster_command
-from moldau.cli.output import fail, print_json, print_table, say
+from moldau.addresses import canonical_address
+from moldau.cli.options import AsJson, ClusterAccess
+from moldau.cli.output import fail, print_json, print_rows, say
 from moldau.client.admin.security import AclBinding, AclFilter, SecurityCalls
 from moldau.config.principals import KEY, NodePrincipals
 from moldau.protocol.access_control import (
@@ -25,7 +30,17 @@ from moldau.protocol.access_control import (
     ResourceType,
 )
 
+if TYPE_CHECKING:
+    from moldau.server.standard_authorizer import StandardAuthorizer
+
 app = typer.Typer()
+#: By the authorizer's name of the rule, where no entry decides.
+REASONS: Final = {
+    "SuperUser": "super.users names {0}",
+    "NodePrincipal": f"{KEY} has {{0}}, and nodes need it",
+    "NoAclFound": "no entry is about the resource, and allow.everyone.if.no.acl.found=true",
+    "DefaultDeny": "no entry allows it",
+}
 Kind = TypeVar("Kind", bound=IntEnum)
 
 Words = list[str] | None
@@ -78,21 +93,12 @@ class Which:
         known = [each for each in Operation if each > Operation.ANY]
         patterns = (PatternType.ANY, PatternType.MATCH, PatternType.LITERAL, PatternType.PREFIXED)
         permissions = (PermissionType.ALLOW, PermissionType.DENY)
-        pattern, permission, operation = self.pattern, self.permission, self.operation
         wanted = AclFilter(
             principal=None if self.principal is None else _principal(self.principal),
             host=self.host,
-            operation=Operation.ANY
-            if operation is None
-            else _named(operation, known, "--operation"),
-            permission=(
-                PermissionType.ANY
-                if permission is None
-                else _named(permission, permissions, "--permission")
-            ),
-            pattern_type=PatternType.ANY
-            if pattern is None
-            else _named(pattern, patterns, "--pattern"),
+            operation=_named(self.operation, known, "--operation", Operation.ANY),
+            permission=_named(self.permission, permissions, "--permission", PermissionType.ANY),
+            pattern_type=_named(self.pattern, patterns, "--pattern", PatternType.ANY),
         )
         return [
             replace(wanted, resource_type=kind, resource_name=name) for kind, name in resources
@@ -109,8 +115,13 @@ def _word(member: IntEnum) -> str:
     return "".join(part.capitalize() for part in member.name.split("_"))
 
 
-def _named(text: str, kinds: Iterable[Kind], option: str) -> Kind:
+def _named(
+    text: str | None, kinds: Iterable[Kind], option: str, default: Kind | None = None
+) -> Kind:
     """The one of these that a text names; exits with status 2 where there is none."""
+    if text is None:
+        assert default is not None, "required"
+        return default
     wanted = text.lower().replace("_", "").replace("-", "")
     members = list(kinds)
     for member in members:
@@ -147,30 +158,26 @@ def _rows(bindings: Iterable[AclBinding]) -> list[dict[str, str]]:
     return sorted((_fields(each) for each in bindings), key=lambda row: [*row.values()])
 
 
-def _print(rows: list[dict[str, str]]) -> None:
+def _print(rows: list[dict[str, str]], *, as_json: bool = False) -> None:
     columns = ("resource", "name", "pattern", "principal", "host", "permission", "operation")
-    print_table(columns, ([*row.values()] for row in rows))
+    print_rows(columns, rows, as_json=as_json)
 
 
-@cluster_command(app, "list")
+@app.command("list")
 def list_all(
     access: ClusterAccess, resources: Resources, which: Which, as_json: AsJson = False
 ) -> None:
     """List access control entries: all, or those described."""
     filters = which.filters(resources.named())
-
-    rows = _rows(access.ask(SecurityCalls, lambda admin: _found(admin, filters)))
-    if as_json:
-        print_json(rows)
-    else:
-        _print(rows)
+    found = access.ask(SecurityCalls, lambda admin: _found(admin, filters))
+    _print(_rows(found), as_json=as_json)
 
 
 async def _found(admin: SecurityCalls, filters: list[AclFilter]) -> set[AclBinding]:
     return {each for one in filters for each in await admin.describe_acls(one)}
 
 
-@cluster_command(app, "create")
+@app.command("create")
 def create(
     access: ClusterAccess,
     resources: Resources,
@@ -247,7 +254,7 @@ def _pairs(
     return [(resource, each) for resource in resources for each in sorted(needed[resource[0]])]
 
 
-@cluster_command(app, "delete")
+@app.command("delete")
 def delete(
     access: ClusterAccess,
     resources: Resources,
@@ -280,7 +287,7 @@ def delete(
     _print(_rows(set(deleted)))
 
 
-@cluster_command(app, "check")
+@app.command("check")
 def check(
     access: ClusterAccess,
     resources: Resources,
@@ -293,20 +300,16 @@ def check(
 
     The status is 1 if it is not allowed.
     """
-    from moldau.cli.acl_decisions import Question, decide
-
     named = resources.named()
     if len(named) != 1 or not principal or not operation:
         fail("give --as, --operation and one resource, such as --topic flights", status=2)
     [(kind, name)] = named
     wanted = _named(operation, SUPPORTED_OPERATIONS[kind], "--operation")
     question = Question(_principal(principal), host, wanted, kind, name)
-
-    async def work(admin: client.Admin) -> tuple[list[AclBinding], dict[str, Any]]:
-        bindings = await admin.describe_acls(AclFilter(kind, name, pattern_type=PatternType.MATCH))
-        return bindings, await _settings(admin)
-
-    bindings, settings = access.run(work)
+    wanted_entries = AclFilter(kind, name, pattern_type=PatternType.MATCH)
+    with access.asking(client.Admin) as (admin, loop):
+        bindings = loop.run(admin.describe_acls(wanted_entries))
+        settings = loop.run(_settings(admin))
     decision = decide(question, bindings, **settings)
     binding = decision.binding
     if as_json:
@@ -335,3 +338,73 @@ async def _settings(admin: client.Admin) -> dict[str, Any]:
         "allows_unmentioned": values["allow.everyone.if.no.acl.found"].value == "true",
         "nodes": NodePrincipals((nodes and nodes.value) or ""),
     }
+
+
+class Question(NamedTuple):
+    """What a principal wants to do.
+
+    Attributes:
+        host: the client's IP address, in any form.
+    """
+
+    principal: str
+    host: str
+    operation: Operation
+    resource_type: ResourceType
+    resource_name: str
+
+
+class Decision(NamedTuple):
+    """The answer: allowed or not, the reason in words, and the entry that decides, if one does."""
+
+    is_allowed: bool
+    reason: str
+    binding: AclBinding | None = None
+
+
+def decide(
+    question: Question,
+    bindings: Sequence[AclBinding],
+    *,
+    super_users: Collection[str],
+    allows_unmentioned: bool,
+    nodes: NodePrincipals | None = None,
+) -> Decision:
+    """The decision about one question.
+
+    Args:
+        bindings: every entry that may concern the resource; others do no harm.
+        super_users: principals that may do all, as the node is configured.
+        allows_unmentioned: whether every principal may do what no entry is about.
+        nodes: which principals are nodes, as the node is configured.
+    """
+    asked = question._replace(host=canonical_address(question.host))
+    authorizer = _authorizer(bindings, super_users, allows_unmentioned, nodes)
+    rule, is_allowed = authorizer.rule(*asked), authorizer.authorize(*asked)
+    if rule.entry is None:
+        return Decision(is_allowed, REASONS[rule.name].format(question.principal))
+    alike = (each for each in bindings if each.permission == rule.entry.permission_type)
+    binding = next(each for each in alike if _authorizer([each]).rule(*asked).entry is not None)
+    if not is_allowed:
+        return Decision(False, "an entry denies it, whatever others allow", binding)
+    is_named = binding.operation in (question.operation, Operation.ALL)
+    what = "it" if is_named else "what implies it"
+    return Decision(True, f"an entry allows {what}", binding)
+
+
+def _authorizer(
+    bindings: Sequence[AclBinding],
+    super_users: Collection[str] = (),
+    allows_unmentioned: bool = False,
+    nodes: NodePrincipals | None = None,
+) -> StandardAuthorizer:
+    from moldau.metadata.image.security import AccessControlEntry
+    from moldau.server.standard_authorizer import StandardAuthorizer
+
+    made = StandardAuthorizer(super_users, allows_unmentioned=allows_unmentioned, nodes=nodes)
+    fields = [asdict(each) for each in bindings]
+    entries = [
+        AccessControlEntry(permission_type=each.pop("permission"), **each) for each in fields
+    ]
+    made.change({UUID(int=number): each for number, each in enumerate(entries)})
+    return made

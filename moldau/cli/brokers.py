@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from moldau import client
 from moldau.cli.completion import complete_brokers
-from moldau.cli.options import AsJson, ClusterAccess, cluster_command, registered_broker
+from moldau.cli.options import AsJson, ClusterAccess, ControllerAccess, registered_broker
 from moldau.cli.output import fail, print_json, print_table, say, size_text, warn
 from moldau.cli.parameters import Within
 from moldau.client.admin.cluster import ClusterCalls
@@ -19,7 +17,7 @@ app = typer.Typer()
 BrokerId = Annotated[int, Within(0), complete_brokers, "The broker's id."]
 
 
-@cluster_command(app, "list")
+@app.command("list")
 def list_brokers(access: ClusterAccess, as_json: AsJson = False) -> None:
     """List the brokers of the cluster, fenced ones too."""
     cluster = access.ask(
@@ -41,18 +39,13 @@ def list_brokers(access: ClusterAccess, as_json: AsJson = False) -> None:
     print_table(("broker", "address", "rack", "state"), (row.values() for row in rows))
 
 
-@cluster_command(app, "describe")
+@app.command("describe")
 def describe(access: ClusterAccess, broker_id: BrokerId, as_json: AsJson = False) -> None:
     """Show a broker's address, log directories and features."""
-
-    async def work(
-        admin: ClusterCalls,
-    ) -> tuple[client.RegisteredBroker, client.Features, Sequence[client.LogDirectory]]:
-        broker = await registered_broker(admin, broker_id)
-        features = await admin.describe_features()
-        return broker, features, (await admin.describe_log_directories([broker_id]))[broker_id]
-
-    broker, features, directories = access.ask(ClusterCalls, work)
+    with access.asking(ClusterCalls) as (admin, loop):
+        broker = loop.run(registered_broker(admin, broker_id))
+        features = loop.run(admin.describe_features())
+        directories = loop.run(admin.describe_log_directories([broker_id]))[broker_id]
     address = f"{broker.host}:{broker.port}"
     finalized = sorted(features.finalized.items())
     if as_json:
@@ -100,9 +93,9 @@ def describe(access: ClusterAccess, broker_id: BrokerId, as_json: AsJson = False
     print_table(("feature", "finalized"), finalized)
 
 
-@cluster_command(app, "unregister", controllers=True)
+@app.command("unregister")
 def unregister(
-    access: ClusterAccess,
+    access: ControllerAccess,
     broker_id: BrokerId,
     yes: Annotated[bool, "Do not ask about a broker that serves."] = False,
 ) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from moldau import client
-from moldau.cli.output import fail, warn
+from moldau.cli.output import fail, refusing, warn
 from moldau.cli.profile_files import ENVIRONMENT as PROFILE_ENVIRONMENT
 from moldau.cli.profile_files import chosen_profile
 from moldau.client.config.settings import with_references
@@ -43,8 +43,8 @@ def client_properties(
     properties: list[str] | None,
     *,
     profile: str | None = None,
-    defaults: Mapping[str, str],
-    options: Mapping[str, str | None],
+    defaults: Mapping[str, str] | None = None,
+    options: Mapping[str, str | None] | None = None,
 ) -> dict[str, object]:
     """Dotted keys with text values; exits with status 2 when a file cannot be read.
 
@@ -55,16 +55,14 @@ def client_properties(
         options: what the command's options say; None where they say nothing.
     """
     _tell_warnings()
-    settings: dict[str, object] = dict(defaults)
+    settings: dict[str, object] = dict(defaults or {})
     given = key_values(properties or [], "--property")
     if command_config is not None and profile is not None:
         fail("--command-config and --profile exclude each other", status=2)
     named = profile is not None or PROFILE_ENVIRONMENT in os.environ
     if command_config is not None:
-        try:
+        with refusing(ConfigError):
             settings.update(read_properties_file(command_config))
-        except ConfigError as error:
-            fail(str(error), status=2)
     has_address = not {"bootstrap.servers", "bootstrap.controllers"}.isdisjoint({*settings, *given})
     if bootstrap_server is None and not has_address and not profile:
         bootstrap_server = os.environ.get("MOLDAU_BOOTSTRAP_SERVER") or None
@@ -74,16 +72,14 @@ def client_properties(
         chosen = chosen_profile(profile)
         settings.update({} if chosen is None else chosen.properties)
     settings.update(given)
-    settings.update({key: value for key, value in options.items() if value is not None})
+    settings.update({key: value for key, value in (options or {}).items() if value is not None})
     if bootstrap_server is not None:
         settings["bootstrap.servers"] = bootstrap_server
         settings.pop("bootstrap.controllers", None)
     elif "bootstrap.controllers" not in settings:
         settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP_SERVER)
-    try:
+    with refusing(client.ConfigurationError):
         return dict(with_references(settings))
-    except client.ConfigurationError as error:
-        fail(str(error), status=2)
 
 
 @contextmanager

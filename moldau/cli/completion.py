@@ -88,12 +88,8 @@ def _asked(
     try:
         with contextlib.redirect_stderr(shown):
             settings = client_properties(
-                given.get("bootstrap_server"),
-                given.get("command_config"),
-                given.get("properties"),
+                *map(given.get, ("bootstrap_server", "command_config", "properties")),
                 profile=given.get("profile"),
-                defaults={},
-                options={},
             )
             take_registry_settings(settings)
             limits = {"request_timeout_ms": QUESTION_MS, "default_api_timeout_ms": QUESTION_MS}

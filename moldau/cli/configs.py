@@ -11,7 +11,7 @@ import typer
 
 from moldau import client
 from moldau.cli.client_settings import key_values
-from moldau.cli.options import AsJson, ClusterAccess, cluster_command, registered_broker
+from moldau.cli.options import AsJson, ClusterAccess, registered_broker
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.cluster import BROKER_RESOURCES, ClusterCalls
 from moldau.text import did_you_mean
@@ -44,7 +44,7 @@ Kind = Annotated[
 ]
 
 
-@cluster_command(app, "describe")
+@app.command("describe")
 def describe(
     access: ClusterAccess,
     entity_type: Kind,
@@ -55,15 +55,12 @@ def describe(
 ) -> None:
     """Show configuration keys that have been changed, or all."""
     resource = client.ConfigResource(client.ConfigResourceType[entity_type.name], name)
-
-    async def work(admin: ClusterCalls) -> dict[str, client.ConfigEntry]:
-        await _require_broker(admin, resource)
-        described = await admin.describe_configs(
+    with access.asking(ClusterCalls) as (admin, loop):
+        loop.run(_require_broker(admin, resource))
+        described = admin.describe_configs(
             [resource], include_synonyms=True, include_documentation=documentation
         )
-        return described[resource]
-
-    entries = access.ask(ClusterCalls, work)
+        entries = loop.run(described)[resource]
     source = client.ConfigSource
     quiet = () if everything else (source.DEFAULT_CONFIG, source.STATIC_BROKER_CONFIG)
     shown = [entries[key] for key in sorted(entries) if entries[key].source not in quiet]
@@ -97,7 +94,7 @@ def describe(
     )
 
 
-@cluster_command(app, "alter")
+@app.command("alter")
 def alter(
     access: ClusterAccess,
     entity_type: Kind,
@@ -122,14 +119,11 @@ def alter(
     if not changes:
         fail("nothing to change: give --set, --delete, --append or --subtract", status=2)
     resource = client.ConfigResource(client.ConfigResourceType[entity_type.name], name)
-
-    async def work(admin: ClusterCalls) -> None:
-        await _require_broker(admin, resource)
+    with access.asking(ClusterCalls) as (admin, loop):
+        loop.run(_require_broker(admin, resource))
         if delete_keys and entity_type is not EntityType.BROKER_LOGGER:
-            await _check_deleted(admin, resource, delete_keys)
-        await admin.alter_configs({resource: changes}, validate_only=validate_only)
-
-    access.ask(ClusterCalls, work)
+            loop.run(_check_deleted(admin, resource, delete_keys))
+        loop.run(admin.alter_configs({resource: changes}, validate_only=validate_only))
     say("valid" if validate_only else "altered")
 
 

@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, NamedTuple
 
-from moldau.cli.client_settings import client_properties, unused_settings_told
+from moldau.cli.client_settings import unused_settings_told
 from moldau.cli.completion import complete_groups, complete_topics
 from moldau.cli.options import (
     DEFAULT_TIMEOUT_MS,
-    BootstrapServer,
-    CommandConfig,
-    ProfileName,
+    ClientOptions,
     Properties,
     parse_datetime,
     unknown_topic,
@@ -35,6 +33,7 @@ from moldau.cli.output import (
     fail,
     file_errors,
     rate_line,
+    refusing,
     safe_bytes,
     warn,
 )
@@ -52,7 +51,6 @@ from moldau.cli.record_formats import (
 )
 from moldau.cli.streams import check_reader
 from moldau.cli.typed_formats import (
-    Formats,
     KeyFormat,
     ReadFormat,
     RegistryUrl,
@@ -74,45 +72,6 @@ from moldau.protocol.types import is_legal_topic_name
 if TYPE_CHECKING:
     from moldau.client.sync import Consumer
 
-Topics = Annotated[
-    list[str],
-    "TOPIC…",
-    complete_topics,
-    "Topics; what cannot be a name, such as '^a', is a regular expression.",
-]
-Regex = Annotated[bool, "--regex -r", "Take every TOPIC for an expression."]
-Group = Annotated[
-    str | None, complete_groups, "Share partitions with the group's members; commit what is read."
-]
-FromBeginning = Annotated[
-    bool, "From the log's start; with a group, where it has committed nothing yet."
-]
-Timestamp = Annotated[
-    str | None,
-    "From the first record of then: 10m (ago), ISO 8601 (UTC unless it names a zone; a "
-    "date is its midnight), ms of 1970.",
-]
-EndTimestamp = Annotated[str | None, "Stop before the first record of then; as --timestamp."]
-Partitions = Annotated[list[int] | None, Within(0), "Only this one of each topic; may be repeated."]
-FromOffset = Annotated[
-    str | None, "--offset", "From this offset; -N: N before the end; earliest; latest."
-]
-EndOffset = Annotated[str | None, "Stop before this offset; -N: N before the end of now."]
-MaxMessages = Annotated[int | None, Within(1), "Stop after so many records."]
-IdleTimeoutMs = Annotated[int | None, Within(1), "Stop when no record has come for so long."]
-UntilEnd = Annotated[bool, "--until-end", "Stop at the end that the log has at the start."]
-Output = Annotated[str | None, "--output -o", "Write to this file; an existing one is replaced."]
-AsJsonLines = Annotated[bool, "--json", "The same as --format json."]
-Fields = Annotated[str | None, f"Text: what a line has, in order, of {', '.join(OUTPUT_FIELDS)}."]
-KeySeparator = Annotated[
-    str | None, "Text: what divides fields (\\t is a tab); alone: key and value."
-]
-NullValue = Annotated[
-    str | None, "How a null is shown.  [default: null; nothing in a format string]"
-]
-Delimiter = Annotated[str | None, "Text: what ends a record.  [default: \\n]"]
-AlwaysBase64 = Annotated[bool, "--base64", "Json: keys, values, headers all as base64."]
-JsonValues = Annotated[bool, "--json-values", "Json: values that are JSON appear as such."]
 POLL_MS: Final = 1_000
 END_POLL_MS: Final = 100
 DEFAULT_POLL_RECORDS: Final = 5_000
@@ -128,6 +87,7 @@ MOST_NAMED: Final = 3
 #: Where `auto.offset.reset` leads to.
 PLACES: Final = {"earliest": "the beginning", "latest": "the end"}
 UNITS_MS: Final = dict(ms=1, s=1_000, m=60_000, h=3_600_000, d=86_400_000, w=604_800_000)
+_PLACEHOLDERS: Final = ", ".join(f"%{sign} {what}" for sign, what in PLACEHOLDERS.items())
 TERMINATED: Final = 128 + signal.SIGTERM
 
 
@@ -148,36 +108,128 @@ class Start(NamedTuple):
     timestamp_ms: int | None = None
 
 
-IsolationLevel = Annotated[Isolation | None, "Whether records of open and aborted transactions."]
-Format = Annotated[
-    str,
-    "--format -f",
-    "text: a line each; json: an object each; raw: bare values; or a format string of "
-    f"{', '.join(f'%{sign} {what}' for sign, what in PLACEHOLDERS.items())}, %%, \\n, \\xHH.",
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options that say which records are read, and when that ends."""
+
+    from_beginning: Annotated[
+        bool, "From the log's start; with a group, where it has committed nothing yet."
+    ] = False
+    timestamp: Annotated[
+        str | None,
+        "From the first record of then: 10m (ago), ISO 8601 (UTC unless it names a zone; a "
+        "date is its midnight), ms of 1970.",
+    ] = None
+    partition: Annotated[
+        list[int] | None, Within(0), "Only this one of each topic; may be repeated."
+    ] = None
+    from_offset: Annotated[
+        str | None, "--offset", "From this offset; -N: N before the end; earliest; latest."
+    ] = None
+    end_offset: Annotated[str | None, "Stop before this offset; -N: N before the end of now."] = (
+        None
+    )
+    end_timestamp: Annotated[
+        str | None, "Stop before the first record of then; as --timestamp."
+    ] = None
+    isolation: Annotated[Isolation | None, "Whether records of open and aborted transactions."] = (
+        None
+    )
+    max_messages: Annotated[int | None, Within(1), "Stop after so many records."] = None
+    timeout_ms: Annotated[int | None, Within(1), "Stop when no record has come for so long."] = None
+    until_end: Annotated[bool, "Stop at the end that the log has at the start."] = False
+
+    def start(self) -> Start:
+        """Where to begin. Raises: InputProblem: two places, or a value that is no place"""
+        named = tuple(sorted(set(self.partition or ())))
+        places = {"--from-beginning": self.from_beginning or None, "--offset": self.from_offset}
+        places["--timestamp"] = self.timestamp
+        given = [option for option, place in places.items() if place is not None]
+        if len(given) > 1:
+            raise InputProblem(f"{' and '.join(given)} exclude each other")
+        if self.timestamp is not None:
+            return Start(named, timestamp_ms=_milliseconds(self.timestamp, "--timestamp"))
+        if self.from_offset is None or self.from_offset == "latest":
+            return Start(named, self.from_beginning)
+        if self.from_offset == "earliest":
+            return Start(named, from_beginning=True)
+        offset, back_count = _offset(self.from_offset, "--offset", ", earliest or latest")
+        return Start(named, offset=offset, back_count=back_count)
 
 
-def start_of(
-    partitions: list[int] | None,
-    from_beginning: bool,
-    from_offset: str | None,
-    timestamp: str | None,
-) -> Start:
-    """The options as a start. Raises: InputProblem: two places, or a value that is no place"""
-    named = tuple(sorted(set(partitions or ())))
-    places = {"--from-beginning": from_beginning or None, "--offset": from_offset}
-    places["--timestamp"] = timestamp
-    given = [option for option, place in places.items() if place is not None]
-    if len(given) > 1:
-        raise InputProblem(f"{' and '.join(given)} exclude each other")
-    if timestamp is not None:
-        return Start(named, timestamp_ms=_milliseconds(timestamp, "--timestamp"))
-    if from_offset is None or from_offset == "latest":
-        return Start(named, from_beginning)
-    if from_offset == "earliest":
-        return Start(named, from_beginning=True)
-    offset, back_count = _offset(from_offset, "--offset", ", earliest or latest")
-    return Start(named, offset=offset, back_count=back_count)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatOptions:
+    """The options that say how records are written."""
+
+    output_format: Annotated[
+        str,
+        "--format -f",
+        "text: a line each; json: an object each; raw: bare values; or a format string of "
+        f"{_PLACEHOLDERS}, %%, \\n, \\xHH.",
+    ] = "text"
+    as_json: Annotated[bool, "--json", "The same as --format json."] = False
+    key_format: KeyFormat = None
+    value_format: ReadFormat = None
+    schema_registry: RegistryUrl = None
+    fields: Annotated[
+        str | None, f"Text: what a line has, in order, of {', '.join(OUTPUT_FIELDS)}."
+    ] = None
+    key_separator: Annotated[
+        str | None, "Text: what divides fields (\\t is a tab); alone: key and value."
+    ] = None
+    null_value: Annotated[
+        str | None, "How a null is shown.  [default: null; nothing in a format string]"
+    ] = None
+    delimiter: Annotated[str | None, "Text: what ends a record.  [default: \\n]"] = None
+    always_base64: Annotated[bool, "--base64", "Json: keys, values, headers all as base64."] = False
+    json_values: Annotated[bool, "Json: values that are JSON appear as such."] = False
+
+    @property
+    def name(self) -> str:
+        return "json" if self.as_json else self.output_format
+
+    def formatter(self, settings: dict[str, object]) -> Formatter:
+        """What writes a record; the schema registry's settings are taken out of the client's.
+        Raises: InputProblem: an option of another format, or a field that there is not
+        """
+        typed = typed_formats((self.key_format, self.value_format), self.schema_registry, settings)
+        is_template = "%" in self.name
+        if not is_template and self.name not in ("text", "json", "raw"):
+            raise InputProblem(
+                f"--format {self.name!r}: text, json, raw or a format string, as '%t %o %k %v\\n'"
+            )
+        if self.name != "text" and (
+            self.fields or self.key_separator or self.delimiter is not None
+        ):
+            raise InputProblem("--fields, --key-separator and --delimiter are for --format text")
+        if self.name != "json" and (self.always_base64 or self.json_values):
+            raise InputProblem("--base64 and --json-values are for --format json")
+        if (self.always_base64 and any(typed)) or (self.json_values and typed[1]):
+            raise InputProblem(
+                "--base64 and --json-values are for keys and values without a format"
+            )
+        if self.name == "json":
+            return json_formatter(
+                always_base64=self.always_base64,
+                json_values=self.json_values,
+                decoders=Decoders(*parts_of(typed, lambda each: each.decode)),
+            )
+        decoders = Decoders(*parts_of(typed, lambda each: each.decode_text))
+        if self.name == "raw":
+            return text_formatter(("value",), b"", b"", b"", decoders)
+        if is_template:
+            return template_formatter(self.name, (self.null_value or "").encode(), decoders)
+        names = (self.fields or ("key,value" if self.key_separator else "value")).split(",")
+        for name in names:
+            if name not in OUTPUT_FIELDS:
+                raise InputProblem(f"--fields: {name!r} is none of {', '.join(OUTPUT_FIELDS)}")
+        between, end = b"\t", b"\n"
+        if self.key_separator is not None:
+            between = unescaped(self.key_separator, "--key-separator")
+        if self.delimiter is not None:
+            end = unescaped(self.delimiter, "--delimiter")
+        mark = "null" if self.null_value is None else self.null_value
+        return text_formatter(names, between, end, mark.encode(), decoders)
 
 
 def _offset(text: str, option: str, others: str = "") -> tuple[int | None, int | None]:
@@ -221,61 +273,17 @@ def pattern_of(names: Sequence[str], regex: bool) -> str | None:
         raise InputProblem(f"{' '.join(names)}: no regular expression: {error}") from None
 
 
-def formatter_of(
-    output_format: str,
-    text: tuple[str | None, ...],
-    *,
-    always_base64: bool,
-    json_values: bool,
-    typed: Formats = (None, None),
-) -> Formatter:
-    """How records are written; `text` is fields, separator, mark of null and delimiter, as given,
-    `typed` what keys and values are.
-    Raises: InputProblem: an option of another format, or a field that there is not
-    """
-    fields, separator, null_value, delimiter = text
-    is_template = "%" in output_format
-    if not is_template and output_format not in ("text", "json", "raw"):
-        raise InputProblem(
-            f"--format {output_format!r}: text, json, raw or a format string, as '%t %o %k %v\\n'"
-        )
-    if output_format != "text" and (fields or separator or delimiter is not None):
-        raise InputProblem("--fields, --key-separator and --delimiter are for --format text")
-    if output_format != "json" and (always_base64 or json_values):
-        raise InputProblem("--base64 and --json-values are for --format json")
-    if (always_base64 and any(typed)) or (json_values and typed[1]):
-        raise InputProblem("--base64 and --json-values are for keys and values without a format")
-    if output_format == "json":
-        return json_formatter(
-            always_base64=always_base64,
-            json_values=json_values,
-            decoders=Decoders(*parts_of(typed, lambda each: each.decode)),
-        )
-    decoders = Decoders(*parts_of(typed, lambda each: each.decode_text))
-    if output_format == "raw":
-        return text_formatter(("value",), b"", b"", b"", decoders)
-    if is_template:
-        return template_formatter(output_format, (null_value or "").encode(), decoders)
-    names = (fields or ("key,value" if separator else "value")).split(",")
-    for name in names:
-        if name not in OUTPUT_FIELDS:
-            raise InputProblem(f"--fields: {name!r} is none of {', '.join(OUTPUT_FIELDS)}")
-    between = unescaped(separator, "--key-separator") if separator is not None else b"\t"
-    end = b"\n" if delimiter is None else unescaped(delimiter, "--delimiter")
-    mark = "null" if null_value is None else null_value
-    return text_formatter(names, between, end, mark.encode(), decoders)
-
-
 class _Ends:
     """Where partitions end, at the first of several places; found when each is first assigned."""
 
-    def __init__(self, until_end: bool, end_offset: str | None, end_timestamp: str | None) -> None:
-        offset, back = (None, None) if end_offset is None else _offset(end_offset, "--end-offset")
+    def __init__(self, options: ReadOptions) -> None:
+        offset = back = self._time_ms = None
+        if options.end_offset is not None:
+            offset, back = _offset(options.end_offset, "--end-offset")
         self._offset = NO_END if offset is None else offset
-        self._back_count = (back or 0) if until_end else back
-        self._time_ms: int | None = None
-        if end_timestamp is not None:
-            self._time_ms = _milliseconds(end_timestamp, "--end-timestamp")
+        self._back_count = (back or 0) if options.until_end else back
+        if options.end_timestamp is not None:
+            self._time_ms = _milliseconds(options.end_timestamp, "--end-timestamp")
         self._ends: dict[TopicPartition, int] = {}
         self._open: set[TopicPartition] = set()
         self._done: set[TopicPartition] = set()
@@ -321,14 +329,6 @@ class _Ends:
             self._ends[name] = min(before, by_count, by_time)
 
 
-class _Limits(NamedTuple):
-    """The limits after which the command ends."""
-
-    max_messages: int | None
-    timeout_ms: int | None
-    ends: _Ends | None
-
-
 @dataclass
 class _Consuming:
     """The loop that polls, writes and commits."""
@@ -338,21 +338,22 @@ class _Consuming:
     formatter: Formatter
     line: RateLine
     commits: bool
+    ends: _Ends | None
     record_count: int = 0
     byte_count: int = 0
     _committed_at: float = field(default_factory=time.monotonic)
     _uncommitted: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
 
-    def run(self, limits: _Limits) -> bool:
+    def run(self, limits: ReadOptions) -> bool:
         """Consume until a limit is reached; False when that came before `max_messages`."""
         idle_since = time.monotonic()
         while limits.max_messages is None or self.record_count < limits.max_messages:
             if self.out is byte_output():
                 check_reader()  # no record may come for long
-            if limits.ends is not None and limits.ends.reached(self.consumer):
+            if self.ends is not None and self.ends.reached(self.consumer):
                 return limits.max_messages is None
             now = time.monotonic()
-            wait_ms = POLL_MS if limits.ends is None else END_POLL_MS
+            wait_ms = POLL_MS if self.ends is None else END_POLL_MS
             if limits.timeout_ms is not None:
                 left_ms = limits.timeout_ms - (now - idle_since) * 1_000
                 if left_ms <= 0:
@@ -363,7 +364,7 @@ class _Consuming:
                 count = min(count, limits.max_messages - self.record_count)
             polled = self.consumer.getmany(max_records=count, timeout_ms=wait_ms)
             if polled:
-                self._write(polled, limits.ends)
+                self._write(polled)
                 idle_since = time.monotonic()
             if self._uncommitted and time.monotonic() - self._committed_at >= COMMIT_INTERVAL_S:
                 self.commit()
@@ -376,13 +377,11 @@ class _Consuming:
             self._uncommitted = {}
         self._committed_at = time.monotonic()
 
-    def _write(
-        self, polled: Mapping[TopicPartition, list[ConsumerRecord]], ends: _Ends | None
-    ) -> None:
+    def _write(self, polled: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
         formatter = self.formatter
         for partition, records in polled.items():
-            if ends is not None:
-                records = ends.cut(self.consumer, partition, records)
+            if self.ends is not None:
+                records = self.ends.cut(self.consumer, partition, records)
                 if not records:
                     continue
             lines: list[bytes] = []
@@ -408,75 +407,56 @@ class _Consuming:
 
 
 def consume(
-    topics: Topics,
-    regex: Regex = False,
-    group: Group = None,
-    from_beginning: FromBeginning = False,
-    timestamp: Timestamp = None,
-    partition: Partitions = None,
-    from_offset: FromOffset = None,
-    end_offset: EndOffset = None,
-    end_timestamp: EndTimestamp = None,
-    isolation: IsolationLevel = None,
-    max_messages: MaxMessages = None,
-    timeout_ms: IdleTimeoutMs = None,
-    until_end: UntilEnd = False,
-    output: Output = None,
-    output_format: Format = "text",
-    as_json: AsJsonLines = False,
-    key_format: KeyFormat = None,
-    value_format: ReadFormat = None,
-    schema_registry: RegistryUrl = None,
-    fields: Fields = None,
-    key_separator: KeySeparator = None,
-    null_value: NullValue = None,
-    delimiter: Delimiter = None,
-    always_base64: AlwaysBase64 = False,
-    json_values: JsonValues = False,
+    topics: Annotated[
+        list[str],
+        "TOPIC…",
+        complete_topics,
+        "Topics; what cannot be a name, such as '^a', is a regular expression.",
+    ],
+    *,
+    regex: Annotated[bool, "--regex -r", "Take every TOPIC for an expression."] = False,
+    group: Annotated[
+        str | None,
+        complete_groups,
+        "Share partitions with the group's members; commit what is read.",
+    ] = None,
+    reading: ReadOptions,
+    output: Annotated[
+        str | None, "--output -o", "Write to this file; an existing one is replaced."
+    ] = None,
+    writing: FormatOptions,
     properties: Properties = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    profile: ProfileName = None,
+    client: ClientOptions,
 ) -> None:
     """Print the records of topics as they come."""
-    output_format = "json" if as_json else output_format
-    settings = client_properties(
-        bootstrap_server,
-        command_config,
+    settings = client.properties(
         properties,
-        profile=profile,
-        defaults=DEFAULTS,
-        options={
+        DEFAULTS,
+        {
             "group.id": group,
-            "isolation.level": None if isolation is None else isolation.value,
-            "auto.offset.reset": "earliest" if from_beginning else None,
+            "isolation.level": reading.isolation and reading.isolation.value,
+            "auto.offset.reset": "earliest" if reading.from_beginning else None,
             "enable.auto.commit": "false",
         },
     )
     group = group or str(settings.get("group.id") or "") or None
-    try:
-        pattern = pattern_of(topics, regex)
-        start = start_of(partition, from_beginning, from_offset, timestamp)
-        has_ends = until_end or end_offset is not None or end_timestamp is not None
-        ends = _Ends(until_end, end_offset, end_timestamp) if has_ends else None
-        formatter = formatter_of(
-            output_format,
-            (fields, key_separator, null_value, delimiter),
-            always_base64=always_base64,
-            json_values=json_values,
-            typed=typed_formats((key_format, value_format), schema_registry, settings),
-        )
-    except InputProblem as problem:
-        fail(str(problem), status=2)
-    if group is not None and (partition or from_offset is not None or timestamp is not None):
+    with refusing(InputProblem):
+        pattern, start = pattern_of(topics, regex), reading.start()
+        is_open = (reading.end_offset, reading.end_timestamp) == (None, None)
+        ends = None if is_open and not reading.until_end else _Ends(reading)
+        formatter = writing.formatter(settings)
+    if group is not None and (
+        reading.partition or reading.from_offset is not None or reading.timestamp is not None
+    ):
         fail(
             "--partition, --offset and --timestamp are for reading without a group: its start is "
             "what it has committed (`moldau groups reset-offsets` moves that)",
             status=2,
         )
-    limits = _Limits(max_messages, timeout_ms, ends)
+    if output is None and sys.stdout.isatty():
+        formatter = for_terminal(formatter, as_json=writing.name == "json")
     with _ended_by_sigterm():
-        _run(topics, pattern, group, settings, start, limits, formatter, output, output_format)
+        _run(topics, pattern, group, settings, start, reading, ends, formatter, output)
 
 
 def _run(
@@ -485,15 +465,12 @@ def _run(
     group: str | None,
     settings: dict[str, object],
     start: Start,
-    limits: _Limits,
+    limits: ReadOptions,
+    ends: _Ends | None,
     formatter: Formatter,
     output: str | None,
-    output_format: str,
 ) -> None:
     from moldau.client.sync import Consumer
-
-    if output is None and sys.stdout.isatty():
-        formatter = for_terminal(formatter, as_json=output_format == "json")
 
     consuming: _Consuming | None = None
     with ExitStack() as stack:
@@ -513,7 +490,7 @@ def _run(
                 consumer.subscribe(topics)
             else:
                 consumer.subscribe(pattern=pattern)
-            consuming = _Consuming(consumer, out, formatter, line, group is not None)
+            consuming = _Consuming(consumer, out, formatter, line, group is not None, ends)
             complete = consuming.run(limits)
             consuming.commit()
         except KafkaError as error:

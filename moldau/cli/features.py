@@ -8,8 +8,8 @@ import typer
 
 from moldau import client
 from moldau.cli.client_settings import key_values
-from moldau.cli.options import AsJson, ClusterAccess, cluster_command
-from moldau.cli.output import fail, print_json, print_table, say
+from moldau.cli.options import AsJson, ClusterAccess, ControllerAccess
+from moldau.cli.output import fail, print_json, print_table, refusing, say
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.metadata.features import (
     KRAFT_VERSION,
@@ -27,8 +27,8 @@ Release = Annotated[str | None, "--release-version -r", "All features as in this
 DryRun = Annotated[bool, "--dry-run", "Only check, change nothing."]
 
 
-@cluster_command(app, "describe", controllers=True)
-def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
+@app.command("describe")
+def describe(access: ControllerAccess, as_json: AsJson = False) -> None:
     """Show supported and finalized feature levels."""
     features = access.ask(ClusterCalls, lambda admin: admin.describe_features())
     rows = [
@@ -52,9 +52,9 @@ def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
     )
 
 
-@cluster_command(app, "upgrade", controllers=True)
+@app.command("upgrade")
 def upgrade(
-    access: ClusterAccess,
+    access: ControllerAccess,
     feature: Levels = None,
     release_version: Release = None,
     dry_run: DryRun = False,
@@ -63,9 +63,9 @@ def upgrade(
     _change(access, _levels(feature, release_version), client.UpgradeType.UPGRADE, dry_run)
 
 
-@cluster_command(app, "downgrade", controllers=True)
+@app.command("downgrade")
 def downgrade(
-    access: ClusterAccess,
+    access: ControllerAccess,
     feature: Levels = None,
     release_version: Release = None,
     unsafe: Annotated[bool, "Even if metadata is lost."] = False,
@@ -93,7 +93,7 @@ def _levels(pairs: list[str] | None, release: str | None) -> dict[str, int]:
         fail("--feature and --release-version exclude each other", status=2)
     if not pairs and release is None:
         fail("nothing to change: give --feature or --release-version", status=2)
-    try:
+    with refusing(UnsupportedFeatureLevel):
         if release is not None:
             levels = initial_feature_levels(release=release)
             levels.pop(KRAFT_VERSION)
@@ -101,8 +101,6 @@ def _levels(pairs: list[str] | None, release: str | None) -> dict[str, int]:
         return {
             name: _level(name, text) for name, text in key_values(pairs or [], "--feature").items()
         }
-    except UnsupportedFeatureLevel as error:
-        fail(str(error), status=2)
 
 
 def _level(name: str, text: str) -> int:

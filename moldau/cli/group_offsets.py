@@ -15,30 +15,33 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from moldau import client
 from moldau.cli.options import (
-    AllGroups,
     AsJson,
     ClusterAccess,
-    GroupIds,
+    GroupChoice,
     Topics,
-    asks_cluster,
-    chosen_groups,
     existing_partitions,
     parse_datetime,
     parse_topics,
     partitions_of,
     read_small_file,
-    require_groups,
 )
-from moldau.cli.output import byte_output, complain, fail, print_json, print_table, safe_bytes, say
+from moldau.cli.output import (
+    byte_output,
+    complain,
+    fail,
+    print_json,
+    print_table,
+    refusing,
+    safe_bytes,
+    say,
+)
 from moldau.cli.parameters import Within
 from moldau.protocol.errors import ErrorCode
 
@@ -50,28 +53,6 @@ _UNIT_MS: Final = (86_400_000, 3_600_000, 60_000)
 FORM: Final = "topic,partition,offset or group,topic,partition,offset"
 GroupOffsets = dict[str | None, dict[client.TopicPartition, int]]
 """Offsets by group; None where lines name no group."""
-AllTopics = Annotated[bool, "--all-topics", "Every topic of which the group has committed offsets."]
-ToEarliest = Annotated[bool, "--to-earliest", "To the start of each log."]
-ToLatest = Annotated[bool, "--to-latest", "To the end of each log."]
-ToCurrent = Annotated[bool, "--to-current", "Keep the present offsets, for --export."]
-ToOffset = Annotated[int | None, Within(0), "To this offset."]
-ShiftBy = Annotated[int | None, "Forward by this many offsets; back if negative."]
-ToDatetime = Annotated[
-    str | None,
-    typer.Option(
-        metavar="YYYY-MM-DD[THH:MM:SS.sss]",
-        help="To the first record of that time or later; UTC unless a time zone is given; a date "
-        "alone is its midnight.",
-    ),
-]
-ByDuration = Annotated[
-    str | None,
-    typer.Option(metavar="PnDTnHnMnS", help="To the first record that is not older than this."),
-]
-FromFile = Annotated[Path | None, "To the offsets in this CSV file."]
-Execute = Annotated[bool, "--execute", "Change the offsets; otherwise they are only shown."]
-DryRun = Annotated[bool, "--dry-run", "Only show what would change (the default)."]
-Export = Annotated[bool, "--export", "Print CSV for --from-file."]
 GONE = "there is no such partition any more"
 
 
@@ -217,13 +198,10 @@ def offsets_csv(offsets: Mapping[str, Mapping[client.TopicPartition, int]]) -> s
 
 def read_offsets(path: Path) -> GroupOffsets:
     """The offsets in a file; exits with status 2 when it cannot be read or has another form."""
-    try:
+    not_text = refusing(UnicodeDecodeError, of=f"{path}: not UTF-8")
+    with refusing(ValueError, csv.Error, of=path), not_text:
         text = io.TextIOWrapper(io.BytesIO(read_small_file(path)), encoding="utf-8").read()
         return parse_offsets(text)
-    except UnicodeDecodeError as error:
-        fail(f"{path}: not UTF-8: {error}", status=2)
-    except (ValueError, csv.Error) as error:
-        fail(f"{path}: {error}", status=2)
 
 
 def parse_offsets(text: str) -> GroupOffsets:
@@ -259,89 +237,86 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What came of all groups."""
-
-    plans: dict[str, list[PlannedOffset]] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
+Plans = dict[str, list[PlannedOffset]]
+"""What is planned for each group."""
 
 
-@asks_cluster()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoalOptions:
+    """The options that say where a group shall go on."""
+
+    to_earliest: Annotated[bool, "To the start of each log."] = False
+    to_latest: Annotated[bool, "To the end of each log."] = False
+    to_current: Annotated[bool, "Keep the present offsets, for --export."] = False
+    to_offset: Annotated[int | None, Within(0), "To this offset."] = None
+    shift_by: Annotated[int | None, "Forward by this many offsets; back if negative."] = None
+    to_datetime: Annotated[
+        str | None,
+        "--to-datetime YYYY-MM-DD[THH:MM:SS.sss]",
+        "To the first record of that time or later; UTC unless a time zone is given; a date "
+        "alone is its midnight.",
+    ] = None
+    by_duration: Annotated[
+        str | None, "--by-duration PnDTnHnMnS", "To the first record that is not older than this."
+    ] = None
+    from_file: Annotated[Path | None, "To the offsets in this CSV file."] = None
+
+    def goal(self) -> Goal:
+        """The scenario that is asked for; exits with status 2 for none, several or a bad one."""
+        numbers = {
+            Scenario.EARLIEST: 0 if self.to_earliest else None,
+            Scenario.LATEST: 0 if self.to_latest else None,
+            Scenario.CURRENT: 0 if self.to_current else None,
+            Scenario.OFFSET: self.to_offset,
+            Scenario.SHIFT: self.shift_by,
+            Scenario.FILE: None if self.from_file is None else 0,
+        }
+        goals = [Goal(kind, number) for kind, number in numbers.items() if number is not None]
+        now_ms = time.time_ns() // 1_000_000
+        for text, option, parse in (
+            (self.to_datetime, "--to-datetime", parse_datetime),
+            (self.by_duration, "--by-duration", lambda text: now_ms - parse_duration(text)),
+        ):
+            if text is None:
+                continue
+            with refusing(ValueError, of=f"{option} {text!r}"):
+                moment_ms = parse(text)
+            # Negative numbers mean other things to a broker; nothing is older than 1970.
+            goals.append(Goal(Scenario.TIMESTAMP, max(0, moment_ms)))
+        if len(goals) != 1:
+            options = ", ".join(scenario.value for scenario in Scenario)
+            fail(f"where to? give one of {options}", status=2)
+        return goals[0]
+
+
 def reset_offsets(
     access: ClusterAccess,
-    group_ids: GroupIds = None,
-    all_groups: AllGroups = False,
+    groups: GroupChoice,
+    *,
     topics: Topics = None,
-    all_topics: AllTopics = False,
-    to_earliest: ToEarliest = False,
-    to_latest: ToLatest = False,
-    to_current: ToCurrent = False,
-    to_offset: ToOffset = None,
-    shift_by: ShiftBy = None,
-    to_datetime: ToDatetime = None,
-    by_duration: ByDuration = None,
-    from_file: FromFile = None,
-    execute: Execute = False,
-    dry_run: DryRun = False,
-    export: Export = False,
+    all_topics: Annotated[bool, "Every topic of which the group has committed offsets."] = False,
+    where: GoalOptions,
+    execute: Annotated[bool, "Change the offsets; otherwise they are only shown."] = False,
+    dry_run: Annotated[bool, "Only show what would change (the default)."] = False,
+    export: Annotated[bool, "Print CSV for --from-file."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Move the offsets of groups without members."""
-    file = read_offsets(from_file) if from_file is not None else None
-    if all_groups or group_ids or file is None or None in file:
-        require_groups(group_ids, all_groups)
+    file = read_offsets(where.from_file) if where.from_file is not None else None
+    if groups.all_groups or groups.group_ids or file is None or None in file:
+        groups.check()
     if execute and dry_run:
         fail("give --execute or --dry-run, not both", status=2)
     if export and as_json:
         fail("give --export or --json, not both", status=2)
-    goal = _goal(
-        {
-            Scenario.EARLIEST: 0 if to_earliest else None,
-            Scenario.LATEST: 0 if to_latest else None,
-            Scenario.CURRENT: 0 if to_current else None,
-            Scenario.OFFSET: to_offset,
-            Scenario.SHIFT: shift_by,
-            Scenario.FILE: None if file is None else 0,
-        },
-        to_datetime,
-        by_duration,
-    )
-    wanted = parse_topics(topics)
+    goal, wanted = where.goal(), parse_topics(topics)
     if file is None and bool(wanted) == all_topics:
         fail("give --topic or --all-topics" + (", not both" if wanted else ""), status=2)
-
-    async def work(admin: client.Admin) -> Outcome:
-        chosen = await chosen_groups(admin, group_ids, all_groups)
-        return await _reset(admin, chosen, goal, wanted, file, execute=execute)
-
-    outcome = access.run(work)
-    _show(outcome, executed=execute, export=export, as_json=as_json)
-    complain(outcome.errors)
-
-
-def _goal(
-    numbers: Mapping[Scenario, int | None], to_datetime: str | None, by_duration: str | None
-) -> Goal:
-    """The one scenario that is asked for; exits with status 2 for none, several or a bad one."""
-    goals = [Goal(scenario, number) for scenario, number in numbers.items() if number is not None]
-    now_ms = time.time_ns() // 1_000_000
-    for text, option, parse in (
-        (to_datetime, "--to-datetime", parse_datetime),
-        (by_duration, "--by-duration", lambda text: now_ms - parse_duration(text)),
-    ):
-        if text is None:
-            continue
-        try:
-            moment_ms = parse(text)
-        except ValueError as error:
-            fail(f"{option} {text!r}: {error}", status=2)
-        # Negative numbers mean other things to a broker; nothing is older than 1970.
-        goals.append(Goal(Scenario.TIMESTAMP, max(0, moment_ms)))
-    if len(goals) != 1:
-        options = ", ".join(scenario.value for scenario in Scenario)
-        fail(f"where to? give one of {options}", status=2)
-    return goals[0]
+    with access.asking(client.Admin) as (admin, loop):
+        chosen = loop.run(groups.found(admin))
+        plans, errors = loop.run(_reset(admin, chosen, goal, wanted, file, execute=execute))
+    _show(plans, executed=execute, export=export, as_json=as_json)
+    complain(errors)
 
 
 async def _reset(
@@ -352,9 +327,10 @@ async def _reset(
     file: GroupOffsets | None,
     *,
     execute: bool,
-) -> Outcome:
+) -> tuple[Plans, list[str]]:
     """Plan each group by itself, and carry the plan out where that is asked for."""
-    outcome = Outcome()
+    plans: Plans = {}
+    errors: list[str] = []
     if file is not None and not group_ids:
         group_ids = [group_id for group_id in file if group_id is not None]
     described = await admin.describe_groups(group_ids)
@@ -363,7 +339,7 @@ async def _reset(
     for group_id in group_ids:
         problem, offsets = refusal(group_id, described[group_id]), committed[group_id]
         if problem is not None or isinstance(offsets, client.KafkaError):
-            outcome.errors.append(problem or str(offsets))
+            errors.append(problem or str(offsets))
             continue
         chosen = partitions or sorted(offsets)
         if file is not None:
@@ -374,18 +350,18 @@ async def _reset(
             present = [each for each in chosen if each not in gone]
             plan = await plan_offsets(admin, goal, present, offsets)
         except NoPlan as error:
-            outcome.errors.append(f"{group_id}: {error}")
+            errors.append(f"{group_id}: {error}")
             continue
         if not plan:
-            outcome.errors.append(f"{group_id}: there are no offsets to move")
+            errors.append(f"{group_id}: there are no offsets to move")
             continue
         if execute:
-            plan = await _carry_out(admin, group_id, plan, outcome.errors)
-        outcome.plans[group_id] = plan + [
+            plan = await _carry_out(admin, group_id, plan, errors)
+        plans[group_id] = plan + [
             PlannedOffset(each, offsets[each].offset if each in offsets else None, None, GONE)
             for each in gone
         ]
-    return outcome
+    return plans, errors
 
 
 def refusal(group_id: str, described: client.GroupDescription | client.KafkaError) -> str | None:
@@ -422,12 +398,12 @@ async def _carry_out(
     return [each for each in plan if outcome[each.partition] is None]
 
 
-def _show(outcome: Outcome, *, executed: bool, export: bool, as_json: bool) -> None:
+def _show(plans: Plans, *, executed: bool, export: bool, as_json: bool) -> None:
     if export:
         document = offsets_csv(
             {
                 group_id: {each.partition: each.new.offset for each in plan if each.new}
-                for group_id, plan in outcome.plans.items()
+                for group_id, plan in plans.items()
             }
         ).encode()
         byte_output().write(safe_bytes(document) if sys.stdout.isatty() else document)
@@ -440,7 +416,7 @@ def _show(outcome: Outcome, *, executed: bool, export: bool, as_json: bool) -> N
             "new_offset": each.new.offset if each.new else None,
             "note": each.note or None,
         }
-        for group_id, plan in outcome.plans.items()
+        for group_id, plan in plans.items()
         for each in plan
     ]
     if as_json:

@@ -16,15 +16,12 @@ from moldau import client
 from moldau.cli.completion import complete_groups
 from moldau.cli.group_offsets import reset_offsets
 from moldau.cli.options import (
-    AllGroups,
     AsJson,
     ClusterAccess,
-    GroupIds,
+    GroupChoice,
     Topics,
-    chosen_groups,
-    cluster_command,
     parse_topics,
-    require_groups,
+    value_of,
 )
 from moldau.cli.output import complain, fail, print_json, print_rows, print_table, say
 from moldau.client.admin.groups import GroupCalls
@@ -65,11 +62,10 @@ class DescribedGroup:
     rows: tuple[OffsetRow, ...]
 
 
-@cluster_command(app, "describe")
+@app.command("describe")
 def describe(
     access: ClusterAccess,
-    group_ids: GroupIds = None,
-    all_groups: AllGroups = False,
+    groups: GroupChoice,
     members: Annotated[bool, "Show the group's members instead of its offsets."] = False,
     state: Annotated[bool, "Show the group's state instead of its offsets."] = False,
     verbose: Annotated[
@@ -81,16 +77,13 @@ def describe(
 
     --json shows all of it at once.
     """
-    require_groups(group_ids, all_groups)
+    groups.check()
     if members and state:
         fail("give --members or --state, not both", status=2)
     needs_offsets = as_json or not (members or state)
-
-    async def work(admin: client.Admin) -> dict[str, DescribedGroup | client.KafkaError]:
-        chosen = await chosen_groups(admin, group_ids, all_groups)
-        return await described_groups(admin, chosen, with_offsets=needs_offsets)
-
-    outcome = access.run(work)
+    with access.asking(client.Admin) as (admin, loop):
+        chosen = loop.run(groups.found(admin))
+        outcome = loop.run(described_groups(admin, chosen, with_offsets=needs_offsets))
     found = [each for each in outcome.values() if isinstance(each, DescribedGroup)]
     if as_json:
         print_json([document(each) for each in found])
@@ -99,7 +92,7 @@ def describe(
     else:
         for each in found:
             (_print_members if members else _print_offsets)(each, verbose)
-    complain(each for each in outcome.values() if isinstance(each, client.KafkaError))
+    complain(outcome.values())
 
 
 app.command("reset-offsets")(reset_offsets)
@@ -277,7 +270,7 @@ def _print_states(found: Iterable[DescribedGroup], verbose: bool) -> None:
     )
 
 
-@cluster_command(app, "delete-offsets")
+@app.command("delete-offsets")
 def delete_offsets(
     access: ClusterAccess,
     group_id: Annotated[str, "GROUP", complete_groups, "The group."],
@@ -287,27 +280,21 @@ def delete_offsets(
     wanted = parse_topics(topics)
     if not wanted:
         fail("which topics? give --topic", status=2)
-
-    async def work(admin: client.Admin) -> dict[client.TopicPartition, client.KafkaError | None]:
-        committed = (await admin.list_group_offsets([group_id]))[group_id]
-        if isinstance(committed, client.KafkaError):
-            raise committed
-        partitions = {each for each in committed if each.topic in wanted}
+    with access.asking(client.Admin) as (admin, loop):
+        committed = value_of(loop.run(admin.list_group_offsets([group_id]))[group_id])
         chosen = []
         for topic, indexes in wanted.items():
-            of_topic = {each for each in partitions if each.topic == topic}
+            of_topic = {each for each in committed if each.topic == topic}
             if indexes is not None:
                 of_topic = {client.TopicPartition(topic, index) for index in indexes}
             chosen += sorted(of_topic)
         # Nothing to delete: the group may be unknown, which the coordinator says best.
         chosen = chosen or [client.TopicPartition(topic, 0) for topic in wanted]
-        return await admin.delete_group_offsets(group_id, chosen)
-
-    outcome = access.run(work)
+        outcome = loop.run(admin.delete_group_offsets(group_id, chosen))
     for partition, error in outcome.items():
         if error is None:
             say(f"{group_id} has no offset of {partition} any more")
-    complain(dict.fromkeys(str(error) for error in outcome.values() if error is not None))
+    complain(outcome.values())
 
 
 def _words_of(known: tuple[str, ...], given: list[str] | None, option: str) -> list[str]:
@@ -324,7 +311,7 @@ def _words_of(known: tuple[str, ...], given: list[str] | None, option: str) -> l
     return found
 
 
-@cluster_command(app, "list")
+@app.command("list")
 def list_groups(
     access: ClusterAccess,
     states: Annotated[
@@ -358,18 +345,14 @@ def list_groups(
     print_rows(("group", "type", "protocol", "state", "coordinator"), rows, as_json=as_json)
 
 
-@cluster_command(app, "delete")
-def delete(
-    access: ClusterAccess, group_ids: GroupIds = None, all_groups: AllGroups = False
-) -> None:
+@app.command("delete")
+def delete(access: ClusterAccess, groups: GroupChoice) -> None:
     """Delete groups without members, and their offsets."""
-    require_groups(group_ids, all_groups)
-
-    async def work(admin: client.Admin) -> dict[str, client.KafkaError | None]:
-        return await admin.delete_groups(await chosen_groups(admin, group_ids, all_groups))
-
-    outcome = access.run(work)
+    groups.check()
+    with access.asking(client.Admin) as (admin, loop):
+        chosen = loop.run(groups.found(admin))
+        outcome = loop.run(admin.delete_groups(chosen))
     for group_id, error in outcome.items():
         if error is None:
             say(f"deleted {group_id}")
-    complain(error for error in outcome.values() if error is not None)
+    complain(outcome.values())

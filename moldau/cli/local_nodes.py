@@ -23,7 +23,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from moldau.cli.client_settings import key_values
-from moldau.cli.output import fail, say, warn
+from moldau.cli.output import fail, file_errors, refusing, say, warn
 from moldau.cli.parameters import Within
 from moldau.local.layout import (
     FIRST_BROKER_ID,
@@ -32,7 +32,6 @@ from moldau.local.layout import (
     MOST_CONTROLLERS,
     QUICK_GROUPS,
     ClusterLayout,
-    LayoutError,
     NextPort,
     NodeSpec,
     NoFreePort,
@@ -41,7 +40,7 @@ from moldau.local.layout import (
     counting_from,
     replication_properties,
 )
-from moldau.local.secure_files import SecureFiles
+from moldau.local.secure_files import LayoutError, SecureFiles
 
 server_app = typer.Typer()
 #: Controllers listen this far above the first broker.
@@ -81,16 +80,12 @@ def health(config: Annotated[str, "The node's server.properties."]) -> None:
     from moldau.config import ConfigError, NodeConfig
     from moldau.runtime.health_socket import HEALTHY, ask_health
 
-    try:
+    with refusing(ConfigError):
         path: str = NodeConfig.load(config, {}, os.environ)["moldau.health.socket"]
-    except ConfigError as error:
-        fail(str(error), status=2)
     if not path:
         fail("moldau.health.socket is not set", status=2)
-    try:
+    with file_errors(path):
         answer = ask_health(path)
-    except OSError as error:
-        fail(f"{path}: {error.strerror or error}")
     if answer != HEALTHY:
         fail(answer)
     say(answer)

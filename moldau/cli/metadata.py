@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.output import fail, file_errors, print_json, say, warn
+from moldau.cli.output import fail, file_errors, print_json, refusing, say, warn
 from moldau.text import one_line
 
 if TYPE_CHECKING:
@@ -112,16 +112,13 @@ def shell(
     from moldau.raft import MetadataLogError
     from moldau.runtime.filesystem import OsFilesystem
 
-    try:
-        with file_errors(source):
-            files = read_metadata(OsFilesystem(), source)
-    except (MetadataLogError, InvalidMetadataRecord) as error:
-        fail(str(error))
+    with refusing(MetadataLogError, InvalidMetadataRecord, status=1), file_errors(source):
+        files = read_metadata(OsFilesystem(), source)
     for damage in files.damage:
         warn(f"read up to here: {damage}")
     walk = Shell(metadata_tree(files), say)
     failed = False
-    try:
+    with refusing(ShellError, status=1):
         if command:
             walk.run_words(command)
         for line in [] if command else _lines(walk):
@@ -132,8 +129,6 @@ def shell(
                 warn(error)
             if walk.has_ended:
                 break
-    except ShellError as error:
-        fail(str(error))
     if failed:
         raise typer.Exit(1)
 

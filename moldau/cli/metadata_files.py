@@ -131,11 +131,7 @@ def _read_snapshot(
     for record in snapshot.records:
         delta.replay(record)
     files.record_count += len(snapshot.records) + 1
-    files.image = delta.apply(
-        Provenance(
-            snapshot.end_offset - 1, snapshot.leader_epoch, snapshot.last_contained_log_time_ms
-        )
-    )
+    files.image = delta.apply(snapshot.provenance)
 
 
 def _read_segments(filesystem: Filesystem, files: MetadataFiles) -> None:

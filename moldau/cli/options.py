@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import wraps
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from moldau import client
 from moldau.cli.client_settings import client_properties
 from moldau.cli.completion import complete_groups, complete_profiles, complete_topics
-from moldau.cli.output import fail
+from moldau.cli.output import fail, file_errors, refusing
 from moldau.cli.parameters import Within
 from moldau.config import small_files
 from moldau.protocol.types import is_legal_topic_name
@@ -36,21 +33,9 @@ if TYPE_CHECKING:
     from moldau.client.admin.cluster import ClusterCalls
 
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 Calls = TypeVar("Calls", bound="AdminCalls")
 
-BootstrapServer = Annotated[
-    str | None,
-    "--bootstrap-server -b",
-    "HOST:PORT of one or more brokers, separated by commas.  [default: MOLDAU_BOOTSTRAP_SERVER, "
-    "the profile's, or localhost:9092]",
-]
-BootstrapController = Annotated[
-    str | None, "HOST:PORT of one or more controllers, to ask instead of brokers."
-]
-CommandConfig = Annotated[str | None, "A file of client properties, as for Kafka's tools."]
-ProfileName = Annotated[
-    str | None, complete_profiles, "The profile to use (`moldau profile`); none: without one."
-]
 AsJson = Annotated[bool, "--json", "Print JSON instead of a table."]
 TimeoutMs = Annotated[int, Within(1), "Give up after this many milliseconds."]
 
@@ -67,8 +52,6 @@ Targets = Annotated[
     "Partitions; a topic's name alone means all its partitions.",
 ]
 Target = tuple[str, int | None]
-GroupIds = Annotated[list[str] | None, "[GROUP]…", complete_groups, "Groups."]
-AllGroups = Annotated[bool, "--all-groups", "Every group of the cluster."]
 Topics = Annotated[
     list[str] | None,
     "--topic TOPIC[:PARTITION,…]",
@@ -76,33 +59,54 @@ Topics = Annotated[
 ]
 
 
-class ClusterAccess(NamedTuple):
-    """The running cluster that a command is for; `asks_cluster` makes it of the options.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """The options that say which cluster a command is for, and who asks there."""
 
-    Controllers, when they are given, are asked instead of brokers.
-    """
-
-    bootstrap_server: str | None
-    command_config: str | None
-    timeout_ms: int
+    bootstrap_server: Annotated[
+        str | None,
+        "--bootstrap-server -b",
+        "HOST:PORT of one or more brokers, separated by commas.  [default: "
+        "MOLDAU_BOOTSTRAP_SERVER, the profile's, or localhost:9092]",
+    ] = None
     bootstrap_controller: str | None = None
-    profile: str | None = None
+    """An option of `ControllerAccess` alone."""
+    command_config: Annotated[str | None, "A file of client properties, as for Kafka's tools."] = (
+        None
+    )
+    profile: Annotated[
+        str | None, complete_profiles, "The profile to use (`moldau profile`); none: without one."
+    ] = None
+
+    def properties(
+        self,
+        given: list[str] | None = None,
+        defaults: Mapping[str, str] | None = None,
+        options: Mapping[str, str | None] | None = None,
+    ) -> dict[str, object]:
+        """The settings, as `client_properties` finds them."""
+        return client_properties(
+            *(self.bootstrap_server, self.command_config, given),
+            profile=self.profile,
+            defaults=defaults,
+            options=options,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterAccess(ClientOptions):
+    """The running cluster that a command is for."""
+
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS
 
     def config(self) -> client.ClientConfig:
         """The client's configuration; exits with status 2 when it is wrong."""
-        settings = client_properties(
-            self.bootstrap_server,
-            self.command_config,
-            None,
-            profile=self.profile,
-            defaults={},
-            options={},
-        )
+        settings = self.properties()
         take_registry_settings(settings)  # nothing is asked of a registry here
         if self.bootstrap_controller is not None:
             settings["bootstrap.controllers"] = self.bootstrap_controller
             settings.pop("bootstrap.servers", None)
-        try:
+        with refusing(client.ConfigurationError):
             config = client.AdminConfig.from_properties(settings)
             return client.AdminConfig.resolve(
                 None,
@@ -112,117 +116,64 @@ class ClusterAccess(NamedTuple):
                     "default_api_timeout_ms": self.timeout_ms,
                 },
             )
-        except client.ConfigurationError as error:
-            fail(str(error), status=2)
 
-    def run(self, work: Callable[[client.Admin], Awaitable[Result]]) -> Result:
-        """Run `work` with an admin client, as `ask`."""
-        return self.ask(client.Admin, work)
-
-    def ask(self, kind: type[Calls], work: Callable[[Calls], Awaitable[Result]]) -> Result:
-        """Run `work` with a client that has the calls of one subject, to import these alone. A
-        `KafkaError` becomes one line and status 1, settings that cannot be used status 2.
+    @contextmanager
+    def asking(self, kind: type[Calls]) -> Iterator[tuple[Calls, asyncio.Runner]]:
+        """A client that has the calls of one subject, to import these alone, and what runs them.
+        A `KafkaError` becomes one line and status 1, settings that cannot be used status 2.
         """
         config = self.config()
 
-        async def run() -> Result:
-            async with kind(config=config) as admin:
-                return await work(admin)
+        async def made() -> Calls:
+            return kind(config=config)
 
-        try:
-            return asyncio.run(run())
-        except client.ConfigurationError as error:  # one that only shows in use
-            fail(str(error), status=2)
-        except client.KafkaError as error:
-            fail(str(error))
+        with (
+            refusing(client.KafkaError, status=1),
+            refusing(client.ConfigurationError),  # one that only shows in use
+            asyncio.Runner() as loop,
+        ):
+            admin = loop.run(made())
+            try:
+                yield admin, loop
+            finally:
+                loop.run(admin.close())
 
-
-def asks_cluster(
-    *, controllers: bool = False, timeout_ms: int = DEFAULT_TIMEOUT_MS
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of a running cluster in place of its first parameter, a
-    `ClusterAccess`.
-
-    Args:
-        controllers: whether `--bootstrap-controller` is one of them.
-        timeout_ms: the default of `--timeout-ms`.
-    """
-    options: dict[str, tuple[object, object]] = {
-        "bootstrap_server": (BootstrapServer, None),
-        **({"bootstrap_controller": (BootstrapController, None)} if controllers else {}),
-        "command_config": (CommandConfig, None),
-        "profile": (ProfileName, None),
-        "timeout_ms": (TimeoutMs, timeout_ms),
-    }
-    return asks(options, ClusterAccess)
+    def ask(
+        self, kind: type[Calls], call: Callable[[Calls], Coroutine[Any, Any, Result]]
+    ) -> Result:
+        """Run one call, as `asking`."""
+        with self.asking(kind) as (admin, loop):
+            return loop.run(call(admin))
 
 
-def cluster_command(
-    tree: typer.Typer, name: str, *, controllers: bool = False, timeout_ms: int = DEFAULT_TIMEOUT_MS
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a command to a tree, with the options of `asks_cluster`."""
-    asked = asks_cluster(controllers=controllers, timeout_ms=timeout_ms)
-    return lambda command: tree.command(name)(asked(command))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerAccess(ClusterAccess):
+    """The same for a command that controllers serve too; they are asked when they are given."""
+
+    bootstrap_controller: Annotated[
+        str | None, "HOST:PORT of one or more controllers, to ask instead of brokers."
+    ] = None
 
 
-def asks(
-    options: Mapping[str, tuple[object, object]], make: Callable[..., object]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options (by name: type and default) in place of its first parameter, which
-    `make` makes of them. They come behind the command's own options, before `--json`. In place of
-    every other parameter that is a dataclass come its fields, which several commands may take.
-    """
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        _, *own = signature(command, eval_str=True).parameters.values()
-        groups: dict[str, Any] = {
-            each.name: each.annotation for each in own if is_dataclass(each.annotation)
-        }
-
-        @wraps(command)
-        def run(**given: Any) -> None:
-            access = make(**{name: given.pop(name) for name in options})
-            for name, group in groups.items():
-                given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
-            command(access, **given)
-
-        taken: list[tuple[str, object, object]] = []
-        for each in own:
-            if (group := groups.get(each.name)) is None:
-                taken.append((each.name, each.annotation, each.default))
-                continue
-            taken += [(name, *option) for name, option in options_of(group).items()]
-        end = len(taken) - (taken[-1:] != [] and taken[-1][0] == "as_json")
-        taken[end:end] = [(name, kind, default) for name, (kind, default) in options.items()]
-        vars(run)["__signature__"] = Signature(
-            [
-                Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-                for name, kind, default in taken
-            ]
-        )
-        run.__annotations__ = {name: kind for name, kind, _ in taken}
-        return run
-
-    return decorate
+def value_of(answer: Value | client.KafkaError) -> Value:
+    """What came of one of several items. Raises: KafkaError, when that is an error"""
+    if isinstance(answer, client.KafkaError):
+        raise answer
+    return answer
 
 
-def options_of(group: type) -> dict[str, tuple[object, object]]:
-    """Type and default of each field of a dataclass, as `asks` takes options."""
-    kinds = get_type_hints(group, include_extras=True)
-    return {
-        each.name: (kinds[each.name], Parameter.empty if each.default is MISSING else each.default)
-        for each in fields(group)
-    }
+def raise_first(answers: Iterable[object]) -> None:
+    """Raises: KafkaError, the first one of what came of several items."""
+    for each in answers:
+        value_of(each)
 
 
 def read_small_file(path: Path) -> bytes:
     """What is in a file, or comes from a pipe; exits with status 2 when it cannot be read, or is
     too big.
     """
-    try:
+    with file_errors(path, status=2):
         return small_files.read_small_file(str(path), MAX_FILE_BYTES, takes_pipe=True)
-    except OSError as error:
-        fail(f"{path}: {error.strerror or error}", status=2)
 
 
 def parse_datetime(text: str) -> int:
@@ -291,10 +242,8 @@ async def resolve_names(
     patterns = [text for text in given if not is_legal_topic_name(text)]
     compiled = []
     for text in patterns:
-        try:
+        with refusing(re.error, of=f"{text!r} is neither a topic's name nor a regular expression"):
             compiled.append(re.compile(text.replace(",", "|")))
-        except re.error as error:
-            fail(f"{text!r} is neither a topic's name nor a regular expression: {error}", status=2)
     found = {text for text in given if text not in patterns}
     if patterns or not given:
         known = await admin.list_topics(include_internal=with_internal)
@@ -344,21 +293,25 @@ def parse_ids(text: str, option: str) -> list[int]:
     return ids
 
 
-def require_groups(group_ids: list[str] | None, all_groups: bool) -> None:
-    """Exits with status 2 unless it is said which groups are meant, and in one way."""
-    if bool(group_ids) == all_groups:
-        fail("give groups or --all-groups" + (", not both" if group_ids else ""), status=2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChoice:
+    """The options that say which groups are meant."""
 
+    group_ids: Annotated[list[str] | None, "[GROUP]…", complete_groups, "Groups."] = None
+    all_groups: Annotated[bool, "Every group of the cluster."] = False
 
-async def chosen_groups(
-    admin: client.Admin, group_ids: list[str] | None, all_groups: bool
-) -> list[str]:
-    """The groups' ids, each once. Raises: KafkaError"""
-    if all_groups:
-        # As Kafka's tool: those of consumers, and simple ones that only keep offsets.
-        listed = await admin.list_groups()
-        return [each.group_id for each in listed if each.protocol_type in ("consumer", "")]
-    return list(dict.fromkeys(group_ids or ()))
+    def check(self) -> None:
+        """Exits with status 2 unless it is said which, and in one way."""
+        if bool(self.group_ids) == self.all_groups:
+            fail("give groups or --all-groups" + (", not both" if self.group_ids else ""), status=2)
+
+    async def found(self, admin: client.Admin) -> list[str]:
+        """The groups' ids, each once. Raises: KafkaError"""
+        if self.all_groups:
+            # As Kafka's tool: those of consumers, and simple ones that only keep offsets.
+            listed = await admin.list_groups()
+            return [each.group_id for each in listed if each.protocol_type in ("consumer", "")]
+        return list(dict.fromkeys(self.group_ids or ()))
 
 
 def parse_topics(texts: Iterable[str] | None) -> dict[str, set[int] | None]:

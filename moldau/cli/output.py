@@ -74,10 +74,11 @@ def fail(message: str, *, status: int = 1) -> NoReturn:
     sys.exit(status)
 
 
-def complain(errors: Iterable[object]) -> None:
-    """Print a line for each thing that failed while others did not, and one for what failed alike;
-    exit with 1 if one did.
+def complain(outcomes: Iterable[object]) -> None:
+    """Print a line for each thing that failed (an error, or text) while others did not, and one for
+    what failed alike; exit with 1 if one did.
     """
+    errors = (each for each in outcomes if isinstance(each, str | Exception))
     lines = dict.fromkeys(" ".join(str(error).split()) for error in errors)
     for line in lines:
         warn(line)
@@ -113,12 +114,21 @@ def print_own(text: str, *, to_stderr: bool = False) -> None:
 
 
 @contextmanager
-def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+def file_errors(path: str | os.PathLike[str], *, status: int = 1) -> Iterator[None]:
     """A file that cannot be used is one line."""
     try:
         yield
     except OSError as error:
-        fail(f"{path}: {error.strerror or error}")
+        fail(f"{path}: {error.strerror or error}", status=status)
+
+
+@contextmanager
+def refusing(*kinds: type[Exception], of: object = "", status: int = 2) -> Iterator[None]:
+    """An error of these kinds is one line, behind what it is about, and that exit status."""
+    try:
+        yield
+    except kinds as error:
+        fail(f"{of}: {error}" if of else str(error), status=status)
 
 
 def print_json(document: object, *, is_row: bool = False) -> None:

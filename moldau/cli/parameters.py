@@ -9,12 +9,19 @@ Behind the type comes how usage shows it: an option's names and what its value i
 argument is like; then bounds, a function that completes its words, and its help. What is left out
 follows from the parameter: an option has its name, a flag has no form that begins with `--no-`, and
 what has no default is an argument.
+
+In place of a parameter that is a dataclass come its fields that are annotated in this way, which
+several commands may take. Those of a command's first parameter come behind its own options, before
+`--json`.
 """
 
 from __future__ import annotations
 
-from inspect import Parameter, signature
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -29,7 +36,8 @@ class Within(NamedTuple):
 def spell_out(tree: typer.Typer) -> None:
     """Have the framework's form of all parameters in a tree of commands."""
     for each in tree.registered_commands:
-        if (command := each.callback) is not None:
+        if each.callback is not None:
+            command = each.callback = _taking_fields(each.callback)
             short = signature(command, eval_str=True)
             vars(command)["__signature__"] = short.replace(
                 parameters=[_spelled_out(parameter) for parameter in short.parameters.values()]
@@ -37,6 +45,50 @@ def spell_out(tree: typer.Typer) -> None:
     for group in tree.registered_groups:
         if group.typer_instance is not None:
             spell_out(group.typer_instance)
+
+
+def _taking_fields(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command, with the fields of its dataclasses as parameters."""
+    own = list(signature(command, eval_str=True).parameters.values())
+    groups: dict[str, Any] = {
+        each.name: each.annotation for each in own if is_dataclass(each.annotation)
+    }
+    if not groups:
+        return command
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            taken = {each.name for each in fields(group)} & given.keys()
+            given[name] = group(**{each: given.pop(each) for each in taken})
+        command(**given)
+
+    end = len(own) - (own[-1].name == "as_json")
+    if own[0].name in groups:
+        own = [*own[1:end], own[0], *own[end:]]
+    parameters: list[Parameter] = []
+    for each in own:
+        if each.name in groups:
+            parameters += _fields_of(groups[each.name])
+        else:
+            parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY))
+    vars(run)["__signature__"] = Signature(parameters)
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def _fields_of(group: type) -> list[Parameter]:
+    kinds = get_type_hints(group, include_extras=True)
+    return [
+        Parameter(
+            each.name,
+            Parameter.KEYWORD_ONLY,
+            annotation=kinds[each.name],
+            default=Parameter.empty if each.default is MISSING else each.default,
+        )
+        for each in fields(group)
+        if get_origin(kinds[each.name]) is Annotated
+    ]
 
 
 def _spelled_out(parameter: Parameter) -> Parameter:

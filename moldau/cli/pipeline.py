@@ -8,7 +8,7 @@ each, before Spark is started, and with status 2.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -17,9 +17,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.client_settings import client_properties, key_values
-from moldau.cli.options import AsJson, BootstrapServer, CommandConfig, ProfileName, asks
-from moldau.cli.output import error_console, fail, print_json, print_rows, print_table, say, warn
+from moldau.cli.client_settings import key_values
+from moldau.cli.options import AsJson, ClientOptions
+from moldau.cli.output import (
+    error_console,
+    fail,
+    print_json,
+    print_rows,
+    print_table,
+    refusing,
+    say,
+    warn,
+)
 from moldau.schema_registry.settings import take_registry_settings
 
 if TYPE_CHECKING:
@@ -68,10 +77,8 @@ def run(
     for key in options.settings:
         if not key.startswith("spark."):
             fail(f"--conf {key}: Spark's settings begin with spark.", status=2)
-    try:
+    with refusing(SparkConnectorError, status=1):
         _run_and_show(pipelines, options, as_json=as_json)
-    except SparkConnectorError as error:
-        fail(str(error))
 
 
 @app.command("check")
@@ -81,12 +88,10 @@ def check(file: File, as_json: AsJson = False) -> None:
     from moldau.spark_connector.pipelines.jobs.streams import load_function
 
     pipelines = _loaded(file)
-    try:
+    with refusing(PipelineError, of=file):
         for each in pipelines.pipelines:
             if each.transform is not None and each.transform.python is not None:
                 load_function(each.transform.python, each.directory)
-    except PipelineError as error:
-        fail(f"{file}: {error}", status=2)
     rows = [_described(each) for each in pipelines.pipelines]
     if as_json:
         print_json({"file": str(file), "pipelines": rows, "spark": dict(pipelines.spark)})
@@ -106,10 +111,8 @@ def settle(file: File) -> None:
     from moldau.spark_connector.pipelines.topics import settle_pipeline
 
     for each in _loaded(file).pipelines:
-        try:
+        with refusing(SparkConnectorError, of=each.name, status=1):
             is_settled = settle_pipeline(each)
-        except SparkConnectorError as error:
-            fail(f"{each.name}: {error}")
         say(f"{each.name}: {'settled' if is_settled else 'has nothing to settle'}")
 
 
@@ -186,16 +189,9 @@ def _described(pipeline: Pipeline) -> dict[str, str]:
     }
 
 
-def _ledger_options(
-    ledger_topic: str | None,
-    bootstrap_server: str | None,
-    command_config: str | None,
-    profile: str | None,
-) -> dict[str, str]:
+def _ledger(client: ClientOptions, ledger_topic: str | None) -> dict[str, str]:
     """The options of the connector; exits with status 2 when the file cannot be read."""
-    properties = client_properties(
-        bootstrap_server, command_config, None, profile=profile, defaults={}, options={}
-    )
+    properties = client.properties()
     take_registry_settings(properties)
     options = {f"kafka.{key}": str(value) for key, value in properties.items()}
     if ledger_topic is not None:
@@ -218,22 +214,11 @@ def _told() -> Iterator[None]:
         fail(str(error))
 
 
-def _asks_ledger(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a cluster's ledger in place of its first parameter, those of
-    the connector; errors of the connector are one line.
-    """
-    options = {
-        "ledger_topic": (LedgerTopic, None),
-        "bootstrap_server": (BootstrapServer, None),
-        "command_config": (CommandConfig, None),
-        "profile": (ProfileName, None),
-    }
-    return asks(options, _ledger_options)(_told()(command))
-
-
 @sinks.command("list")
-@_asks_ledger
-def list_all(options: dict[str, str], as_json: AsJson = False) -> None:
+@_told()
+def list_all(
+    client: ClientOptions, ledger_topic: LedgerTopic = None, as_json: AsJson = False
+) -> None:
     """List the sinks with the newest batch of each."""
     from moldau.spark_connector import list_sinks
 
@@ -246,18 +231,19 @@ def list_all(options: dict[str, str], as_json: AsJson = False) -> None:
             "rows": each.batch and each.batch.rows,
             "other_queries": each.other_queries,
         }
-        for each in list_sinks(options)
+        for each in list_sinks(_ledger(client, ledger_topic))
     ]
     columns = ("sink", "query", "batch", "state", "rows", "other queries")
     print_rows(columns, rows, as_json=as_json)
 
 
 @sinks.command("move")
-@_asks_ledger
+@_told()
 def move_one(
-    options: dict[str, str],
+    client: ClientOptions,
     sink_id: SinkId,
     new_id: Annotated[str, "The id under which its query goes on."],
+    ledger_topic: LedgerTopic = None,
 ) -> None:
     """Give a sink another id.
 
@@ -266,19 +252,20 @@ def move_one(
     """
     from moldau.spark_connector import move_sink
 
-    move_sink({**options, "sinkId": sink_id}, new_id)
+    move_sink({**_ledger(client, ledger_topic), "sinkId": sink_id}, new_id)
     say(f"{sink_id}: moved to {new_id}")
 
 
 @sinks.command("settle")
-@_asks_ledger
-def settle_one(options: dict[str, str], sink_id: SinkId) -> None:
+@_told()
+def settle_one(client: ClientOptions, sink_id: SinkId, ledger_topic: LedgerTopic = None) -> None:
     """Commit what a sink has decided, and abort the rest.
 
     Each start of its query does the same; a query that runs fails.
     """
     from moldau.spark_connector import list_sinks, settle_sink
 
+    options = _ledger(client, ledger_topic)
     if sink_id not in {each.sink_id for each in list_sinks(options)}:
         fail(f"there is no sink {sink_id}: `moldau pipeline sinks list` shows them")
     settle_sink({**options, "sinkId": sink_id})
@@ -286,13 +273,14 @@ def settle_one(options: dict[str, str], sink_id: SinkId) -> None:
 
 
 @sinks.command("forget")
-@_asks_ledger
+@_told()
 def forget_one(
-    options: dict[str, str],
+    client: ClientOptions,
     sink_id: SinkId,
     query: Annotated[
         str | None, "Only this query, as `list` and errors name it.  [default: all of the sink]"
     ] = None,
+    ledger_topic: LedgerTopic = None,
 ) -> None:
     """Settle a sink, and forget what is known of it.
 
@@ -300,6 +288,6 @@ def forget_one(
     """
     from moldau.spark_connector import forget_sink
 
-    forget_sink({**options, "sinkId": sink_id}, query)
+    forget_sink({**_ledger(client, ledger_topic), "sinkId": sink_id}, query)
     what = sink_id if query is None else f"query {query} in {sink_id}"
     say(f"{what}: forgotten")

@@ -20,17 +20,15 @@ from io import BufferedIOBase
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
-from moldau.cli.client_settings import client_properties, unused_settings_told
+from moldau.cli.client_settings import unused_settings_told
 from moldau.cli.completion import complete_topics
 from moldau.cli.options import (
     DEFAULT_TIMEOUT_MS,
-    BootstrapServer,
-    CommandConfig,
-    ProfileName,
+    ClientOptions,
     Properties,
     unknown_topic,
 )
-from moldau.cli.output import INTERRUPTED, RateLine, fail, print_json, rate_line
+from moldau.cli.output import INTERRUPTED, RateLine, fail, print_json, rate_line, refusing
 from moldau.cli.parameters import Within
 from moldau.cli.record_formats import (
     InputProblem,
@@ -42,11 +40,8 @@ from moldau.cli.record_formats import (
     whole,
 )
 from moldau.cli.typed_formats import (
-    Formats,
     KeyFormat,
-    KeySchema,
     RegistryUrl,
-    ValueSchema,
     WriteFormat,
     parts_of,
     typed_formats,
@@ -71,27 +66,6 @@ LOOK_EVERY_COUNT: Final = 1_024
 TOPIC_LOOK_S: Final = 0.5
 """After so long a topic is looked for again: not every broker may know one that is just created."""
 DEFAULTS: Final = {"client.id": "moldau-produce"}
-Topic = Annotated[str, complete_topics, "The topic."]
-Files = Annotated[list[str] | None, "[FILE]…", "Read these; - or none: the standard input."]
-KeySeparator = Annotated[
-    str | None, "Text: what divides key and value (\\t is a tab); without it, no keys."
-]
-NullValue = Annotated[str | None, "Text: what stands for a null key or value (tombstone)."]
-Delimiter = Annotated[
-    str | None,
-    "Text and json: what ends a record (\\0 for find -print0). Without it a \\r in front "
-    "of the \\n is left out, too.  [default: \\n]",
-]
-ExtraHeaders = Annotated[list[str] | None, "NAME=VALUE, added to every record; may be repeated."]
-Partition = Annotated[int | None, Within(0), "Write to this partition, whatever the input says."]
-IgnorePartition = Annotated[bool, "--ignore-partition", "Json: choose the partitions again."]
-SkipLines = Annotated[int, Within(0), "Begin behind so many lines (raw: files) of the whole input."]
-Create = Annotated[bool, "--create", "Create a topic that is not there, as brokers default to."]
-TransactionalId = Annotated[str | None, "Write in transactions: all or nothing."]
-TransactionRecords = Annotated[
-    int | None, Within(1), "Records per transaction; without it, all in one."
-]
-AsJsonSummary = Annotated[bool, "--json", "At the end print counts and seconds as JSON."]
 
 
 class InputFormat(StrEnum):
@@ -102,12 +76,46 @@ class InputFormat(StrEnum):
     RAW = "raw"
 
 
-Format = Annotated[
-    InputFormat,
-    "--format",
-    "text: a value per line; json: an object per line with value, key, headers, "
-    "partition, timestamp; raw: each file is one value.",
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOptions:
+    """The options that say what records are in the input."""
+
+    input_format: Annotated[
+        InputFormat,
+        "--format",
+        "text: a value per line; json: an object per line with value, key, headers, "
+        "partition, timestamp; raw: each file is one value.",
+    ] = InputFormat.TEXT
+    key_format: KeyFormat = None
+    value_format: WriteFormat = None
+    key_schema: Annotated[str | None, "Of avro, …; see --value-schema."] = None
+    value_schema: Annotated[
+        str | None,
+        "Of avro, protobuf, json-schema: a FILE, which is registered; id:N; latest. With "
+        "#MESSAGE behind it for another message than the file's first.  [default: latest]",
+    ] = None
+    schema_registry: RegistryUrl = None
+    key_separator: Annotated[
+        str | None, "Text: what divides key and value (\\t is a tab); without it, no keys."
+    ] = None
+    null_value: Annotated[str | None, "Text: what stands for a null key or value (tombstone)."] = (
+        None
+    )
+    delimiter: Annotated[
+        str | None,
+        "Text and json: what ends a record (\\0 for find -print0). Without it a \\r in front "
+        "of the \\n is left out, too.  [default: \\n]",
+    ] = None
+    header: Annotated[list[str] | None, "NAME=VALUE, added to every record; may be repeated."] = (
+        None
+    )
+    partition: Annotated[
+        int | None, Within(0), "Write to this partition, whatever the input says."
+    ] = None
+    ignore_partition: Annotated[bool, "Json: choose the partitions again."] = False
+    skip_lines: Annotated[
+        int, Within(0), "Begin behind so many lines (raw: files) of the whole input."
+    ] = 0
 
 
 @dataclass
@@ -237,65 +245,36 @@ def _go_on(line: int) -> str:
 
 
 def produce(
-    topic: Topic,
-    files: Files = None,
-    input_format: Format = InputFormat.TEXT,
-    key_format: KeyFormat = None,
-    value_format: WriteFormat = None,
-    key_schema: KeySchema = None,
-    value_schema: ValueSchema = None,
-    schema_registry: RegistryUrl = None,
-    key_separator: KeySeparator = None,
-    null_value: NullValue = None,
-    delimiter: Delimiter = None,
-    header: ExtraHeaders = None,
-    partition: Partition = None,
-    ignore_partition: IgnorePartition = False,
-    skip_lines: SkipLines = 0,
-    create: Create = False,
-    transactional_id: TransactionalId = None,
-    transaction_records: TransactionRecords = None,
+    topic: Annotated[str, complete_topics, "The topic."],
+    files: Annotated[
+        list[str] | None, "[FILE]…", "Read these; - or none: the standard input."
+    ] = None,
+    *,
+    reading: InputOptions,
+    create: Annotated[bool, "Create a topic that is not there, as brokers default to."] = False,
+    transactional_id: Annotated[str | None, "Write in transactions: all or nothing."] = None,
+    transaction_records: Annotated[
+        int | None, Within(1), "Records per transaction; without it, all in one."
+    ] = None,
     properties: Properties = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    profile: ProfileName = None,
-    as_json: AsJsonSummary = False,
+    client: ClientOptions,
+    as_json: Annotated[bool, "--json", "At the end print counts and seconds as JSON."] = False,
 ) -> None:
     """Write records into a topic."""
-    settings = client_properties(
-        bootstrap_server,
-        command_config,
-        properties,
-        profile=profile,
-        defaults=DEFAULTS,
-        options={"transactional.id": transactional_id},
-    )
+    options = {"transactional.id": transactional_id}
+    settings = client.properties(properties, DEFAULTS, options)
     if transaction_records is not None and not settings.get("transactional.id"):
         fail("--transaction-records is for transactions: give --transactional-id", status=2)
-    if input_format is not InputFormat.TEXT and (key_separator or null_value is not None):
+    is_text = reading.input_format is InputFormat.TEXT
+    if not is_text and (reading.key_separator or reading.null_value is not None):
         fail("--key-separator and --null-value are for --format text", status=2)
-    try:
-        separator = None if key_separator is None else unescaped(key_separator, "--key-separator")
-        null_marker = None if null_value is None else null_value.encode()
-        names, schemas = (key_format, value_format), (key_schema, value_schema)
-        formats = typed_formats(names, schema_registry, settings, topic=topic, schemas=schemas)
-        reader = _Reader(
-            _parser(input_format, separator, null_marker, formats),
-            input_format is InputFormat.RAW,
-            None if delimiter is None else unescaped(delimiter, "--delimiter"),
-            _limit_bytes(input_format, settings),
-            skip_lines,
-        )
-        extra = [_header(each) for each in header or []]
-    except InputProblem as problem:
-        fail(str(problem), status=2)
+    with refusing(InputProblem):
+        reader = _Reader(reading, topic, settings)
     named = files or [STANDARD_INPUT]
-
-    records = _records(reader.records(named), extra, partition, ignore_partition)
     typed = STANDARD_INPUT in named and sys.stdin.isatty()
     with rate_line(topic, beside_terminal=typed) as line:
         begin = time.perf_counter()
-        sending = _run(topic, settings, create, line, reader, records, transaction_records)
+        sending = _run(topic, settings, create, line, reader, named, transaction_records)
         line.finish(sending.sent_count, sending.sent_bytes)
     if as_json:
         print_json(
@@ -314,11 +293,12 @@ def _run(
     create: bool,
     line: RateLine,
     reader: _Reader,
-    records: Iterator[InputRecord],
+    files: list[str],
     transaction_records: int | None,
 ) -> _Sending:
     from moldau.client.sync import Producer
 
+    records = reader.records(files)
     sending: _Sending | None = None
     with ExitStack() as stack:
         try:
@@ -367,21 +347,57 @@ async def _find_topic(config: ProducerConfig, topic: str, create: bool) -> int |
     return None
 
 
-@dataclass
 class _Reader:
     """Reads records of one format from inputs, and says where a bad one is.
 
-    `line` counts over all of them together. With `is_whole` each input is one value.
+    `line` counts over all of them together. Raises: InputProblem, for an option that cannot be
     """
 
-    parser: TextFormat | JsonFormat
-    is_whole: bool
-    delimiter: bytes | None
-    limit_bytes: int
-    skip_count: int
-    line: int = 0
+    def __init__(self, options: InputOptions, topic: str, settings: dict[str, object]) -> None:
+        """`settings`: the client's; those of the schema registry are taken out of them."""
+        self.line = 0
+        self._options = options
+        separator, null_value = options.key_separator, options.null_value
+        between = None if separator is None else unescaped(separator, "--key-separator")
+        formats = typed_formats(
+            (options.key_format, options.value_format),
+            options.schema_registry,
+            settings,
+            topic=topic,
+            schemas=(options.key_schema, options.value_schema),
+        )
+        largest = str(settings.get("max.request.size", ""))
+        self._limit_bytes = int(largest) if largest.isdigit() else DEFAULT_MAX_REQUEST_BYTES
+        self._parser: TextFormat | JsonFormat
+        if options.input_format is InputFormat.JSON:
+            self._parser = JsonFormat(*parts_of(formats, lambda each: each.encode))
+            # Base64 and escapes take more in JSON; the client measures what comes out.
+            self._limit_bytes *= 2
+        else:
+            self._parser = TextFormat(
+                between,
+                None if null_value is None else null_value.encode(),
+                *parts_of(formats, lambda each: each.encode_text),
+            )
+        self._delimiter = None
+        if options.delimiter is not None:
+            self._delimiter = unescaped(options.delimiter, "--delimiter")
+        self._headers = [_header(each) for each in options.header or []]
 
     def records(self, names: list[str]) -> Iterator[InputRecord]:
+        """The records as the options change them."""
+        partition, ignores = self._options.partition, self._options.ignore_partition
+        for record in self._read(names):
+            if self._headers or partition is not None or ignores:
+                where = None if ignores else record.partition
+                record = record._replace(
+                    headers=[*record.headers, *self._headers],
+                    partition=where if partition is None else partition,
+                )
+            yield record
+
+    def _read(self, names: list[str]) -> Iterator[InputRecord]:
+        skip_count = self._options.skip_lines
         for name in names:
             shown = "standard input" if name == STANDARD_INPUT else name
             try:
@@ -392,8 +408,8 @@ class _Reader:
                         yield from self._of(opened, shown)
             except OSError as error:
                 raise InputProblem(f"{shown}: {error.strerror}") from error
-        if self.line < self.skip_count:
-            raise InputProblem(f"--skip-lines {self.skip_count}: there are only {self.line}")
+        if self.line < skip_count:
+            raise InputProblem(f"--skip-lines {skip_count}: there are only {self.line}")
 
     def _of(self, source: BufferedIOBase, shown: str) -> Iterator[InputRecord]:
         number = 0
@@ -406,52 +422,23 @@ class _Reader:
                 if piece is None:
                     return
                 self.line += 1
-                if self.line > self.skip_count:
-                    record = self.parser.record(piece)
+                if self.line > self._options.skip_lines:
+                    record = self._parser.record(piece)
             except InputProblem as problem:
-                where = "" if self.is_whole else f", line {number}"
+                where = "" if self._is_whole else f", line {number}"
                 raise InputProblem(f"{shown}{where}: {problem}") from None
             if record is not None:
                 yield record
 
+    @property
+    def _is_whole(self) -> bool:
+        return self._options.input_format is InputFormat.RAW
+
     def _pieces(self, source: BufferedIOBase) -> Iterator[bytes]:
-        if self.is_whole:
-            yield whole(source, self.limit_bytes)
+        if self._is_whole:
+            yield whole(source, self._limit_bytes)
         else:
-            yield from lines(source, self.delimiter, self.limit_bytes)
-
-
-def _records(
-    records: Iterator[InputRecord],
-    extra: list[tuple[str, bytes | None]],
-    partition: int | None,
-    ignore_partition: bool,
-) -> Iterator[InputRecord]:
-    """The records as the options change them."""
-    for record in records:
-        if extra or partition is not None or ignore_partition:
-            where = None if ignore_partition else record.partition
-            record = record._replace(
-                headers=[*record.headers, *extra],
-                partition=where if partition is None else partition,
-            )
-        yield record
-
-
-def _parser(
-    input_format: InputFormat, separator: bytes | None, null_marker: bytes | None, formats: Formats
-) -> TextFormat | JsonFormat:
-    if input_format is InputFormat.JSON:
-        return JsonFormat(*parts_of(formats, lambda each: each.encode))
-    encoders = parts_of(formats, lambda each: each.encode_text)
-    return TextFormat(separator, null_marker, *encoders)
-
-
-def _limit_bytes(input_format: InputFormat, settings: dict[str, object]) -> int:
-    largest = str(settings.get("max.request.size", ""))
-    limit_bytes = int(largest) if largest.isdigit() else DEFAULT_MAX_REQUEST_BYTES
-    # Base64 and escapes take more in JSON; the client measures what comes out.
-    return limit_bytes * 2 if input_format is InputFormat.JSON else limit_bytes
+            yield from lines(source, self._delimiter, self._limit_bytes)
 
 
 def _header(pair: str) -> tuple[str, bytes | None]:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from moldau.cli.output import fail
+from moldau.cli.output import fail, file_errors, refusing
 from moldau.config import ConfigError, read_properties_file
 from moldau.text import did_you_mean
 
@@ -75,10 +75,8 @@ def read_profile(name: str) -> dict[str, str]:
     if name not in known:
         hint = did_you_mean(name, known, f"; there are {', '.join(known) or 'none'}")
         fail(f"there is no profile {name!r}{hint} (`moldau profile create`)", status=2)
-    try:
+    with refusing(ConfigError, of=f"profile {name}"):
         return read_properties_file(str(profile_path(name)))
-    except ConfigError as error:
-        fail(f"profile {name}: {error}", status=2)
 
 
 def use_profile(name: str | None) -> None:
@@ -90,8 +88,6 @@ def replace_file(path: Path, text: str) -> None:
     """Replace a file. Exits with status 1 when the system refuses."""
     from moldau.runtime import private_files
 
-    try:
+    with file_errors(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         private_files.replace_file(path, text.encode())
-    except OSError as error:
-        fail(f"{path}: {error.strerror}")

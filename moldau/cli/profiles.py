@@ -18,7 +18,7 @@ from moldau import client
 from moldau.cli.client_settings import key_values
 from moldau.cli.completion import complete_profiles
 from moldau.cli.options import AsJson
-from moldau.cli.output import fail, print_json, print_table, say, warn
+from moldau.cli.output import fail, file_errors, print_json, print_table, refusing, say, warn
 from moldau.cli.profile_files import (
     ENVIRONMENT,
     NO_PROFILE,
@@ -31,12 +31,12 @@ from moldau.cli.profile_files import (
     use_profile,
 )
 from moldau.config import ConfigError, read_properties_file
+from moldau.local.secure_files import properties_text
 from moldau.schema_registry.settings import REGISTRY_KEYS, SERIALIZER_KEYS
 
 SERVERS: Final = "bootstrap.servers"
 HIDDEN: Final = "[hidden]"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_ESCAPED: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 
 app = typer.Typer()
 Name = Annotated[str, complete_profiles, "The profile's name."]
@@ -48,19 +48,7 @@ Settings = Annotated[
 def _save(name: str, properties: Mapping[str, str]) -> None:
     for key, value in properties.items():
         _check(key, value)
-    lines = [
-        f"{_key_text(key)}={_value_text(value)}\n" for key, value in sorted(properties.items())
-    ]
-    replace_file(profile_path(name), "".join(lines))
-
-
-def _value_text(text: str) -> str:
-    escaped = "".join(_ESCAPED.get(each, each) for each in text)
-    return "\\" + escaped if escaped.startswith(" ") else escaped
-
-
-def _key_text(text: str) -> str:
-    return re.sub(r"[\s:=#!\\]", lambda found: f"\\{found.group()}", text)
+    replace_file(profile_path(name), properties_text(dict(sorted(properties.items()))))
 
 
 def _check(key: str, value: str) -> None:
@@ -69,10 +57,8 @@ def _check(key: str, value: str) -> None:
         return
     from moldau.client.config.settings import check_property
 
-    try:
+    with refusing(client.ConfigurationError):
         check_property(key, value)
-    except client.ConfigurationError as error:
-        fail(str(error), status=2)
 
 
 def _is_secret(key: str) -> bool:
@@ -154,10 +140,8 @@ def create(
         fail(f"the profile {name} exists already (`moldau profile set {name} …`)")
     properties: dict[str, str] = {}
     if from_file is not None:
-        try:
+        with refusing(ConfigError):
             properties.update(read_properties_file(str(from_file)))
-        except ConfigError as error:
-            fail(str(error), status=2)
     _save(name, {**properties, **_given(settings)})
     say(f"created profile {name}")
     if use_it:
@@ -198,10 +182,8 @@ def use(name: Name) -> None:
 def delete(name: Name) -> None:
     """Delete a profile."""
     read_profile(name)
-    try:
+    with file_errors(profile_path(name)):
         profile_path(name).unlink()
-    except OSError as error:
-        fail(f"{profile_path(name)}: {error.strerror}")
     say(f"deleted profile {name}")
     if profile_in_use() == name:
         use_profile(None)

@@ -14,8 +14,8 @@ import typer
 
 from moldau import client
 from moldau.cli.local_nodes import bootstrap
-from moldau.cli.options import AsJson, ClusterAccess, cluster_command
-from moldau.cli.output import age_text, fail, print_json, print_table, say
+from moldau.cli.options import AsJson, ControllerAccess
+from moldau.cli.output import age_text, fail, print_json, print_table, refusing, say
 from moldau.cli.parameters import Within
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
@@ -26,18 +26,15 @@ app.command("bootstrap", short_help="Set up a cluster of several nodes.")(bootst
 DryRun = Annotated[bool, "--dry-run", "Only show what would be done."]
 
 
-@cluster_command(app, "status", controllers=True)
-def status(access: ClusterAccess, as_json: AsJson = False) -> None:
+@app.command("status")
+def status(access: ControllerAccess, as_json: AsJson = False) -> None:
     """Show the leader, its epoch, the voters and observers.
 
     On a terminal each node has its own line, elsewhere the lines are kafka-metadata-quorum's.
     """
-
-    async def work(admin: ClusterCalls) -> tuple[str, client.QuorumDescription]:
-        quorum = await admin.describe_metadata_quorum()
-        return (await admin.describe_cluster()).cluster_id, quorum
-
-    cluster_id, quorum = access.ask(ClusterCalls, work)
+    with access.asking(ClusterCalls) as (admin, loop):
+        quorum = loop.run(admin.describe_metadata_quorum())
+        cluster_id = loop.run(admin.describe_cluster()).cluster_id
     lag, lag_time_ms = follower_lag(quorum)
     figures = {
         "cluster_id": cluster_id,
@@ -69,9 +66,9 @@ def _status_lines(name: str, value: object) -> list[str]:
     return [name if nodes else f"{name:24}-", *(f"  {node}".rstrip() for node in nodes)]
 
 
-@cluster_command(app, "replication", controllers=True)
+@app.command("replication")
 def replication(
-    access: ClusterAccess,
+    access: ControllerAccess,
     human_readable: Annotated[bool, "Ages in milliseconds."] = False,
     timestamps: Annotated[bool, "Milliseconds since 1970 instead of ages."] = False,
     as_json: AsJson = False,
@@ -102,9 +99,9 @@ def replication(
     )
 
 
-@cluster_command(app, "add-controller", controllers=True)
+@app.command("add-controller")
 def add_controller(
-    access: ClusterAccess,
+    access: ControllerAccess,
     config: Annotated[Path, "--config -c", "The new controller's server.properties."],
     dry_run: DryRun = False,
 ) -> None:
@@ -117,16 +114,15 @@ def add_controller(
     if dry_run:
         say(f"would add {shown}")
         return
-
-    access.run(
-        lambda admin: admin.add_raft_voter(voter_id, directory_id, endpoints, cluster_id=cluster_id)
-    )
+    with access.asking(client.Admin) as (admin, loop):
+        adding = admin.add_raft_voter(voter_id, directory_id, endpoints, cluster_id=cluster_id)
+        loop.run(adding)
     say(f"added {shown}")
 
 
-@cluster_command(app, "remove-controller", controllers=True)
+@app.command("remove-controller")
 def remove_controller(
-    access: ClusterAccess,
+    access: ControllerAccess,
     controller_id: Annotated[int, "--controller-id -i", Within(0), "The voter's id."],
     directory_id: Annotated[
         str | None,
@@ -139,18 +135,16 @@ def remove_controller(
 
     The node goes on as an observer until it is stopped.
     """
-    wanted = None
+    removed: uuid.UUID | None = None
     if directory_id is not None:
         try:
-            wanted = uuid_from_base64(directory_id)
+            removed = uuid_from_base64(directory_id)
         except ValueError:
             text = f"--controller-directory-id {directory_id!r} is not 22 characters of base64"
             fail(text, status=2)
-
-    async def work(admin: ClusterCalls) -> uuid.UUID:
-        removed = wanted
+    with access.asking(ClusterCalls) as (admin, loop):
         if removed is None:
-            quorum = await admin.describe_metadata_quorum()
+            quorum = loop.run(admin.describe_metadata_quorum())
             found = [each for each in quorum.voters if each.replica_id == controller_id]
             if len(found) != 1:
                 known = ", ".join(str(each.replica_id) for each in quorum.voters)
@@ -161,17 +155,14 @@ def remove_controller(
                 )
             removed = found[0].directory_id
         if not dry_run:
-            await admin.remove_raft_voter(controller_id, removed)
-        return removed
-
-    removed = access.ask(ClusterCalls, work)
+            loop.run(admin.remove_raft_voter(controller_id, removed))
     done = "would remove" if dry_run else "removed"
     say(f"{done} controller {controller_id} with directory id {uuid_to_base64(removed)}")
 
 
-@cluster_command(app, "transfer-leader", controllers=True)
+@app.command("transfer-leader")
 def transfer_leader(
-    access: ClusterAccess, node_id: Annotated[int, "NODE", "The voter that is to lead."]
+    access: ControllerAccess, node_id: Annotated[int, "NODE", "The voter that is to lead."]
 ) -> None:
     """Make another voter the leader of the quorum.
 
@@ -237,17 +228,13 @@ def _new_voter(path: Path) -> tuple[int, uuid.UUID, str, list[client.QuorumEndpo
     from moldau.storage.faults import CorruptFile
     from moldau.storage.meta_properties import read_meta_properties
 
-    try:
+    with refusing(ConfigError, of=path):
         config = NodeConfig.load(str(path), {}, os.environ)
-    except ConfigError as error:
-        fail(f"{path}: {error}", status=2)
     if not config.is_controller:
         fail(f"{path}: process.roles has no controller", status=2)
     directory = config.metadata_log_directory
-    try:
+    with refusing(CorruptFile, OSError, status=1):
         identity = read_meta_properties(OsFilesystem(), directory)
-    except (CorruptFile, OSError) as error:
-        fail(str(error))
     if identity is None or identity.directory_id is None:
         fail(
             f"{directory} is not formatted, or has no directory id: "

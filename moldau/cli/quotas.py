@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from moldau.cli.client_settings import key_values
-from moldau.cli.options import AsJson, ClusterAccess, cluster_command
+from moldau.cli.options import AsJson, ClusterAccess, raise_first
 from moldau.cli.output import fail, print_json, print_table, say
 from moldau.client.admin.security import QuotaEntity, SecurityCalls
 
@@ -26,7 +26,7 @@ def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str
     return {kind: name or None for kind, name in given.items() if name is not None}
 
 
-@cluster_command(app, "describe")
+@app.command("describe")
 def describe(
     access: ClusterAccess,
     user: User = None,
@@ -67,7 +67,7 @@ def _shown(entity: QuotaEntity, kind: str) -> str:
     return "(default)" if name is None else name
 
 
-@cluster_command(app, "alter")
+@app.command("alter")
 def alter(
     access: ClusterAccess,
     user: User = None,
@@ -99,12 +99,7 @@ def alter(
             fail(f"--set {key}: {text!r} is not a number", status=2)
     if not changes:
         fail("nothing to change: give --set or --delete", status=2)
-
-    async def work(admin: SecurityCalls) -> None:
-        outcome = await admin.alter_client_quotas({entity: changes}, validate_only=validate_only)
-        for problem in outcome.values():
-            if problem is not None:
-                raise problem
-
-    access.ask(SecurityCalls, work)
+    with access.asking(SecurityCalls) as (admin, loop):
+        altering = admin.alter_client_quotas({entity: changes}, validate_only=validate_only)
+        raise_first(loop.run(altering).values())
     say("valid" if validate_only else "altered")

@@ -24,7 +24,6 @@ from moldau.cli.options import (
     ClusterAccess,
     Target,
     Targets,
-    cluster_command,
     describe_targets,
     ids_text,
     parse_ids,
@@ -46,7 +45,6 @@ from moldau.cli.reassignment import (
     COLUMNS,
     Move,
     Plan,
-    ReplicaProgress,
     Wish,
     assignment_document,
     clear_throttles,
@@ -134,7 +132,7 @@ class PartitionState(NamedTuple):
     planned_replicas: Sequence[int] | None
 
 
-@cluster_command(app, "verify")
+@app.command("verify")
 def verify(
     access: ClusterAccess,
     targets: Targets = None,
@@ -151,27 +149,24 @@ def verify(
     is still being moved, or is not where the file says.
     """
     wanted, planned = _wanted(targets, from_json)
-
-    async def work(admin: client.Admin) -> list[PartitionState]:
-        _, partitions = await describe_targets(admin, wanted)
+    with until_done(), access.asking(client.Admin) as (admin, loop):
+        _, partitions = loop.run(describe_targets(admin, wanted))
         if wait:
             with live_view(plain=as_json) as view:
-                await wait_for_moves(
+                waiting = wait_for_moves(
                     *(admin, partitions, view),
                     interval_s=interval,
                     timeout_ms=wait_timeout_ms,
                     quiet=as_json,
                 )
-        return await _verified(admin, partitions, planned, as_json, not preserve_throttles)
-
-    with until_done():
-        rows = access.run(work)
+                loop.run(waiting)
+        rows = loop.run(_verified(admin, partitions, planned, as_json, not preserve_throttles))
     if as_json:
         print_json([row._asdict() for row in rows])
     _refuse_incomplete(rows)
 
 
-@cluster_command(app, "cancel")
+@app.command("cancel")
 def cancel(
     access: ClusterAccess,
     targets: Targets = None,
@@ -183,14 +178,14 @@ def cancel(
     if sum((bool(targets), from_json is not None, everything)) != 1:
         fail("say which: TOPIC[:PARTITION]…, --from-json or --all", status=2)
     wanted, _ = _wanted(targets, from_json)
-
-    async def work(admin: client.Admin) -> None:
-        topics, partitions = await describe_targets(admin, wanted)
-        moves = await admin.list_partition_reassignments(None if everything else partitions)
+    with access.asking(client.Admin) as (admin, loop):
+        topics, partitions = loop.run(describe_targets(admin, wanted))
+        listing = admin.list_partition_reassignments(None if everything else partitions)
+        moves = loop.run(listing)
         if not moves:
             what = "no partition" if everything else "none of these partitions"
             fail(f"{what} is being moved")
-        outcome = await admin.try_partition_reassignments(dict.fromkeys(moves))
+        outcome = loop.run(admin.try_partition_reassignments(dict.fromkeys(moves)))
         refused = [error for error in outcome.values() if error is not None]
         for partition in sorted(outcome):
             if outcome[partition] is None:
@@ -198,23 +193,16 @@ def cancel(
         if refused:
             fail(f"{len(refused)} of {len(outcome)} moves could not be cancelled: {refused[0]}")
         if not preserve_throttles:
-            await _clear(admin, topics)
-
-    access.run(work)
+            loop.run(_clear(admin, topics))
 
 
-@cluster_command(app, "list")
+@app.command("list")
 def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson = False) -> None:
     """Show the moves that are going on, and their progress."""
     wanted = parse_targets(targets)
-
-    async def work(
-        admin: client.Admin,
-    ) -> tuple[dict[client.TopicPartition, client.Reassignment], list[ReplicaProgress]]:
-        partitions = (await describe_targets(admin, wanted))[1] if wanted else None
-        return await look(admin, partitions)
-
-    moves, rows = access.run(work)
+    with access.asking(client.Admin) as (admin, loop):
+        partitions = loop.run(describe_targets(admin, wanted))[1] if wanted else None
+        moves, rows = loop.run(look(admin, partitions))
     if as_json:
         print_json(
             [
@@ -244,7 +232,7 @@ def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson =
         print_table(COLUMNS, map(progress_cells, rows))
 
 
-@cluster_command(app, "plan")
+@app.command("plan")
 def plan(
     access: ClusterAccess,
     wanted: Wanted,
@@ -259,12 +247,9 @@ def plan(
     Kafka's files: `moldau topics reassign execute --from-json FILE` carries the plan out.
     """
     wish = wanted.wish()
-
-    async def work(admin: client.Admin) -> tuple[Plan, dict[client.TopicPartition, int | None]]:
-        made = await make_plan(admin, wish)
-        return made, await partition_sizes(admin, made)
-
-    made, sizes = access.run(work)
+    with access.asking(client.Admin) as (admin, loop):
+        made = loop.run(make_plan(admin, wish))
+        sizes = loop.run(partition_sizes(admin, made))
     if output is not None:
         write_assignment(output, made.after)
     if rollback is not None:
@@ -275,7 +260,7 @@ def plan(
         _show(made, sizes)
 
 
-@cluster_command(app, "execute")
+@app.command("execute")
 def execute(
     access: ClusterAccess,
     wanted: Wanted,
@@ -305,23 +290,20 @@ def execute(
     wish = wanted.wish(replicas)
     if not wish.targets and wish.listed is None and not wish.without:
         fail("say what to move: TOPIC[:PARTITION]…, --without or --from-json", status=2)
-
-    async def work(admin: client.Admin) -> None:
-        made = await make_plan(admin, wish)
+    with until_done(), access.asking(client.Admin) as (admin, loop):
+        made = loop.run(make_plan(admin, wish))
         if made.moves:
-            await _begin(admin, made, throttle, additional, same_factor, rollback)
+            loop.run(_begin(admin, made, throttle, additional, same_factor, rollback))
         elif made.wanted.keys() & made.ongoing.keys():
             say("all partitions are where they should be, or on the way")
             if throttle is not None:
-                await _throttle(admin, made, throttle)
+                loop.run(_throttle(admin, made, throttle))
         else:
             say("all partitions are where they should be")
             return
         if wait:
-            await finish(admin, made.wanted, interval, wait_timeout_ms, clear=throttle is not None)
-
-    with until_done():
-        access.run(work)
+            is_throttled = throttle is not None
+            loop.run(finish(admin, made.wanted, interval, wait_timeout_ms, clear=is_throttled))
 
 
 async def _begin(

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from moldau import client
 from moldau.cli.options import Target, describe_targets, ids_text, partitions_of, read_small_file
-from moldau.cli.output import SUMMARY, Block, LiveView, fail, file_errors, size_text
+from moldau.cli.output import SUMMARY, Block, LiveView, fail, file_errors, refusing, size_text
 from moldau.client.admin.replica_planner import PlanImpossible, RackUnknown, plan_replicas
 
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -166,14 +166,10 @@ def write_assignment(path: Path, assignment: Assignment) -> None:
 
 def read_assignment(path: Path) -> dict[client.TopicPartition, list[int]]:
     """The moves of a file; exits with status 2 when it cannot be read or has another form."""
-    try:
+    with refusing(ValueError, of=f"{path}: not JSON of the form {FORM}"):
         document = json.loads(read_small_file(path))
-    except ValueError as error:
-        fail(f"{path}: not JSON of the form {FORM}: {error}", status=2)
-    try:
+    with refusing(ValueError, of=path):
         return parse_assignment(document)
-    except ValueError as error:
-        fail(f"{path}: {error}", status=2)
 
 
 def parse_assignment(document: object) -> dict[client.TopicPartition, list[int]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau.cli.client_settings import key_values
-from moldau.cli.output import fail, print_rows, say
+from moldau.cli.output import fail, print_rows, refusing, say
 from moldau.config import ConfigError, NodeConfig
 from moldau.metadata.features import (
     KRAFT_VERSION,
@@ -135,10 +135,8 @@ def _users(given: list[str]) -> tuple[UserScramCredentialRecord, ...]:
     from moldau.node.formatting import FormatError
     from moldau.node.initial_users import scram_records
 
-    try:
+    with refusing(FormatError):
         return scram_records(given, secrets.token_bytes)
-    except FormatError as error:
-        fail(str(error), status=2)
 
 
 def _voters(
@@ -190,10 +188,8 @@ def info(config: Config, as_json: Annotated[bool, "--json", "Print JSON."] = Fal
 
 
 def _load(path: str) -> NodeConfig:
-    try:
+    with refusing(ConfigError):
         return NodeConfig.load(path, {}, os.environ)
-    except ConfigError as error:
-        fail(str(error), status=2)
 
 
 def _cluster_id(
@@ -236,10 +232,8 @@ def _levels(config: NodeConfig, pairs: list[str], release: str | None) -> dict[s
         overrides[name] = int(text)
     if config.has_static_voters and overrides.get(KRAFT_VERSION):
         fail("kraft.version above 0 and controller.quorum.voters exclude each other", status=2)
-    try:
+    with refusing(UnsupportedFeatureLevel):
         return initial_feature_levels(overrides, release=release)
-    except UnsupportedFeatureLevel as error:
-        fail(str(error), status=2)
 
 
 def _random() -> random.Random:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from moldau.cli.options import AsJson, ClusterAccess, cluster_command
+from moldau.cli.options import AsJson, ClusterAccess
 from moldau.cli.output import fail, print_json, print_rows, say
 from moldau.client.admin.security import DelegationToken, SecurityCalls
 
@@ -21,7 +21,7 @@ COLUMNS = ["id", "owner", "requester", "renewers", "issued", "expires", "ends"]
 TokenId = Annotated[str, "The token's id, as list shows it."]
 
 
-@cluster_command(app, "create")
+@app.command("create")
 def create(
     access: ClusterAccess,
     owner: Annotated[str | None, "--owner User:NAME", "For this user; by default your own."] = None,
@@ -49,7 +49,7 @@ def create(
     say(f"its secret: {_secret(token)}")
 
 
-@cluster_command(app, "list")
+@app.command("list")
 def list_tokens(
     access: ClusterAccess,
     owner: Annotated[
@@ -64,34 +64,29 @@ def list_tokens(
     print_rows(COLUMNS, [_row(each) for each in found], as_json=as_json)
 
 
-@cluster_command(app, "renew")
+@app.command("renew")
 def renew(
     access: ClusterAccess,
     token_id: TokenId,
     period_ms: Annotated[int, "From now on; -1: the brokers' own."] = -1,
 ) -> None:
     """Let a token last longer."""
-
-    async def work(admin: SecurityCalls) -> int:
-        token = await _found(admin, token_id)
-        return await admin.renew_delegation_token(token.hmac, renew_period_ms=period_ms)
-
-    say(f"token {token_id} lasts until {_time(access.ask(SecurityCalls, work))}")
+    with access.asking(SecurityCalls) as (admin, loop):
+        token = loop.run(_found(admin, token_id))
+        ends_ms = loop.run(admin.renew_delegation_token(token.hmac, renew_period_ms=period_ms))
+    say(f"token {token_id} lasts until {_time(ends_ms)}")
 
 
-@cluster_command(app, "expire")
+@app.command("expire")
 def expire(
     access: ClusterAccess,
     token_id: TokenId,
     period_ms: Annotated[int, "End it so many ms from now; at once by default."] = -1,
 ) -> None:
     """End a token. Connections that came with it stay until their sessions end."""
-
-    async def work(admin: SecurityCalls) -> int:
-        token = await _found(admin, token_id)
-        return await admin.expire_delegation_token(token.hmac, expiry_period_ms=period_ms)
-
-    ends_ms = access.ask(SecurityCalls, work)
+    with access.asking(SecurityCalls) as (admin, loop):
+        token = loop.run(_found(admin, token_id))
+        ends_ms = loop.run(admin.expire_delegation_token(token.hmac, expiry_period_ms=period_ms))
     say(
         f"token {token_id} has ended"
         if period_ms < 0

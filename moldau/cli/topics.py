@@ -26,7 +26,6 @@ from moldau.cli.options import (
     AsJson,
     ClusterAccess,
     Targets,
-    cluster_command,
     describe_targets,
     ids_text,
     parse_targets,
@@ -184,19 +183,15 @@ def _chosen(
         move = snapshot.moves.get(client.TopicPartition(name, partition.partition))
         # Replicas that are still being added do not count as missing.
         factor = len(partition.replicas) - (len(move.adding_replicas) if move else 0)
-        if only is None:
-            shown = True
-        elif only is Only.UNDER_REPLICATED:
-            shown = in_sync_count < factor
-        elif only is Only.UNAVAILABLE:
-            shown = partition.leader not in snapshot.live_broker_ids
-        elif only is Only.UNDER_MIN_ISR:
-            shown = min_isr is not None and in_sync_count < min_isr
-        elif only is Only.AT_MIN_ISR:
-            shown = in_sync_count == min_isr
-        else:
-            shown = bool(snapshot.overrides.get(name))
-        if shown:
+        is_like = {
+            None: True,
+            Only.UNDER_REPLICATED: in_sync_count < factor,
+            Only.UNAVAILABLE: partition.leader not in snapshot.live_broker_ids,
+            Only.UNDER_MIN_ISR: min_isr is not None and in_sync_count < min_isr,
+            Only.AT_MIN_ISR: in_sync_count == min_isr,
+            Only.OVERRIDES: bool(snapshot.overrides.get(name)),
+        }
+        if is_like[only]:
             yield partition
 
 
@@ -262,7 +257,7 @@ async def _configurations(
     return overrides, min_isr
 
 
-@cluster_command(app, "describe")
+@app.command("describe")
 def describe(
     access: ClusterAccess,
     names: Annotated[
@@ -273,25 +268,19 @@ def describe(
         ),
     ] = None,
     under_replicated: Annotated[
-        bool,
-        typer.Option(
-            Only.UNDER_REPLICATED.value, help="Only partitions with replicas that are not in sync."
-        ),
+        bool, Only.UNDER_REPLICATED.value, "Only partitions with replicas that are not in sync."
     ] = False,
     unavailable: Annotated[
-        bool, typer.Option(Only.UNAVAILABLE.value, help="Only partitions without a leader.")
+        bool, Only.UNAVAILABLE.value, "Only partitions without a leader."
     ] = False,
     under_min_isr: Annotated[
-        bool,
-        typer.Option(Only.UNDER_MIN_ISR.value, help="Only partitions below min.insync.replicas."),
+        bool, Only.UNDER_MIN_ISR.value, "Only partitions below min.insync.replicas."
     ] = False,
     at_min_isr: Annotated[
-        bool,
-        typer.Option(Only.AT_MIN_ISR.value, help="Only partitions exactly at min.insync.replicas."),
+        bool, Only.AT_MIN_ISR.value, "Only partitions exactly at min.insync.replicas."
     ] = False,
     overrides: Annotated[
-        bool,
-        typer.Option(Only.OVERRIDES.value, help="Only topics with their own configuration."),
+        bool, Only.OVERRIDES.value, "Only topics with their own configuration."
     ] = False,
     exclude_internal: Annotated[bool, "Leave internal topics out."] = False,
     watch: Annotated[bool, "--watch -w", "Show it again and again, until Ctrl-C."] = False,
@@ -319,10 +308,10 @@ def describe(
 
     if watch:
         try:
-            access.run(lambda admin: _follow(admin, look, interval, as_json))
+            access.ask(client.Admin, lambda admin: _follow(admin, look, interval, as_json))
         except KeyboardInterrupt:
             return
-    documents = access.run(look)
+    documents = access.ask(client.Admin, look)
     if as_json:
         print_json(documents)
         return
@@ -380,7 +369,7 @@ class Election(StrEnum):
     UNCLEAN = "unclean"
 
 
-@cluster_command(app, "elect-leaders")
+@app.command("elect-leaders")
 def elect_leaders(
     access: ClusterAccess,
     targets: Targets = None,
@@ -402,12 +391,9 @@ def elect_leaders(
         if election is Election.PREFERRED
         else client.ElectionType.UNCLEAN
     )
-
-    async def work(admin: client.Admin) -> dict[client.TopicPartition, client.BrokerError | None]:
-        partitions = (await describe_targets(admin, wanted))[1] if wanted else None
-        return await admin.elect_leaders(kind, partitions)
-
-    outcome = access.run(work)
+    with access.asking(client.Admin) as (admin, loop):
+        partitions = loop.run(describe_targets(admin, wanted))[1] if wanted else None
+        outcome = loop.run(admin.elect_leaders(kind, partitions))
     failed = {
         partition: error
         for partition, error in outcome.items()
@@ -443,7 +429,7 @@ def _ask() -> None:
         fail("nothing was elected")
 
 
-@cluster_command(app, "list")
+@app.command("list")
 def list_topics(
     access: ClusterAccess,
     internal: Annotated[bool, typer.Option(help="Show internal topics too.")] = False,
@@ -458,7 +444,7 @@ def list_topics(
             say(name)
 
 
-@cluster_command(app, "create")
+@app.command("create")
 def create(
     access: ClusterAccess,
     name: Name,
@@ -478,20 +464,18 @@ def create(
     topic = client.NewTopic(
         name, partitions, replication_factor, key_values(config or [], "--config")
     )
-
-    async def work(admin: TopicCalls) -> str:
+    done = f"{name} could be created" if validate_only else f"created {name}"
+    with access.asking(TopicCalls) as (admin, loop):
         try:
-            await admin.create_topics([topic], validate_only=validate_only)
+            loop.run(admin.create_topics([topic], validate_only=validate_only))
         except client.TopicAlreadyExists:
             if not if_not_exists:
                 raise
-            return f"{name} exists"
-        return f"{name} could be created" if validate_only else f"created {name}"
-
-    say(access.ask(TopicCalls, work))
+            done = f"{name} exists"
+    say(done)
 
 
-@cluster_command(app, "alter")
+@app.command("alter")
 def alter(
     access: ClusterAccess,
     name: Name,
@@ -515,36 +499,29 @@ def alter(
     ]
     if not changes and partitions is None:
         fail("nothing to change: give --partitions, --config or --delete-config", status=2)
-
-    async def work(admin: client.Admin) -> None:
+    resource = client.ConfigResource(client.ConfigResourceType.TOPIC, name)
+    with access.asking(client.Admin) as (admin, loop):
         if changes:
-            await admin.alter_configs(
-                {client.ConfigResource(client.ConfigResourceType.TOPIC, name): changes}
-            )
+            loop.run(admin.alter_configs({resource: changes}))
         if partitions is not None:
-            await admin.create_partitions({name: client.NewPartitions(partitions)})
-
-    access.run(work)
+            loop.run(admin.create_partitions({name: client.NewPartitions(partitions)}))
     say(f"altered {name}")
 
 
-@cluster_command(app, "delete")
+@app.command("delete")
 def delete(
     access: ClusterAccess,
     names: Annotated[list[str], complete_topics, "The topics to delete."],
     if_exists: Annotated[bool, "Succeed if a topic does not exist."] = False,
 ) -> None:
     """Delete topics and everything in them."""
-
-    async def work(admin: TopicCalls) -> None:
+    with access.asking(TopicCalls) as (admin, loop):
         for name in names:
             try:
-                await admin.delete_topics([name])
+                loop.run(admin.delete_topics([name]))
             except client.UnknownTopicOrPartition:
                 if not if_exists:
                     raise
                 say(f"{name} does not exist")
             else:
                 say(f"deleted {name}")
-
-    access.ask(TopicCalls, work)

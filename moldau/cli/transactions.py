@@ -20,11 +20,11 @@ from moldau.cli.options import (
     AsJson,
     ClusterAccess,
     Topics,
-    cluster_command,
     existing_partitions,
     parse_topics,
     partitions_of,
     registered_broker,
+    value_of,
 )
 from moldau.cli.output import age_text, complain, fail, print_json, print_rows, print_table, say
 from moldau.cli.parameters import Within
@@ -46,15 +46,6 @@ class OpenTransaction:
     producer: client.ProducerState
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What was found, and what could not be asked."""
-
-    hanging: tuple[OpenTransaction, ...]
-    errors: tuple[client.KafkaError, ...]
-    partition_count: int
-
-
 async def find_hanging(
     admin: client.Admin,
     partitions: Collection[client.TopicPartition],
@@ -62,8 +53,9 @@ async def find_hanging(
     now_ms: int,
     older_than_ms: int,
     broker_id: int | None = None,
-) -> Search:
-    """Search partitions for transactions whose last record is older than any may be.
+) -> tuple[list[OpenTransaction], list[client.KafkaError]]:
+    """Search partitions for transactions whose last record is older than any may be; those that
+    were found, and why partitions could not be asked.
 
     Args:
         older_than_ms: no transaction of the cluster may last longer
@@ -74,14 +66,14 @@ async def find_hanging(
         KafkaError: the coordinators could not be asked: then nothing can be said.
     """
     asked = await admin.describe_partition_producers(partitions, broker_id=broker_id)
-    errors = tuple(each for each in asked.values() if isinstance(each, client.KafkaError))
+    errors = [each for each in asked.values() if isinstance(each, client.KafkaError)]
     candidates = [
         each
         for each in _open_transactions(asked)
         if now_ms - each.producer.last_timestamp_ms > older_than_ms
     ]
     if not candidates:
-        return Search((), errors, len(partitions))
+        return [], errors
     expected = await _expected(admin, {each.producer.producer_id for each in candidates})
     suspected = [
         each
@@ -93,8 +85,7 @@ async def find_hanging(
         {each.partition for each in suspected}, broker_id=broker_id
     )
     still_open = {_identity(each) for each in _open_transactions(again)}
-    hanging = tuple(each for each in suspected if _identity(each) in still_open)
-    return Search(hanging, errors, len(partitions))
+    return [each for each in suspected if _identity(each) in still_open], errors
 
 
 def _open_transactions(
@@ -130,7 +121,7 @@ async def _expected(
     return expected
 
 
-@cluster_command(app, "list")
+@app.command("list")
 def list_transactions(
     access: ClusterAccess,
     states: Annotated[
@@ -156,25 +147,26 @@ def list_transactions(
             "producer_id": each.producer_id,
             "state": each.state,
         }
-        for each in access.run(
+        for each in access.ask(
+            client.Admin,
             lambda admin: admin.list_transactions(
                 states=states or (),
                 producer_ids=producer_ids or (),
                 longer_than_ms=longer_than_ms,
                 transactional_id_pattern=pattern,
-            )
+            ),
         )
     ]
     columns = ("transactional id", "coordinator", "producer id", "state")
     print_rows(columns, rows, as_json=as_json)
 
 
-@cluster_command(app, "describe")
+@app.command("describe")
 def describe(
     access: ClusterAccess, transactional_ids: TransactionalIds, as_json: AsJson = False
 ) -> None:
     """Show producer, state and partitions of transactions."""
-    outcome = access.run(lambda admin: admin.describe_transactions(transactional_ids))
+    outcome = access.ask(client.Admin, lambda admin: admin.describe_transactions(transactional_ids))
     now_ms = time.time_ns() // 1_000_000
     rows = [
         _described(each, now_ms)
@@ -191,16 +183,16 @@ def describe(
             ("figure", *(str(row["transactional_id"]) for row in rows)),
             ((name.replace("_", " "), *(_cell(row[name]) for row in rows)) for name in names),
         )
-    complain(each for each in outcome.values() if isinstance(each, client.KafkaError))
+    complain(outcome.values())
 
 
-@cluster_command(app, "describe-producers")
+@app.command("describe-producers")
 def describe_producers(
     access: ClusterAccess, partition: Partition, broker_id: BrokerId = None, as_json: AsJson = False
 ) -> None:
     """Show a partition's producers and their transactions."""
     wanted = _parsed(partition)
-    producers = access.run(lambda admin: _producers(admin, wanted, broker_id))
+    producers = access.ask(client.Admin, lambda admin: _producers(admin, wanted, broker_id))
     rows = [
         {
             "producer_id": each.producer_id,
@@ -219,7 +211,7 @@ def describe_producers(
     print_rows(columns, rows, as_json=as_json)
 
 
-@cluster_command(app, "abort")
+@app.command("abort")
 def abort(
     access: ClusterAccess,
     partition: Partition,
@@ -246,10 +238,9 @@ def abort(
             "give --start-offset, or --producer-id, --producer-epoch and --coordinator-epoch",
             status=2,
         )
-
-    async def work(admin: client.Admin) -> client.AbortTransaction:
+    with access.asking(client.Admin) as (admin, loop):
         if start_offset is not None:
-            producers = await _producers(admin, wanted, None)
+            producers = loop.run(_producers(admin, wanted, None))
             found = [
                 each for each in producers if each.current_transaction_start_offset == start_offset
             ]
@@ -263,14 +254,11 @@ def abort(
             transaction = client.AbortTransaction(
                 wanted, producer_id, producer_epoch, coordinator_epoch
             )
-        await admin.abort_transaction(transaction)
-        return transaction
-
-    aborted = access.run(work)
-    say(f"aborted the transaction of producer {aborted.producer_id} on {aborted.partition}")
+        loop.run(admin.abort_transaction(transaction))
+    say(f"aborted the transaction of producer {transaction.producer_id} on {wanted}")
 
 
-@cluster_command(app, "find-hanging")
+@app.command("find-hanging")
 def find_hanging_transactions(
     access: ClusterAccess,
     topics: Topics = None,
@@ -288,21 +276,19 @@ def find_hanging_transactions(
     """Find open transactions that no coordinator will end."""
     wanted = parse_topics(topics)
     now_ms = time.time_ns() // 1_000_000
-
-    async def work(admin: client.Admin) -> Search:
+    with access.asking(client.Admin) as (admin, loop):
         if broker_id is not None:
-            await registered_broker(admin, broker_id)
-        partitions = await _searched(admin, wanted, broker_id)
-        return await find_hanging(
+            loop.run(registered_broker(admin, broker_id))
+        partitions = loop.run(_searched(admin, wanted, broker_id))
+        searching = find_hanging(
             admin,
             partitions,
             now_ms=now_ms,
             older_than_ms=max_transaction_timeout_minutes * MINUTE_MS,
             broker_id=broker_id,
         )
-
-    search = access.run(work)
-    rows = [_hanging_row(each, now_ms) for each in search.hanging]
+        hanging, errors = loop.run(searching)
+    rows = [_hanging_row(each, now_ms) for each in hanging]
     columns = (
         *("topic", "partition", "producer id", "producer epoch", "coordinator epoch"),
         *("start offset", "last timestamp", "minutes"),
@@ -310,21 +296,21 @@ def find_hanging_transactions(
     if as_json or rows:
         print_rows(columns, rows, as_json=as_json)
     else:
-        say(f"no transaction hangs on {search.partition_count} partitions")
-    complain(search.errors)
+        say(f"no transaction hangs on {len(partitions)} partitions")
+    complain(errors)
 
 
-@cluster_command(app, "force-terminate")
+@app.command("force-terminate")
 def force_terminate(access: ClusterAccess, transactional_ids: TransactionalIds) -> None:
     """Abort open transactions and fence their producers."""
-    outcome = access.run(lambda admin: admin.fence_producers(transactional_ids))
+    outcome = access.ask(client.Admin, lambda admin: admin.fence_producers(transactional_ids))
     for transactional_id, answer in outcome.items():
         if not isinstance(answer, client.KafkaError):
             say(
                 f"terminated {transactional_id}: its producer is now {answer.producer_id} "
                 f"in epoch {answer.producer_epoch}"
             )
-    complain(each for each in outcome.values() if isinstance(each, client.KafkaError))
+    complain(outcome.values())
 
 
 async def _producers(
@@ -332,10 +318,8 @@ async def _producers(
 ) -> list[client.ProducerState]:
     if broker_id is not None:
         await registered_broker(admin, broker_id)
-    answer = (await admin.describe_partition_producers([partition], broker_id=broker_id))[partition]
-    if isinstance(answer, client.KafkaError):
-        raise answer
-    return sorted(answer, key=lambda each: each.producer_id)
+    asked = await admin.describe_partition_producers([partition], broker_id=broker_id)
+    return sorted(value_of(asked[partition]), key=lambda each: each.producer_id)
 
 
 async def _searched(

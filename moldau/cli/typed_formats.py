@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
-from moldau.cli.output import fail
+from moldau.cli.output import fail, refusing
 from moldau.cli.record_formats import InputProblem
 from moldau.client import ConfigurationError, SerializationError
 from moldau.config.small_files import read_small_file
@@ -59,13 +59,6 @@ RegistryUrl = Annotated[
         help="The schema registry, http://HOST:PORT.",
         show_default=False,
     ),
-]
-KeySchema = Annotated[str | None, "--key-schema", "Of avro, …; see --value-schema."]
-ValueSchema = Annotated[
-    str | None,
-    "--value-schema",
-    "Of avro, protobuf, json-schema: a FILE, which is registered; id:N; latest. With "
-    "#MESSAGE behind it for another message than the file's first.  [default: latest]",
 ]
 
 
@@ -180,10 +173,8 @@ def typed_formats(
 def _registry(given: Mapping[str, str]) -> SchemaRegistry:
     from moldau.schema_registry import SchemaRegistry
 
-    try:
+    with refusing(ConfigurationError):
         return SchemaRegistry.from_properties(given)
-    except ConfigurationError as error:
-        fail(str(error), status=2)
 
 
 def _format(wanted: _Wanted) -> TypedFormat | None:

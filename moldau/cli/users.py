@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from moldau import client
-from moldau.cli.options import AsJson, ClusterAccess, cluster_command, read_small_file
+from moldau.cli.options import AsJson, ClusterAccess, raise_first, read_small_file, value_of
 from moldau.cli.output import fail, print_rows, say
 from moldau.cli.parameters import Within
 from moldau.client.admin.security import (
@@ -40,7 +40,7 @@ class Mechanism(StrEnum):
         return ScramMechanism[self.replace("-", "_")]
 
 
-@cluster_command(app, "create")
+@app.command("create")
 def create(
     access: ClusterAccess,
     name: Name,
@@ -54,15 +54,12 @@ def create(
     """
     password = _password(password_file)
     wanted = ScramUpsertion(name, password, mechanism.number, iterations)
-
-    async def work(admin: SecurityCalls) -> None:
-        _raise_first(await admin.alter_user_scram_credentials([wanted]))
-
-    access.ask(SecurityCalls, work)
+    with access.asking(SecurityCalls) as (admin, loop):
+        raise_first(loop.run(admin.alter_user_scram_credentials([wanted])).values())
     say(f"user {name} may log in with {mechanism}")
 
 
-@cluster_command(app, "list")
+@app.command("list")
 def list_users(access: ClusterAccess, as_json: AsJson = False) -> None:
     """Show the users that have a password, and how each logs in."""
     users = access.ask(SecurityCalls, lambda admin: admin.describe_user_scram_credentials())
@@ -77,33 +74,23 @@ def list_users(access: ClusterAccess, as_json: AsJson = False) -> None:
     print_rows(COLUMNS, rows, as_json=as_json)
 
 
-@cluster_command(app, "delete")
+@app.command("delete")
 def delete(
     access: ClusterAccess,
     name: Name,
     mechanism: Annotated[Mechanism | None, "This one alone; all by default."] = None,
 ) -> None:
     """Let a user log in no more. Connections that are open stay so until their sessions end."""
-
-    async def work(admin: SecurityCalls) -> list[ScramMechanism]:
+    with access.asking(SecurityCalls) as (admin, loop):
         numbers = [] if mechanism is None else [mechanism.number]
         if mechanism is None:
-            found = (await admin.describe_user_scram_credentials([name]))[name]
-            if isinstance(found, client.KafkaError):
-                raise found
-            numbers = [ScramMechanism(each.mechanism) for each in found]
+            found = loop.run(admin.describe_user_scram_credentials([name]))[name]
+            numbers = [ScramMechanism(each.mechanism) for each in value_of(found)]
         for number in numbers:
-            _raise_first(await admin.alter_user_scram_credentials([ScramDeletion(name, number)]))
-        return numbers
-
-    for number in access.ask(SecurityCalls, work):
+            deletion = ScramDeletion(name, number)
+            raise_first(loop.run(admin.alter_user_scram_credentials([deletion])).values())
+    for number in numbers:
         say(f"user {name} has no {number.name.replace('_', '-')} password any more")
-
-
-def _raise_first(outcome: dict[str, client.BrokerError | None]) -> None:
-    for problem in outcome.values():
-        if problem is not None:
-            raise problem
 
 
 def _password(path: Path | None) -> str:

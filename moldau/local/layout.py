@@ -26,8 +26,9 @@ from moldau.config.listeners import host_and_port
 from moldau.local.secure_files import (
     CLIENT_LISTENER,
     INTERNAL_LISTENER,
-    NotSecured,
+    LayoutError,
     SecureFiles,
+    properties_text,
     secure_properties,
 )
 from moldau.runtime.private_files import OWNER_ONLY_DIRECTORY, close_to_others, owner_only
@@ -61,10 +62,6 @@ FEW_PORTS: Final = 1_000
 MOST_TRIES: Final = 2_000
 #: A bound socket that does not listen shares its port on Linux only.
 CAN_HOLD: Final = sys.platform == "linux"
-
-
-class LayoutError(ValueError):
-    """A cluster that cannot be laid out as asked; one line that says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +253,9 @@ class ClusterLayout:
         """
         if self.secure is not None:
             homes = {node.name: node.home for node in self.nodes}
-            try:
-                self.secure.make(
-                    self.host, homes, self.bootstrap_server, self.bootstrap_controllers
-                )
-            except NotSecured as error:
-                raise LayoutError(str(error)) from None
+            self.secure.make(self.host, homes, self.bootstrap_server, self.bootstrap_controllers)
         for node in self.nodes:
-            pairs = self.properties(node).items()
-            text = "".join(f"{key}={_escaped(value)}\n" for key, value in pairs)
+            text = properties_text(self.properties(node))
             if "log.dirs" not in self.config and "," in str(node.data_directory.absolute()):
                 raise LayoutError(f"{node.home}: directories of log.dirs cannot have a comma")
             node.home.mkdir(OWNER_ONLY_DIRECTORY, parents=True, exist_ok=True)
@@ -315,10 +306,7 @@ class ClusterLayout:
         if self.secure is not None:
             from moldau.node.initial_users import scram_records
 
-            try:
-                users = scram_records(self.secure.initial_users(), secrets.token_bytes)
-            except NotSecured as error:
-                raise LayoutError(str(error)) from None
+            users = scram_records(self.secure.initial_users(), secrets.token_bytes)
         cluster_id = cluster_id or random_cluster_id(source)
         voters = tuple(
             VoterDescription(
@@ -371,11 +359,6 @@ def check_counts(controllers: int, brokers: int) -> None:
 def counting_from(port: int) -> NextPort:
     ports = iter(range(port, port + MOST_BROKERS + MOST_CONTROLLERS))
     return lambda: next(ports)
-
-
-def _escaped(value: str) -> str:
-    """The value as a `.properties` file takes it."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _number_in(home: Path) -> int:

@@ -9,6 +9,7 @@ certificates, and the password, it had before.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,11 +30,16 @@ KEY_STORE: Final = "certificate.pem"
 PASSWORD_BYTES: Final = 24
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_ESCAPED: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"})
 _PASSWORD_KEY: Final = "sasl.jaas.config"
 
 
-class NotSecured(ValueError):
-    """A cluster that cannot be secured; one line that says why."""
+class LayoutError(ValueError):
+    """A cluster that cannot be laid out as asked; one line that says why."""
+
+
+class NotSecured(LayoutError):
+    """One that cannot be secured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +152,8 @@ class SecureFiles:
                 "sasl.password": password,
                 "ssl.ca.location": str(self.trust.absolute()),
             }
-            replace_file(self.kcat_conf, _text(librdkafka))
-            replace_file(self.admin_properties, _text(java))
+            replace_file(self.kcat_conf, properties_text(librdkafka).encode())
+            replace_file(self.admin_properties, properties_text(java).encode())
         if not self.controllers_properties.exists():
             certificate = {
                 "bootstrap.controllers": controllers,
@@ -156,7 +162,7 @@ class SecureFiles:
                 "ssl.keystore.location": str(self.admin_certificate.absolute()),
                 **trust,
             }
-            replace_file(self.controllers_properties, _text(certificate))
+            replace_file(self.controllers_properties, properties_text(certificate).encode())
 
 
 def secure_properties(home: Path, files: SecureFiles) -> dict[str, str]:
@@ -204,6 +210,12 @@ def _settings_in(path: Path) -> dict[str, str]:
         raise NotSecured(str(error)) from None
 
 
-def _text(settings: Mapping[str, str]) -> bytes:
-    lines = (f"{key}={value.replace(chr(92), chr(92) * 2)}\n" for key, value in settings.items())
-    return "".join(lines).encode()
+def properties_text(settings: Mapping[str, str]) -> str:
+    """What a `.properties` file with these settings has in it."""
+    lines = []
+    for key, value in settings.items():
+        name = re.sub(r"[\s:=#!\\]", lambda found: f"\\{found.group()}", key)
+        escaped = value.translate(_ESCAPED)
+        space = "\\" if value.startswith(" ") else ""
+        lines.append(f"{name}={space}{escaped}\n")
+    return "".join(lines)

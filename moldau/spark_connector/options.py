@@ -20,6 +20,26 @@ from moldau.text import did_you_mean
 
 KAFKA_PREFIX: Final = "kafka."
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
+#: Options that say what is read, and mean nothing to a write.
+ONLY_READ: Final = (
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "groupIdPrefix",
+)
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 

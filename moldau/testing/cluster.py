@@ -23,13 +23,13 @@ from moldau.local.layout import (
     PROPERTIES,
     QUICK_GROUPS,
     ClusterLayout,
-    LayoutError,
     NoFreePort,
     PortHolder,
     check_counts,
     replication_properties,
 )
 from moldau.local.node_process import NodeFailed, NodeProcess, wait_ready_together
+from moldau.local.secure_files import LayoutError
 from moldau.local.watchdog import Watchdog
 
 __all__ = ["Cluster", "NodeFailed"]

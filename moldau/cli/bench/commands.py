@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -21,8 +22,8 @@ from moldau.cli.bench.plans import (
     ProducePlan,
     TransactionsPlan,
 )
-from moldau.cli.options import AsJson, ClusterAccess, asks, cluster_command, options_of
-from moldau.cli.output import fail, print_json, print_table, progress_bar, say
+from moldau.cli.options import AsJson, ClusterAccess, TimeoutMs
+from moldau.cli.output import fail, print_json, print_table, progress_bar, refusing, say
 from moldau.client import ClientConfig, KafkaError
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.runtime.event_loop import new_event_loop
@@ -31,16 +32,23 @@ if TYPE_CHECKING:
     from moldau.cli.bench.records import Figures
 
 PROGRESS_INTERVAL_S: Final = 0.2
-COORDINATORS_TIMEOUT_MS = 60_000
-"""Creating the topics of a load, and the coordinators' own, takes longer than most calls."""
 
 app = typer.Typer()
 Plan = TypeVar("Plan", ProducePlan, ConsumePlan, LatencyPlan)
 Result = TypeVar("Result")
 
 
-@cluster_command(app, "transactions", timeout_ms=COORDINATORS_TIMEOUT_MS)
-def transactions(access: ClusterAccess, plan: TransactionsPlan, as_json: AsJson = False) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorAccess(ClusterAccess):
+    """Creating the topics of a load, and the coordinators' own, takes longer than most calls."""
+
+    timeout_ms: TimeoutMs = 60_000
+
+
+@app.command("transactions")
+def transactions(
+    access: CoordinatorAccess, plan: TransactionsPlan, as_json: AsJson = False
+) -> None:
     """Measure commits per second and their latency.
 
     Each transaction writes a record to each partition, then commits. "latency" is a whole
@@ -60,8 +68,8 @@ def transactions(access: ClusterAccess, plan: TransactionsPlan, as_json: AsJson 
     )
 
 
-@cluster_command(app, "groups", timeout_ms=COORDINATORS_TIMEOUT_MS)
-def groups(access: ClusterAccess, plan: GroupsPlan, as_json: AsJson = False) -> None:
+@app.command("groups")
+def groups(access: CoordinatorAccess, plan: GroupsPlan, as_json: AsJson = False) -> None:
     """Measure a group of very many members.
 
     All join, all stay, one joins, one leaves. A rebalance is over when all members know of it and
@@ -84,7 +92,7 @@ def groups(access: ClusterAccess, plan: GroupsPlan, as_json: AsJson = False) -> 
     )
 
 
-@cluster_command(app, "produce")
+@app.command("produce")
 def produce(access: ClusterAccess, plan: ProducePlan, as_json: AsJson = False) -> None:
     """Measure the throughput of producing."""
     from moldau.cli.bench.records import run_produce
@@ -92,7 +100,7 @@ def produce(access: ClusterAccess, plan: ProducePlan, as_json: AsJson = False) -
     _measure(access.config(), run_produce, plan, "producing", as_json)
 
 
-@cluster_command(app, "consume")
+@app.command("consume")
 def consume(access: ClusterAccess, plan: ConsumePlan, as_json: AsJson = False) -> None:
     """Measure the throughput of fetching a whole topic."""
     from moldau.cli.bench.records import run_consume
@@ -100,7 +108,7 @@ def consume(access: ClusterAccess, plan: ConsumePlan, as_json: AsJson = False) -
     _measure(access.config(), run_consume, plan, "consuming", as_json)
 
 
-@cluster_command(app, "latency")
+@app.command("latency")
 def latency(access: ClusterAccess, plan: LatencyPlan, as_json: AsJson = False) -> None:
     """Measure the latency of single records at a fixed rate."""
     from moldau.cli.bench.records import run_latency
@@ -109,7 +117,6 @@ def latency(access: ClusterAccess, plan: LatencyPlan, as_json: AsJson = False) -
 
 
 @app.command("metadata")
-@asks(options_of(MetadataPlan), MetadataPlan)
 def metadata(plan: MetadataPlan, as_json: AsJson = False) -> None:
     """Measure a private cluster with very many partitions.
 
@@ -120,10 +127,8 @@ def metadata(plan: MetadataPlan, as_json: AsJson = False) -> None:
     from moldau.cli.bench.metadata import COLUMNS, NOTE, BenchFailed, measure
     from moldau.testing import NodeFailed
 
-    try:
+    with refusing(BenchFailed, NodeFailed, KafkaError, OSError, status=1):
         figures = measure(plan)
-    except (BenchFailed, NodeFailed, KafkaError, OSError) as error:
-        fail(str(error))
     document = figures.document()
     if as_json:
         print_json(document)
@@ -184,8 +189,6 @@ async def _show_progress(figures: Figures, what: str, record_count: int) -> None
 
 def _run(work: Coroutine[None, None, Result]) -> Result:
     """Run a load; a `KafkaError` becomes one line and status 1."""
-    try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(work)
-    except (KafkaError, OSError) as error:
-        fail(str(error))
+    runner = asyncio.Runner(loop_factory=new_event_loop)
+    with refusing(KafkaError, OSError, status=1), runner:
+        return runner.run(work)

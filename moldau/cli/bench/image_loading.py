@@ -27,9 +27,8 @@ from moldau.cli.output import print_json, warn
 from moldau.config import NodeConfig
 from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.state import ControllerSettings
-from moldau.metadata.image import MetadataImage, Provenance
+from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
-from moldau.node.quorum_link import LoaderFeed
 from moldau.raft import (
     METADATA_DIRECTORY,
     MetadataLogError,
@@ -69,32 +68,24 @@ class _Target:
         self.end_offset = 0
         self.has_all = asyncio.Event()
         """Everything below `end_offset` was delivered."""
+        self.image: Callable[[], MetadataImage]
+        self._load: Callable[..., object]
+        self._apply: Callable[..., object]
         if role == BROKER:
             loader = MetadataLoader(config.node_id)
-            self.image: Callable[[], MetadataImage] = lambda: loader.image
-            feed = LoaderFeed(loader)
-            self._on_snapshot, self._on_commit = feed.on_snapshot, feed.on_commit
-            return
-        settings = ControllerSettings(config, cluster_id="")
-        core = ControllerCore(settings, random.Random(0))
-        self.image = lambda: core.committed_image
-
-        def on_snapshot(snapshot: LoadedSnapshot) -> None:
-            last, time_ms = snapshot.end_offset - 1, snapshot.last_contained_log_time_ms
-            core.load_snapshot(snapshot.records, Provenance(last, snapshot.leader_epoch, time_ms))
-
-        def on_commit(batch: CommittedBatch) -> None:
-            last, time_ms = batch.last_offset, batch.append_timestamp_ms
-            core.on_committed(batch.records, Provenance(last, batch.leader_epoch, time_ms))
-
-        self._on_snapshot, self._on_commit = on_snapshot, on_commit
+            self.image = lambda: loader.image
+            self._load, self._apply = loader.handle_snapshot, loader.handle_commit
+        else:
+            core = ControllerCore(ControllerSettings(config, cluster_id=""), random.Random(0))
+            self.image = lambda: core.committed_image
+            self._load, self._apply = core.load_snapshot, core.on_committed
 
     def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
-        self._on_snapshot(snapshot)
+        self._load(snapshot.records, snapshot.provenance)
         self._look(snapshot.end_offset)
 
     def handle_commit(self, batch: CommittedBatch) -> None:
-        self._on_commit(batch)
+        self._apply(batch.records, batch.provenance)
         self._look(batch.last_offset + 1)
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:

@@ -143,7 +143,7 @@ def _check_together(
 
 def parse_pipeline(section: Section, directory: str) -> Pipeline | None:
     """One pipeline; None when not even its job is known (its other keys are then not judged)."""
-    name = section.made("name", _name, "") if section.has("name") else section.text("name")
+    name = section.made("name", _name, "", required=True)
     job = section.choice("job", tuple(JOBS))
     kind = JOBS.get(job)
     if kind is None:
@@ -437,12 +437,9 @@ def _aggregate(section: Section, kind: JobKind) -> Aggregate | None:
     found = section.section("aggregate")
     if found is None:
         return None
-    window = found.made("window", spark_interval, "")
+    window = found.made("window", spark_interval, "", required=True)
     slide = found.made("slide", spark_interval, None)
-    watermark = found.made("watermark", watermark_interval, "")
-    for name in ("window", "watermark"):
-        if not found.has(name):
-            found.text(name)
+    watermark = found.made("watermark", watermark_interval, "", required=True)
     aggregate = Aggregate(
         found.text("time", "timestamp"),
         window,
@@ -496,9 +493,7 @@ def _trigger(section: Section, kind: JobKind) -> int | None:
     found = section.section("trigger")
     if found is None:
         return None
-    every_ms = found.made("every", duration_text_ms, None)
-    if not found.has("every"):
-        found.text("every")
+    every_ms = found.made("every", duration_text_ms, None, required=True)
     found.finish()
     return every_ms
 

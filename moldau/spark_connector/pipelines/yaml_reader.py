@@ -221,10 +221,12 @@ class Section:
         found = {key: outer.section(key) for key in outer.names()}
         return {key: section for key, section in found.items() if section is not None}
 
-    def made(self, name: str, make: Callable[[str], Made], default: Made) -> Made:
+    def made(
+        self, name: str, make: Callable[[str], Made], default: Made, *, required: bool = False
+    ) -> Made:
         """The text as `make` reads it; its ValueError becomes the problem's text."""
         if not self.has(name):
-            self.leave(name)
+            self.text(name, None if required else "")
             return default
         try:
             return make(self.text(name))

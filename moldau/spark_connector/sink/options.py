@@ -26,7 +26,7 @@ from moldau.client import (
     UnusedSetting,
 )
 from moldau.spark_connector.errors import InvalidOption
-from moldau.spark_connector.options import OptionReader
+from moldau.spark_connector.options import ONLY_READ, OptionReader
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)?", re.S)
 _DEFAULT_PORTS: Final[Mapping[str, str]] = {
@@ -55,28 +55,8 @@ KNOWN: Final = (
     "checkpointLocation",
     "queryName",
 )
-_READING: Final = "it says what is read; a write takes rows from the DataFrame"
 ELSEWHERE: Final[Mapping[str, str]] = dict.fromkeys(
-    (
-        "assign",
-        "subscribe",
-        "subscribePattern",
-        "startingOffsets",
-        "endingOffsets",
-        "startingTimestamp",
-        "endingTimestamp",
-        "startingOffsetsByTimestamp",
-        "endingOffsetsByTimestamp",
-        "startingOffsetsByTimestampStrategy",
-        "maxOffsetsPerTrigger",
-        "minOffsetsPerTrigger",
-        "maxTriggerDelay",
-        "minPartitions",
-        "maxRecordsPerPartition",
-        "failOnDataLoss",
-        "groupIdPrefix",
-    ),
-    _READING,
+    ONLY_READ, "it says what is read; a write takes rows from the DataFrame"
 )
 _BYTES_ONLY: Final = "rows are written as the bytes that they are; cast or serialize the columns"
 REFUSED_KAFKA: Final[Mapping[str, str]] = {

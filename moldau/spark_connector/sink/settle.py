@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -84,11 +84,17 @@ def list_sinks(options: Mapping[str, str]) -> list[KnownSink]:
         return [_known(index, each) for each in index.sink_ids()]
 
 
+@contextmanager
+def _stores(options: SinkOptions, *sink_ids: str) -> Iterator[tuple[sync.Admin, list[LedgerStore]]]:
+    """The ledgers of these sinks, and the client that they share."""
+    with ExitStack() as stack:
+        admin = stack.enter_context(sync.Admin(config=options.admin_config()))
+        made = (LedgerStore(options, each, admin) for each in sink_ids)
+        yield admin, [stack.enter_context(closing(each)) for each in made]
+
+
 def _whole_ledger(options: SinkOptions) -> LedgerIndex:
-    with (
-        sync.Admin(config=options.admin_config()) as admin,
-        closing(LedgerStore(options, "", admin)) as store,
-    ):
+    with _stores(options, "") as (admin, [store]):
         if options.ledger_topic not in admin.list_topics():
             return LedgerIndex()
         return store.whole()
@@ -140,11 +146,7 @@ def forget_sink(options: Mapping[str, str], query_id: str | None = None) -> None
     with suppress(RowsLost):
         settle_sink(options)
     what = f"forgetting sink {sink_id!r}"
-    with (
-        explained(what),
-        sync.Admin(config=parsed.admin_config()) as admin,
-        closing(LedgerStore(parsed, sink_id, admin)) as store,
-    ):
+    with explained(what), _stores(parsed, sink_id) as (_, [store]):
         store.take(is_fencing=True)
         changes = _forgotten(store.whole(), sink_id, query_id)
         if not changes:
@@ -186,12 +188,7 @@ def _rewrite(options: SinkOptions, old_id: str, new_id: str) -> None:
     A move that dies after (2') is made again: what is written already is the same.
     """
     what = f"moving sink {old_id!r}"
-    with (
-        explained(what),
-        sync.Admin(config=options.admin_config()) as admin,
-        closing(LedgerStore(options, new_id, admin)) as new,
-        closing(LedgerStore(options, old_id, admin)) as old,
-    ):
+    with explained(what), _stores(options, new_id, old_id) as (_, [new, old]):
         new.take(is_fencing=True)
         old.take(is_fencing=True)
         index = old.whole()

@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from moldau.protocol.types import TopicPartition
 from moldau.spark_connector.core.offsets import (
@@ -34,7 +34,13 @@ from moldau.spark_connector.core.ranges import (
     AdmissionLimits,
 )
 from moldau.spark_connector.errors import InvalidOption
-from moldau.spark_connector.options import KAFKA_PREFIX, MAX_INT, OptionReader, whole_number_of
+from moldau.spark_connector.options import (
+    KAFKA_PREFIX,
+    MAX_INT,
+    ONLY_READ,
+    OptionReader,
+    whole_number_of,
+)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -50,23 +56,9 @@ DEFAULT_RETRY_INTERVAL_MS: Final = 1_000
 
 STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
 OPTIONS: Final = (
-    *STRATEGIES,
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsets",
-    "startingOffsetsByTimestampStrategy",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "endingOffsets",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "failOnDataLoss",
+    *ONLY_READ,
     "includeHeaders",
     "includeTopicId",
-    "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
@@ -99,27 +91,18 @@ REFUSED_KAFKA: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class AssignedPartitions:
-    """The option `assign`."""
+class Subscription:
+    """What is read, by one of the three options that say it.
 
-    partitions: tuple[TopicPartition, ...]
+    Attributes:
+        partitions: of `assign`.
+        names: of topics, of `subscribe`.
+        pattern: of `subscribePattern`, a regular expression that the whole name matches.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class NamedTopics:
-    """The option `subscribe`."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MatchingTopics:
-    """The option `subscribePattern`: a regular expression that the whole name matches."""
-
-    pattern: str
-
-
-Subscription: TypeAlias = AssignedPartitions | NamedTopics | MatchingTopics
+    partitions: tuple[TopicPartition, ...] = ()
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,19 +238,19 @@ def _subscription(reader: OptionReader) -> Subscription:
     name = given[0]
     text = (reader.text(name) or "").strip()
     if name == "assign":
-        return AssignedPartitions(_parsed(name, text, parse_partitions))
+        return Subscription(partitions=_parsed(name, text, parse_partitions))
     if name == "subscribe":
         topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
         if not topics:
             raise InvalidOption(f"subscribe={text!r}: topics, with commas between them")
-        return NamedTopics(topics)
+        return Subscription(names=topics)
     try:
         re.compile(text)
     except re.error as error:
         raise InvalidOption(f"subscribePattern={text!r}: no regular expression: {error}") from None
     if not text:
         raise InvalidOption("subscribePattern='': an expression that matches topics' whole names")
-    return MatchingTopics(text)
+    return Subscription(pattern=text)
 
 
 def _place(reader: OptionReader, which: str) -> Wanted | None:

@@ -66,12 +66,7 @@ from moldau.spark_connector.core.ranges import (
 )
 from moldau.spark_connector.errors import ClusterError, OffsetsNotFound
 from moldau.spark_connector.failures import check_found, cluster_errors, report
-from moldau.spark_connector.source.options import (
-    AssignedPartitions,
-    MatchingTopics,
-    NamedTopics,
-    SourceOptions,
-)
+from moldau.spark_connector.source.options import SourceOptions
 
 _log: Final = logging.getLogger(__name__)
 ENDED: Final = (Missing.GONE, Missing.REPLACED)
@@ -129,18 +124,17 @@ class OffsetsReader:
     def _topology(self) -> Topology:
         subscription = self._options.subscription
         with cluster_errors("looking up the topics to read"):
-            if isinstance(subscription, AssignedPartitions):
-                names = sorted({partition.topic for partition in subscription.partitions})
-            elif isinstance(subscription, NamedTopics):
-                names = list(subscription.names)
+            if subscription.pattern is not None:
+                names = self._matching(subscription.pattern)
             else:
-                names = self._matching(subscription)
+                assigned = {partition.topic for partition in subscription.partitions}
+                names = [*subscription.names, *sorted(assigned)]
             found, missing = self._describe(names)
         there = {partition for topic in found for partition in _partitions_of(topic)}
-        if isinstance(subscription, AssignedPartitions):
+        if subscription.partitions:
             wanted = set(subscription.partitions)
             missing, there = tuple(map(str, sorted(wanted - there))), wanted & there
-        elif isinstance(subscription, MatchingTopics):
+        elif subscription.pattern is not None:
             missing = ()  # deleted just now: matches nothing any more
         topic_ids = {topic.name: topic.topic_id for topic in found}
         return Topology(frozenset(there), topic_ids, missing)
@@ -176,15 +170,14 @@ class OffsetsReader:
             self._admin = Admin(config=config, retries=2**31 - 1)  # calls outlast a restart
         return self._admin
 
-    def _matching(self, subscription: MatchingTopics) -> list[str]:
+    def _matching(self, pattern: str) -> list[str]:
         """Names that match. All topics of the cluster are gone through once in `PATTERN_FRESH_S`
         only: an idle query asks many times a second.
         """
         now_s = time.monotonic()
         if self._matched is None or now_s - self._matched_at_s >= PATTERN_FRESH_S:
-            pattern = re.compile(subscription.pattern)
-            topics = self._connected().list_topics()
-            self._matched = [name for name in topics if pattern.fullmatch(name)]
+            matches = re.compile(pattern).fullmatch
+            self._matched = [name for name in self._connected().list_topics() if matches(name)]
             self._matched_at_s = now_s
         return self._matched
 

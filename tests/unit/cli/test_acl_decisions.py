@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.cli.acl_decisions import Question, decide
+from moldau.cli.acls import Question, decide
 from moldau.client.admin.security import AclBinding
 from moldau.config.principals import NodePrincipals
 from moldau.metadata.image.security import AccessControlEntry

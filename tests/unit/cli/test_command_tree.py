@@ -201,11 +201,13 @@ def test_values_that_are_none(words: tuple[str, ...], complaint: str):
 @pytest.mark.parametrize("package", LAZY_PACKAGES)
 def test_packages_have_the_names_that_type_checkers_see(package: str):
     module = import_module(package)
-    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    source = Path(str(module.__file__))
+    stub = source.with_suffix(".pyi")
+    tree = ast.parse((stub if stub.exists() else source).read_text(encoding="utf-8"))
+    blocks = [tree] if stub.exists() else [each for each in tree.body if isinstance(each, ast.If)]
     seen = {
         alias.name: statement.module
-        for block in tree.body
-        if isinstance(block, ast.If)
+        for block in blocks
         for statement in block.body
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names

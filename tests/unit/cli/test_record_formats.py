@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.cli.consume import formatter_of, pattern_of, start_of
+from moldau.cli.consume import FormatOptions, ReadOptions, pattern_of
 from moldau.cli.record_formats import (
     PLACEHOLDERS,
     Formatter,
@@ -210,8 +210,7 @@ def test_text_output_has_the_fields_asked_for():
 def test_nulls_are_shown_as_the_format_has_them(
     output_format: str, null_value: str | None, expected: bytes
 ):
-    text = (None, None, null_value, None)
-    formatter = formatter_of(output_format, text, always_base64=False, json_values=False)
+    formatter = FormatOptions(output_format=output_format, null_value=null_value).formatter({})
     assert formatter(consumed(None)) == expected
 
 
@@ -268,7 +267,7 @@ HOUR_MS = 3_600_000
 )
 def test_a_span_of_time_means_so_long_ago(text: str, ago_ms: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("time.time", lambda: 2_000_000_000.5)
-    start = start_of(None, False, None, text)
+    start = ReadOptions(timestamp=text).start()
     assert start.timestamp_ms == 2_000_000_000_500 - ago_ms
 
 
@@ -277,13 +276,13 @@ def test_a_span_of_time_means_so_long_ago(text: str, ago_ms: int, monkeypatch: p
     [("1500", 1_500), ("1970-01-01T00:00:02Z", 2_000), ("1970-01-01T01:00:00+01:00", 0)],
 )
 def test_a_time_is_a_date_or_milliseconds(text: str, expected_ms: int):
-    assert start_of(None, False, None, text).timestamp_ms == expected_ms
+    assert ReadOptions(timestamp=text).start().timestamp_ms == expected_ms
 
 
 @pytest.mark.parametrize("text", ["10 m", "m", "1y", "1h30", "yesterday", "٣m", ""])
 def test_what_is_no_time_says_what_is(text: str):
     with pytest.raises(InputProblem, match=r"--timestamp.*10m.*ISO 8601.*milliseconds"):
-        start_of(None, False, None, text)
+        ReadOptions(timestamp=text).start()
 
 
 @pytest.mark.parametrize(

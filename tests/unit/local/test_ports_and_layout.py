@@ -10,7 +10,6 @@ import pytest
 from moldau.config import NodeConfig
 from moldau.local.layout import (
     ClusterLayout,
-    LayoutError,
     NodeSpec,
     NoFreePort,
     PortHolder,
@@ -18,6 +17,7 @@ from moldau.local.layout import (
     counting_from,
     ephemeral_range,
 )
+from moldau.local.secure_files import LayoutError
 from moldau.raft import VoterSet
 from moldau.raft.snapshot_files import BOOTSTRAP_SNAPSHOT, read_snapshot_file, snapshot_path
 from moldau.runtime.filesystem import OsFilesystem

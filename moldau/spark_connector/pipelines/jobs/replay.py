@@ -18,7 +18,8 @@ import json
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -202,13 +203,11 @@ class ReplayBook:
             raise PipelineFailed(
                 f"{self._name}: {self._files.place(PLAN_FILE)} is of another version"
             )
-        try:
+        with self._using(PLAN_FILE):
             document["topics"] = tuple(document["topics"])
             document["chunks"] = tuple(Chunk(*map(int, each)) for each in document["chunks"])
             document["cells"] = Cells(*map(int, document["cells"]))
             plan = ReplayPlan(**document)
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._unreadable(PLAN_FILE, error) from error
         if not plan.is_for(source, target):
             raise PipelineFailed(
                 f"{self._name}: the checkpoint {self._files.directory} is that of a replay of "
@@ -224,34 +223,33 @@ class ReplayBook:
         document = self._read(DONE_FILE)
         if document is None:
             return 0
-        try:
+        with self._using(DONE_FILE):
             return int(document["chunks"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._unreadable(DONE_FILE, error) from error
 
     def keep_done_count(self, count: int) -> None:
         self._write(DONE_FILE, {"chunks": count})
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        try:
+        with self._using(name):
             content = self._files.read(name)
             if content is None:
                 return None
             document = json.loads(content)
             if not isinstance(document, dict):
                 raise ValueError("not a JSON object")
-        except (OSError, ValueError) as error:
-            raise self._unreadable(name, error) from error
         return document
 
     def _write(self, name: str, document: Mapping[str, object]) -> None:
-        try:
+        with self._using(name):
             self._files.write(name, json.dumps(document).encode())
-        except OSError as error:
-            raise self._unreadable(name, error) from error
 
-    def _unreadable(self, name: str, error: Exception) -> PipelineFailed:
-        return PipelineFailed(f"{self._name}: {self._files.place(name)}: {error}")
+    @contextmanager
+    def _using(self, name: str) -> Iterator[None]:
+        """A file that cannot be used, or has something else in it, fails the pipeline."""
+        try:
+            yield
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise PipelineFailed(f"{self._name}: {self._files.place(name)}: {error}") from error
 
 
 def start(spark: SparkSession, pipeline: Pipeline) -> RunningReplay:

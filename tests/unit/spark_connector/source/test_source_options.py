@@ -10,12 +10,7 @@ from moldau.protocol.types import TopicPartition
 from moldau.spark_connector.core.offsets import AtOffsets, AtTime, AtTimes, Place
 from moldau.spark_connector.core.ranges import AdmissionLimits
 from moldau.spark_connector.errors import InvalidOption
-from moldau.spark_connector.source.options import (
-    AssignedPartitions,
-    MatchingTopics,
-    NamedTopics,
-    SourceOptions,
-)
+from moldau.spark_connector.source.options import SourceOptions, Subscription
 
 P0 = TopicPartition("t", 0)
 
@@ -32,7 +27,7 @@ def parse(**given):
 
 def test_defaults_are_sparks():
     options = parse()
-    assert options.subscription == NamedTopics(("t",))
+    assert options.subscription == Subscription(names=("t",))
     assert options.limits == AdmissionLimits(None, None, 900_000)
     assert (options.min_partitions, options.max_records_per_partition) == (None, None)
     assert options.fail_on_data_loss
@@ -46,13 +41,13 @@ def test_defaults_are_sparks():
 
 def test_options_travel_to_the_workers():
     options = parse(startingOffsets='{"t":{"0":1}}', subscribe="a, b,,a ")
-    assert options.subscription == NamedTopics(("a", "b"))
+    assert options.subscription == Subscription(names=("a", "b"))
     assert pickle.loads(pickle.dumps(options)) == options
 
 
 def test_what_is_read():
-    assert parse(assign='{"t":[0]}').subscription == AssignedPartitions((P0,))
-    assert parse(subscribePattern=" fl.* ").subscription == MatchingTopics("fl.*")
+    assert parse(assign='{"t":[0]}').subscription == Subscription(partitions=(P0,))
+    assert parse(subscribePattern=" fl.* ").subscription == Subscription(pattern="fl.*")
 
 
 @pytest.mark.parametrize(
