@@ -264,6 +264,38 @@ class Reader:
         self.problems.append(problem)
 
 
+class Transport:
+    """Counts how often it is cut."""
+
+    aborted = 0
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return OTHER, 5_000
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+async def test_a_connection_that_is_lost_is_not_cut_when_its_time_is_over(
+    caplog: pytest.LogCaptureFixture,
+):
+    limits, transport = HttpLimits.from_config(config(**LIMITS)), Transport()
+    connections = HttpConnections(limits, ClientLines(ManualClock(), 10))
+    connection = HttpConnection(connections, None)  # type: ignore[arg-type]
+    assert connection.unsent_bytes == 0, "there is no transport yet"
+    loop = asyncio.get_running_loop()
+    await pass_time(10)
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    assert (connection.host, connection.since_s) == (OTHER, loop.time())
+    connection.data_received(b"GET")
+    await pass_time(10)
+    connection.begin_request()
+    assert (connection.is_busy, connection.since_s) == (True, loop.time())
+    connection.connection_lost(None)
+    await pass_time(60_000)
+    assert (transport.aborted, problems(caplog), list(connections.places)) == (0, [], [])
+
+
 def test_the_address_that_leaves_most_bytes_unread_loses_its_oldest_connections():
     limits = HttpLimits.from_config(config(max_unsent_bytes="1000"))
     connections = HttpConnections(limits, ClientLines(ManualClock(), 10))
@@ -424,6 +456,7 @@ async def test_what_clients_get_wrong_is_counted(
         assert first.getMessage() == text
         assert first.levelno == count.levelno == logging.WARNING
         assert count.getMessage() == f"{text}: 29 more times within 10 s"
+        assert all(each.msg.is_counted for each in (first, count)), "the handler writes each"  # type: ignore[attr-defined]
 
 
 async def test_a_connection_that_is_cut_while_its_body_is_thrown_away_leaves_no_traceback(
