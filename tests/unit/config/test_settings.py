@@ -9,7 +9,7 @@ import pytest
 from moldau.broker.coordinator.group.core.context import (
     ConsumerGroupSettings,
     GroupSettings,
-    Limits,
+    LimitedTime,
 )
 from moldau.broker.coordinator.transaction.core.rules import TransactionSettings
 from moldau.broker.replica.replica_fetcher import FetcherSettings
@@ -63,7 +63,7 @@ def test_every_field_names_a_key_and_a_plain_node_has_the_defaults(
     assert kind.from_config(node()) == kind()
 
 
-def test_limits_of_groups_are_a_pair_of_keys() -> None:
+def test_a_time_of_groups_and_its_limits_are_three_keys() -> None:
     config = node_with(
         {
             "group.consumer.min.heartbeat.interval.ms": "4000",
@@ -72,7 +72,7 @@ def test_limits_of_groups_are_a_pair_of_keys() -> None:
         }
     )
     settings = ConsumerGroupSettings.from_config(config, broker_id=3)
-    assert settings.heartbeat_interval_limits == Limits(4000, 9000)
+    assert settings.heartbeat_interval == LimitedTime(5000, 4000, 9000)
     assert (settings.broker_id, settings.upgrade_enabled, settings.downgrade_enabled) == (
         3,
         True,
