@@ -39,7 +39,7 @@ from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTop
 from moldau.raft import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
-from moldau.runtime.garbage_collector import LongLived, freeze_garbage_collector
+from moldau.runtime.garbage_collector import MemoryKeeper, freeze_garbage_collector
 from moldau.runtime.health_socket import HealthSocket
 from moldau.runtime.private_files import close_to_others
 from moldau.runtime.telemetry.metrics import Registry
@@ -94,7 +94,7 @@ class Node:
         self._broker: BrokerPart | None = None
         self._http: HttpListener | None = None
         self._health: HealthSocket | None = None
-        self._long_lived = LongLived()
+        self._memory = MemoryKeeper()
         self._watchdog = LoopWatchdog(self._clock, self._registry, "DataLoop")
         self._is_serving = False
         self._registry.gauge(
@@ -154,7 +154,7 @@ class Node:
         """What can wait until the node serves: memory housekeeping, metrics."""
         loop = asyncio.get_running_loop()
         loop.call_later(COLLECT_AFTER_S, freeze_garbage_collector)
-        self._long_lived.start(loop)
+        self._memory.start(loop)
         self._watchdog.start()
 
     async def create_topic(self, name: str, partition_count: int, replication_factor: int) -> None:
@@ -357,7 +357,7 @@ class Node:
     async def stop(self) -> None:
         """Stop the broker, then what it stands on; idempotent."""
         self._watchdog.stop()
-        self._long_lived.stop()
+        self._memory.stop()
         self._is_serving = False
         if self._broker is not None:
             await self._broker.stop()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import sys
 import weakref
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Iterator
@@ -14,13 +16,15 @@ import pytest
 
 from moldau.runtime import garbage_collector
 from moldau.runtime.garbage_collector import (
+    CHECK_S,
     GC_THRESHOLDS,
+    GROWTH_BYTES,
     GROWTH_COUNT,
     LOADING_THRESHOLDS,
-    LONG_LIVED_CHECK_S,
-    LongLived,
+    MemoryKeeper,
     collect_young_only,
     freeze_garbage_collector,
+    resident_bytes,
 )
 
 
@@ -47,47 +51,47 @@ def old_cycles(count: int) -> weakref.ref[Link]:
     return weakref.ref(links[0])
 
 
-def settled() -> LongLived:
+def settled() -> MemoryKeeper:
     """All that lives is exempt, as after a node's start."""
     freeze_garbage_collector()
     gc.set_threshold(*GC_THRESHOLDS)
-    return LongLived()
+    return MemoryKeeper()
 
 
-def test_cycles_of_what_was_long_lived_are_collected_once_they_are_many() -> None:
-    long_lived = settled()
+def test_cycles_of_what_was_keeper_are_collected_once_they_are_many() -> None:
+    keeper = settled()
     few = old_cycles(GROWTH_COUNT // 2)
-    long_lived.check()
+    keeper.collect()
     assert few() is not None, "too few for a collection"
     old_cycles(GROWTH_COUNT // 2 + 1_000)
     gc.collect(1)
-    long_lived.check()
+    keeper.collect()
     assert few() is None
 
 
 def test_what_lives_is_not_walked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    long_lived = settled()
+    keeper = settled()
     living = [Link() for _ in range(GROWTH_COUNT + 1_000)]
     gc.collect(1)
-    long_lived.check()
+    keeper.collect()
     collections = gc.get_stats()[2]["collections"]
-    long_lived.check()
+    keeper.collect()
     assert gc.get_stats()[2]["collections"] == collections
     assert living
 
 
 def test_what_is_too_much_for_one_collection_is_exempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage_collector, "MAX_LONG_LIVED_COUNT", GROWTH_COUNT)
-    long_lived = settled()
+    keeper = settled()
     frozen_count, collections = gc.get_freeze_count(), gc.get_stats()[2]["collections"]
     living = [Link() for _ in range(GROWTH_COUNT + 1_000)]
     gc.collect(1)
-    long_lived.check()
+    keeper.collect()
     assert gc.get_freeze_count() >= frozen_count + len(living)
     assert gc.get_stats()[2]["collections"] == collections
     later = old_cycles(GROWTH_COUNT - 1_000)
     old_cycles(GROWTH_COUNT - 19_000)
-    long_lived.check()
+    keeper.collect()
     assert later() is not None, "as many as last time would be"
 
 
@@ -107,6 +111,9 @@ class Loop:
         self.due.append(due)
         return cast(TimerHandle, SimpleNamespace(cancel=lambda: self.due.remove(due)))
 
+    def run_in_executor(self, executor: None, function: Callable[[], None]) -> None:
+        function()
+
     def step(self) -> float:
         delay_s, callback = self.due.pop()
         callback()
@@ -115,12 +122,32 @@ class Loop:
 
 def test_it_looks_every_minute_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
-    loop, long_lived = Loop(), LongLived()
-    monkeypatch.setattr(long_lived, "check", lambda: looks.append("look"))
-    long_lived.stop()
-    long_lived.start(cast(AbstractEventLoop, loop))
+    loop, keeper = Loop(), MemoryKeeper()
+    monkeypatch.setattr(keeper, "collect", lambda: looks.append("look"))
+    monkeypatch.setattr(keeper, "has_grown", lambda: len(looks) == 2)
+    monkeypatch.setattr(keeper, "give_back", lambda: looks.append("give back"))
+    keeper.stop()
+    keeper.start(cast(AbstractEventLoop, loop))
     assert not looks
-    assert [loop.step(), loop.step()] == [LONG_LIVED_CHECK_S] * 2
-    assert looks == ["look", "look"]
-    long_lived.stop()
+    assert [loop.step(), loop.step()] == [CHECK_S] * 2
+    assert looks == ["look", "look", "give back"]
+    keeper.stop()
     assert loop.due == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is resident is read from /proc")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc")
+def test_free_memory_between_pieces_in_use_goes_back() -> None:
+    keeper = MemoryKeeper()
+    assert not keeper.has_grown()
+    large, kept = [], []
+    for _ in range(3 * GROWTH_BYTES // 70_000):
+        large.append(bytearray(70_000))
+        kept.append(bytearray(700))
+    before_bytes = resident_bytes()
+    assert keeper.has_grown()
+    large.clear()
+    keeper.give_back()
+    assert resident_bytes() < before_bytes - 2 * GROWTH_BYTES
+    assert not keeper.has_grown()
+    assert kept
