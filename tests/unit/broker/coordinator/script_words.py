@@ -53,7 +53,7 @@ def fields(message: Struct) -> str:
     """The fields of a message that differ from their defaults."""
     usual = type(message)()
     parts = []
-    for name in type(message).__slots__:
+    for name in (each.name for each in message.spec().fields):
         value = getattr(message, name)
         if value in (None, getattr(usual, name, None)) or any(each in name for each in _LEFT_OUT):
             continue
