@@ -154,7 +154,7 @@ print(*seen, keeper.has_grown(), before_bytes - resident_bytes() > 2 * GROWTH_BY
 @pytest.mark.skipif(sys.platform != "linux", reason="what is resident is read from /proc")
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc")
 def test_free_memory_between_pieces_in_use_goes_back() -> None:
-    """In another process: this one has free memory from earlier tests."""
+    """Another process tries it: this one has free memory from earlier tests."""
     command = [sys.executable, "-c", FREED]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["False", "True", "False", "True"]
