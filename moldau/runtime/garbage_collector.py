@@ -51,12 +51,12 @@ class MemoryKeeper:
     later ones: it serves, as a big image does, or is about to go.
 
     Memory that is free again between pieces in use stays with the C library. It goes back to the
-    system when the process has grown much since the last time.
+    system while the process is much larger than it began.
     """
 
     def __init__(self) -> None:
         self._count = 0
-        self._kept_bytes = resident_bytes()
+        self._begun_bytes = resident_bytes()
         self._timer: TimerHandle | None = None
 
     def start(self, loop: AbstractEventLoop) -> None:
@@ -74,8 +74,8 @@ class MemoryKeeper:
             loop.run_in_executor(None, self.give_back)
 
     def has_grown(self) -> bool:
-        """Whether memory is worth giving back."""
-        return resident_bytes() > self._kept_bytes + GROWTH_BYTES
+        """Whether memory may be worth giving back."""
+        return resident_bytes() > self._begun_bytes + GROWTH_BYTES
 
     def give_back(self) -> None:
         """Have the C library give free memory back, where it has a call for that (glibc). 250 MB
@@ -86,7 +86,6 @@ class MemoryKeeper:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
-        self._kept_bytes = resident_bytes()
 
     def collect(self) -> None:
         """Collect, if there is reason to."""
