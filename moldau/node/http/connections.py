@@ -358,7 +358,7 @@ class _Handler(web.RequestHandler):
         """One line of what a client caused; the traceback of what it did not."""
         error = kw.get("exc_info")
         if not self.connected and args == (_OUTSIDE_OF_HANDLERS,):
-            return  # what cut the connection has its own line
+            return  # nothing more is read from a connection that has ended
         if isinstance(error, HttpProcessingError | web.RequestPayloadError | ConnectionError):
             self.connection.tell(NO_HTTP)
         else:

@@ -68,7 +68,7 @@ def test_cycles_of_what_was_keeper_are_collected_once_they_are_many() -> None:
     assert few() is None
 
 
-def test_what_lives_is_not_walked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lives_is_not_walked_again_and_again() -> None:
     keeper = settled()
     living = [Link() for _ in range(GROWTH_COUNT + 1_000)]
     gc.collect(1)
