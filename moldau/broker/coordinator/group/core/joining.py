@@ -76,7 +76,7 @@ class Joining:
     client: ClientInfo
     reply_to: Answerable
     protocols: list[tuple[str, bytes]] = field(default_factory=list)
-    _read: ConsumerProtocolSubscription | RemoteProtocolError | None = None
+    _read: ConsumerProtocolSubscription | str | None = None
     """The first subscription, or the error of the first one that cannot be read."""
 
     @classmethod
@@ -110,17 +110,17 @@ class Joining:
             for _, metadata in self.protocols:
                 self._look_at(metadata)
         assert self._read is not None, "a JoinGroup that goes on has protocols"
-        if isinstance(self._read, RemoteProtocolError):
-            raise self._read
+        if isinstance(self._read, str):
+            raise RemoteProtocolError(self._read)
         return self._read
 
     def _look_at(self, metadata: bytes) -> None:
-        if isinstance(self._read, RemoteProtocolError):
+        if isinstance(self._read, str):
             return
         try:
             subscription = read_subscription(metadata)
         except RemoteProtocolError as error:
-            self._read = error
+            self._read = str(error)  # the error itself would hold this object, and be held by it
             return
         if self._read is None:
             self._read = subscription
