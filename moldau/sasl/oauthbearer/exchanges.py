@@ -44,11 +44,11 @@ class OAuthBearerServer:
 
     def __init__(self, check: CheckToken) -> None:
         self._check = check
-        self._refusal: SaslRefused | None = None
+        self._refusal: tuple[str, str] | None = None
 
     def step(self, token: bytes) -> bytes | Accepted:
         if self._refusal is not None:
-            raise self._refusal
+            raise SaslRefused(*self._refusal)  # one that was kept would hold the connection
         authorization_id, value = _read(token)
         try:
             user = self._check(value)
@@ -57,7 +57,7 @@ class OAuthBearerServer:
             if refused.scope:
                 told["scope"] = refused.scope
             text = json.dumps(told, separators=(",", ":"))
-            self._refusal = SaslRefused(str(refused), text)
+            self._refusal = str(refused), text
             return text.encode()
         if authorization_id not in ("", user.name):
             raise SaslRefused(
