@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from pathlib import Path
@@ -33,6 +34,7 @@ from moldau.sasl.oauthbearer.listener import (
 )
 from moldau.sasl.oauthbearer.tokens import OAuthBearerToken
 from moldau.server.authentication.core.session import SaslSession
+from tests.kit.counting import Newcomers, collector_at_rest
 from tests.kit.identity_provider import (
     AUDIENCE,
     ISSUER,
@@ -605,3 +607,19 @@ def test_a_refusal_says_which_scope_is_needed() -> None:
     told = OAuthBearerServer(refuse).step(b"n,,\x01auth=Bearer good\x01\x01")
     assert isinstance(told, bytes)
     assert json.loads(told) == {"status": "insufficient_scope", "scope": "a b"}
+
+
+def test_a_confirmed_refusal_leaves_no_cycle() -> None:
+    """It would hold the connection of a stranger."""
+
+    def refuse(token: str) -> TokenUser:
+        raise TokenRefused("no such key")
+
+    new = Newcomers(OAuthBearerServer)
+    with collector_at_rest():
+        server = OAuthBearerServer(refuse)
+        assert b"status" in bytes(server.step(b"n,,\x01auth=Bearer abc\x01\x01"))
+        with contextlib.suppress(SaslRefused):
+            server.step(CONFIRMATION)
+        del server
+        assert new.objects() == []
