@@ -1,4 +1,4 @@
-"""`moldau brokers`: list, describe and unregister."""
+"""`moldau brokers`: list, describe, empty and unregister."""
 
 from __future__ import annotations
 
@@ -91,6 +91,26 @@ def describe(access: ClusterAccess, broker_id: BrokerId, as_json: AsJson = False
         ),
     )
     print_table(("feature", "finalized"), finalized)
+
+
+@app.command("empty")
+def empty(
+    access: ClusterAccess,
+    broker_id: BrokerId,
+    throttle: Annotated[
+        int | None, Within(1), "Bytes per second that each broker may send and receive for it."
+    ] = None,
+    wait: Annotated[bool, "Show the progress until it is done."] = False,
+) -> None:
+    """Move all replicas away, so that the broker can go.
+
+    As `moldau topics reassign execute --without ID`, whose `verify` shows the progress.
+    """
+    from moldau.cli import reassign
+
+    access.ask(ClusterCalls, lambda admin: registered_broker(admin, broker_id))
+    wanted = reassign.Wanted(without=str(broker_id))
+    reassign.execute(access, wanted, throttle=throttle, wait=wait)
 
 
 @app.command("unregister")

@@ -51,7 +51,8 @@ AGE_UNITS: Final = (
     *(("s", 1, 120.0), ("min", 60, 7_200.0), ("h", 3_600, 172_800.0)),
     ("days", 86_400, math.inf),
 )
-_NUMBER: Final = re.compile(r"-?[\d,.]*")
+#: A number, or a size as `size_text` writes it.
+_NUMBER: Final = re.compile(r"-?[\d,.]*(?: (?:B|[KMGT]iB))?")
 #: All that is not printable ASCII, a tab or a line feed.
 _ACTING: Final = re.compile(rb"[^\t\n -~]")
 _LINE: Final = re.compile(r"[^\n\t]+")
@@ -277,6 +278,11 @@ def size_text(byte_count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     raise AssertionError("the last unit takes everything")
+
+
+def counted(count: int, what: str) -> str:
+    """`1 partition`, `2 partitions`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 class ProgressBar:
