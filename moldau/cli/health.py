@@ -17,9 +17,10 @@ from enum import StrEnum
 from typing import Annotated, Final, NamedTuple, TypeVar
 
 from moldau import client
+from moldau.cli.asking import counted
 from moldau.cli.log_sizes import ANSWER_TIMEOUT_MS, Directories, log_directories
 from moldau.cli.options import AsJson, ClusterAccess
-from moldau.cli.output import age_text, counted, print_json, say, warn
+from moldau.cli.output import age_text, print_json, say, warn
 from moldau.cli.parameters import Within
 
 MIN_ISR: Final = "min.insync.replicas"

@@ -35,6 +35,8 @@ INTERRUPTED: Final = 130
 STEPS: Final = 500
 """A bar that moves more often than this only costs time."""
 INTERVAL_S: Final = 0.25
+YES: Final = ("y", "yes")
+NO: Final = ("", "n", "no")
 CLEAR_TO_END: Final = "\x1b[K"
 #: The key of a line that is about all rows.
 SUMMARY: Final = ""
@@ -100,6 +102,26 @@ def error_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True)
+
+
+def can_ask() -> bool:
+    """Whether a person is there to answer: where the question is shown, and where words come from,
+    are a terminal.
+    """
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str) -> bool:
+    """Ask for yes or no on the terminal; a line without a word, and Ctrl-D, are no."""
+    line = one_line(" ".join(question.split()))
+    while True:
+        print(f"moldau: {line} [y/N] ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+        if not answer:
+            print(file=sys.stderr)
+        word = answer.strip().lower()
+        if word in YES or word in NO:
+            return word in YES
 
 
 class OneLine(logging.Formatter):
@@ -278,11 +300,6 @@ def size_text(byte_count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     raise AssertionError("the last unit takes everything")
-
-
-def counted(count: int, what: str) -> str:
-    """`1 partition`, `2 partitions`."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 class ProgressBar:
