@@ -17,7 +17,7 @@ ANSWER_TIMEOUT_MS: Final = 5_000
 """For each broker: figures are worth having while one of them does not answer."""
 
 Directories = Mapping[int, list[client.LogDirectory] | client.KafkaError]
-"""By broker, what lies in its log directories, or why that is not known."""
+"""What lies in each broker's log directories, or why that is not known."""
 
 
 async def log_directories(

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "health": ("health", "health", "Say whether the cluster is well, and what to do next."),
     "topics": ("topics", "app", "List, create, describe, alter, delete and move topics."),
     "topics reassign": ("reassign", "app", "Move replicas to other brokers."),
+    "records": ("records", "app", "Delete the oldest records of partitions."),
     "groups": ("groups", "app", "List, describe and delete groups; move their offsets."),
     "transactions": ("transactions", "app", "List, describe and abort transactions."),
     "configs": ("configs", "app", "Describe and alter the configuration of topics and brokers."),

@@ -40,7 +40,7 @@ class WrittenCluster:
 
     topics: dict[str, list[Replicated]] = field(default_factory=dict)
     brokers: dict[int, bool] = field(default_factory=lambda: {NODE_ID: False})
-    """By id, whether it is fenced."""
+    """Whether each is fenced, by id."""
     min_isr: dict[str, int] = field(default_factory=dict)
     directories: list[tuple[str, ErrorCode, int, int]] = field(
         default_factory=lambda: [("/disk", ErrorCode.NONE, 100 * GIB, 50 * GIB)]
@@ -48,7 +48,7 @@ class WrittenCluster:
     logs_error: ErrorCode = ErrorCode.NONE
     quorum_error: ErrorCode = ErrorCode.NONE
     voters: dict[int, tuple[int, int]] = field(default_factory=lambda: {101: (9_000, 9_000)})
-    """By id, when it last fetched, and last had all; the first one leads."""
+    """When each last fetched, and last had all, by id; the first one leads."""
     adding: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
 
     def answer_through(self, broker: ScriptedBroker) -> None:
