@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from moldau.cli.nearby import nearby
 from moldau.cli.output import fail, print_rows, say
 from moldau.cli.parameters import Within
 from moldau.config.principals import RESERVED_NAMES
@@ -165,7 +166,8 @@ def _authority(files: SecureFiles) -> CertificateAuthority:
     from moldau.local.certificate_authority import CertificateAuthority
 
     if not files.trust.exists():
-        fail(f"{files.directory}: no cluster that was made with --secure")
+        hint = nearby(str(files.directory), lambda path: SecureFiles(Path(path)).trust.exists())
+        fail(f"{files.directory}: no cluster that was made with --secure{hint}")
     return CertificateAuthority.load(files.authority)
 
 
