@@ -87,10 +87,10 @@ def _has_files(path: str) -> bool:
 
 def _can_verify(path: str) -> bool:
     from moldau.runtime.filesystem import OsFilesystem
-    from moldau.storage.log_directory import is_log_directory, is_partition_directory
+    from moldau.storage.log_directory import is_log_directory, partition_of
 
     filesystem = OsFilesystem()
-    return is_log_directory(filesystem, path) or is_partition_directory(filesystem, path)
+    return is_log_directory(filesystem, path) or partition_of(filesystem, path) is not None
 
 
 def _dump_one(path: str, options: DumpOptions, as_json: bool, bar: ProgressBar) -> int:

@@ -292,21 +292,22 @@ def marked_directory_name(topic_partition: TopicPartition, unique_id: UUID, mark
 def is_log_directory(filesystem: Filesystem, path: str) -> bool:
     """Whether a directory is formatted, or has a partition's in it. Raises: OSError"""
     return filesystem.exists(os.path.join(path, META_PROPERTIES)) or any(
-        is_partition_directory(filesystem, os.path.join(path, name))
+        partition_of(filesystem, os.path.join(path, name)) is not None
         for name in filesystem.listdir(path)
     )
 
 
-def is_partition_directory(filesystem: Filesystem, path: str) -> bool:
-    """Whether a directory has a partition's name and files: `broker-1` alone may be a node's.
-    Raises: OSError
+def partition_of(filesystem: Filesystem, path: str) -> TopicPartition | None:
+    """The partition of a directory that has a partition's name and its files, or None: `broker-1`
+    may be a node's. Raises: OSError
     """
     name = os.path.basename(os.path.abspath(path))
-    if not (parse_partition_directory(name) or marked_partition(name)):
-        return False
-    return filesystem.is_directory(path) and any(
-        _LOG_FILE.fullmatch(each) or each == PARTITION_METADATA for each in filesystem.listdir(path)
-    )
+    named = parse_partition_directory(name) or marked_partition(name)
+    if named is None or not filesystem.is_directory(path):
+        return None
+    names = filesystem.listdir(path)
+    has_files = PARTITION_METADATA in names or any(map(_LOG_FILE.fullmatch, names))
+    return named if has_files else None
 
 
 @dataclass(slots=True)

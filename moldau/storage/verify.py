@@ -55,9 +55,8 @@ from moldau.storage.log_directory import (
     METADATA_PARTITION,
     directory_mark,
     is_log_directory,
-    is_partition_directory,
-    marked_partition,
     parse_partition_directory,
+    partition_of,
 )
 from moldau.storage.meta_properties import META_PROPERTIES, read_meta_properties
 from moldau.storage.producer_entry import NO_OFFSET
@@ -459,13 +458,11 @@ class Verification:
         if is_log_directory(self.filesystem, path):
             yield from self._counted(self._log_directory(path))
             return
-        if not is_partition_directory(self.filesystem, path):
+        topic_partition = partition_of(self.filesystem, path)
+        if topic_partition is None:
             raise FileNotFoundError(2, "this is neither a log directory nor a partition's", path)
         if not any(map(_SEGMENT.fullmatch, self.filesystem.listdir(path))):
             raise FileNotFoundError(2, "there are no segments in it to check", path)
-        name = os.path.basename(os.path.abspath(path))
-        topic_partition = parse_partition_directory(name) or marked_partition(name)
-        assert topic_partition is not None, "that is what its name says"
         parent = os.path.dirname(os.path.abspath(path))
         recovery_points = self._recovery_points(parent)
         self._compacted = self._compacted_partitions(parent)
