@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 import ssl
 import sys
@@ -310,3 +311,15 @@ def set_socket_options(
     except OSError:
         # The peer is gone already; the protocol gets connection_lost in a moment.
         return
+
+
+def has_lost_peer(transport: asyncio.BaseTransport) -> bool:
+    """Whether the peer has ended its side of the connection, or reset it. A transport that does not
+    read does not notice. False where there is no socket, or no `poll`.
+    """
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.fileno() < 0 or not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(connection, getattr(select, "POLLRDHUP", 0))
+    return bool(poll.poll(0))

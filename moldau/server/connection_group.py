@@ -360,12 +360,19 @@ class ConnectionGroup:
                 continue
             shares.serve_line(budget, len(budget.line))
             self._close_slow(budget)
-            if not budget.moved:
-                stuck = shares.free_a_frame(budget)
-                if stuck is not None:
-                    self._close_for_others(stuck)
-            budget.moved = False
+            for stuck in budget.stuck():
+                self._make_progress(stuck)
+            budget.watch()
         self.on_memory_released()
+
+    def _make_progress(self, stuck: list[Share]) -> None:
+        """End those whose peers have gone, or else let one go on."""
+        lost = [share.owner for share in stuck if share.owner.has_lost_peer]
+        for connection in lost:
+            connection.close("its peer has gone")
+        given_up = None if lost else self.shares.free_a_frame(stuck)
+        if given_up is not None:
+            self._close_for_others(given_up)
 
     def _close_slow(self, budget: Budget) -> None:
         """Close those that are too slow, the slowest of those over their share first, until there

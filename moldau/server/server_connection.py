@@ -26,6 +26,7 @@ from moldau.protocol.framing import FrameReader
 from moldau.protocol.headers import decode_request_header
 from moldau.runtime.clock import TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
+from moldau.runtime.network import has_lost_peer
 from moldau.runtime.slices import Work
 from moldau.server.loop_watchdog import STALL_MS
 from moldau.server.memory_shares import PeerKind, Share
@@ -201,6 +202,11 @@ class ServerConnection(asyncio.BufferedProtocol):
     def is_inside_large_frame(self) -> bool:
         """Whether the peer owes us the rest of a large frame that has a buffer."""
         return self._reader.holds_large_frame
+
+    @property
+    def has_lost_peer(self) -> bool:
+        """Whether the peer has gone, which is not noticed while nothing is read from it."""
+        return has_lost_peer(self.transport)
 
     @property
     def lag_ms(self) -> float:

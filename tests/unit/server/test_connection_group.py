@@ -291,6 +291,7 @@ class Waiter:
 
     listener_name = "L"
     is_inside_large_frame = False
+    has_lost_peer = False
 
     def __init__(self) -> None:
         self.tries = 0
@@ -400,6 +401,7 @@ def test_where_nothing_moves_a_frame_is_let_through_and_then_one_given_up() -> N
     rig.group.start_sweeping()
     least, first = waiting(rig, "a", held=10, wanted=5)
     most, second = waiting(rig, "b", held=20, wanted=5)
+    swept(rig)
     second.refund(1)
     swept(rig)
     assert (least.tries, most.tries) >= (1, 1)
@@ -414,6 +416,18 @@ def test_where_nothing_moves_a_frame_is_let_through_and_then_one_given_up() -> N
     swept(rig)
     assert rig.group.shares.freed is not first
     assert second.is_waiting
+
+
+def test_where_nothing_moves_those_whose_peers_have_gone_are_ended_first() -> None:
+    rig = Rig()
+    rig.group.start_sweeping()
+    owners = [waiting(rig, "a", held=10, wanted=5)[0] for _ in range(3)]
+    owners[1].has_lost_peer = owners[2].has_lost_peer = True
+    swept(rig)
+    assert [each.closed for each in owners] == [[], [], []]
+    swept(rig)
+    assert [each.closed for each in owners] == [[], ["its peer has gone"], ["its peer has gone"]]
+    assert rig.group.shares.freed is None
 
 
 def test_memory_that_comes_back_wakes_those_that_wait_once() -> None:

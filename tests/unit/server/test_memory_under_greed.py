@@ -23,6 +23,7 @@ class Peer:
     """A peer of the simulation: it sends frames, which are held for a while."""
 
     listener_name = "CLIENT"
+    has_lost_peer = False
 
     def __init__(self, world: World, user: str, host: str, kind: PeerKind, *, good: bool) -> None:
         self.world = world
@@ -149,11 +150,11 @@ class World:
         ]
         for share in budget.needed(slow):
             share.owner.close("too slow")
-        if not budget.moved:
-            stuck = self.shares.free_a_frame(budget)
-            if stuck is not None:
-                stuck.owner.close("others wait")
-        budget.moved = False
+        for stuck in budget.stuck():
+            given_up = self.shares.free_a_frame(stuck)
+            if given_up is not None:
+                given_up.owner.close("others wait")
+        budget.watch()
 
     def check_counts(self) -> None:
         shares = self.shares
