@@ -358,21 +358,16 @@ class ConnectionGroup:
         for budget in shares:
             if not budget.waiting_count and not budget.is_flooded:
                 continue
+            for share in tuple(budget.waiting()):
+                share.owner.end_if_peer_is_lost()
             shares.serve_line(budget, len(budget.line))
             self._close_slow(budget)
             for stuck in budget.stuck():
-                self._make_progress(stuck)
+                given_up = shares.free_a_frame(stuck)
+                if given_up is not None:
+                    self._close_for_others(given_up)
             budget.watch()
         self.on_memory_released()
-
-    def _make_progress(self, stuck: list[Share]) -> None:
-        """End those whose peers have gone, or else let one go on."""
-        lost = [share.owner for share in stuck if share.owner.has_lost_peer]
-        for connection in lost:
-            connection.close("its peer has gone")
-        given_up = None if lost else self.shares.free_a_frame(stuck)
-        if given_up is not None:
-            self._close_for_others(given_up)
 
     def _close_slow(self, budget: Budget) -> None:
         """Close those that are too slow, the slowest of those over their share first, until there

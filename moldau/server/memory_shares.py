@@ -73,12 +73,11 @@ class Waiter(Protocol):
     def is_inside_large_frame(self) -> bool:
         """Whether the peer owes us the rest of a large frame that has a buffer."""
 
-    @property
-    def has_lost_peer(self) -> bool:
-        """Whether the peer has gone, which is not noticed while nothing is read from it."""
-
     def memory_available(self) -> bool:
         """Try again; whether it went on."""
+
+    def end_if_peer_is_lost(self) -> None:
+        """End the connection if its peer has gone, which nobody notices while nothing is read."""
 
     def close(self, reason: str) -> None:
         """End the connection."""

@@ -204,11 +204,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._reader.holds_large_frame
 
     @property
-    def has_lost_peer(self) -> bool:
-        """Whether the peer has gone, which is not noticed while nothing is read from it."""
-        return has_lost_peer(self.transport)
-
-    @property
     def lag_ms(self) -> float:
         """How far behind its time the frame is that has not arrived whole, or the answer that has
         not been read; negative for what comes early.
@@ -404,6 +399,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             return False
         self._resume(PauseReason.MEMORY)
         return True
+
+    def end_if_peer_is_lost(self) -> None:
+        """End the connection if its peer has gone before the frame came whole that it waits for:
+        while nothing is read nobody notices.
+        """
+        if has_lost_peer(self.transport, self._reader.missing_bytes):
+            self._abort()
 
     def swept(self, elapsed_ms: float) -> None:
         """So much time has passed since the last sweep in which the loop read from its sockets."""

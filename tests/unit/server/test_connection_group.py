@@ -291,7 +291,7 @@ class Waiter:
 
     listener_name = "L"
     is_inside_large_frame = False
-    has_lost_peer = False
+    is_lost = False
 
     def __init__(self) -> None:
         self.tries = 0
@@ -300,6 +300,10 @@ class Waiter:
     def memory_available(self) -> bool:
         self.tries += 1
         return False
+
+    def end_if_peer_is_lost(self) -> None:
+        if self.is_lost:
+            self.close("lost")
 
     def close(self, reason: str) -> None:
         self.closed.append(reason)
@@ -418,16 +422,13 @@ def test_where_nothing_moves_a_frame_is_let_through_and_then_one_given_up() -> N
     assert second.is_waiting
 
 
-def test_where_nothing_moves_those_whose_peers_have_gone_are_ended_first() -> None:
+def test_those_that_wait_are_ended_when_their_peers_have_gone() -> None:
     rig = Rig()
     rig.group.start_sweeping()
     owners = [waiting(rig, "a", held=10, wanted=5)[0] for _ in range(3)]
-    owners[1].has_lost_peer = owners[2].has_lost_peer = True
+    owners[1].is_lost = owners[2].is_lost = True
     swept(rig)
-    assert [each.closed for each in owners] == [[], [], []]
-    swept(rig)
-    assert [each.closed for each in owners] == [[], ["its peer has gone"], ["its peer has gone"]]
-    assert rig.group.shares.freed is None
+    assert [each.closed for each in owners] == [[], ["lost"], ["lost"]]
 
 
 def test_memory_that_comes_back_wakes_those_that_wait_once() -> None:

@@ -28,7 +28,6 @@ class Peer:
     """A connection: what it hears, and whether it goes on when it is let try."""
 
     listener_name = "L"
-    has_lost_peer = False
 
     def __init__(self, *, goes_on: bool = True) -> None:
         self.goes_on = goes_on

@@ -23,7 +23,6 @@ class Peer:
     """A peer of the simulation: it sends frames, which are held for a while."""
 
     listener_name = "CLIENT"
-    has_lost_peer = False
 
     def __init__(self, world: World, user: str, host: str, kind: PeerKind, *, good: bool) -> None:
         self.world = world
