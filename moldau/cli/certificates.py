@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from moldau.cli.asking import Yes, ask_first
 from moldau.cli.nearby import nearby
 from moldau.cli.output import fail, print_rows, say
 from moldau.cli.parameters import Within
@@ -81,7 +82,7 @@ def renew(
 
 
 @app.command("rotate-authority")
-def rotate_authority(directory: Directory, days: Days = None) -> None:
+def rotate_authority(directory: Directory, days: Days = None, yes: Yes = False) -> None:
     """Replace the certificate authority, one step each time.
 
     Run it three times: the new authority is trusted beside the old one; it signs
@@ -107,6 +108,8 @@ def rotate_authority(directory: Directory, days: Days = None) -> None:
                 say(f"{name}: signed by {done.signed_by}, until {done.expires_at:%Y-%m-%d}")
             say("next: give clients that show a certificate the new one, run it again")
         else:
+            deed = "forget the old authority: clients that trust it alone connect no more"
+            ask_first(deed, yes=yes, scripts_go_on=True)
             rotation.forget_the_old()
             [left] = summaries_of(files.trust)
             say(f"trusted: {left.signed_by} alone, until {left.expires_at:%Y-%m-%d}")

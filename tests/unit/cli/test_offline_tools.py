@@ -14,6 +14,13 @@ from tests.kit.commands import Ended, run_here
 GOLDEN = Path(__file__).parents[1] / "metadata" / "golden"
 LOG = "00000000000000000000.log"
 META_PROPERTIES = "version=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\nnode.id=1\n"
+PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers=localhost:9093
+"""
 
 
 @pytest.fixture
@@ -24,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         log.mkdir(parents=True)
         shutil.copy(GOLDEN / f"kafka-4.3.0-{LOG}", log / LOG)
         (log.parent / "meta.properties").write_text(META_PROPERTIES)
-        (tmp_path / node / "server.properties").write_text("node.id=1\n")
+        (tmp_path / node / "server.properties").write_text(PROPERTIES)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -133,6 +140,23 @@ def test_a_nodes_directory_in_place_of_its_configuration(
     done = run_here(*command.split(), path)
     assert (done.status, done.output) == (2, "")
     assert done.complaint.endswith(said)
+
+
+def test_a_directory_in_the_clusters_own_names_that(home: Path) -> None:
+    done = run_here("dev", "--data", "cp1/data")
+    assert (done.status, done.output) == (1, "")
+    assert done.complaint.endswith(
+        "/cp1/data: holds no nodes of a cluster; it is left as it is; did you mean cp1?"
+    )
+
+
+def test_certificates_are_looked_for_near_by(home: Path) -> None:
+    Path("cp1/authority").mkdir()
+    Path("cp1/authority/ca.pem").touch()
+    done = run_here("certificates", "show", "cp1/data")
+    assert done.complaint == (
+        "moldau: cp1/data: no cluster that was made with --secure; did you mean cp1?"
+    )
 
 
 def test_the_search_ends(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
