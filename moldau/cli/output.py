@@ -105,8 +105,8 @@ def error_console() -> Console:
 
 
 def can_ask() -> bool:
-    """Whether a person is there to answer: where the question is shown, and where words come from,
-    are a terminal.
+    """Whether a person can answer: where questions are shown, and where words come from, are a
+    terminal.
     """
     return sys.stdin.isatty() and sys.stderr.isatty()
 

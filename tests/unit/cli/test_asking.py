@@ -113,5 +113,6 @@ async def test_names_given_twice_are_deleted_once(cluster: FakeCluster):
 
 
 async def test_a_question_costs_no_request_with_yes(cluster: FakeCluster):
-    await script(cluster, "topics", "delete", "orders", "--yes")
+    done = await script(cluster, "topics", "delete", "orders", "--yes")
+    assert done == Ended(0, "deleted orders\n", "")
     assert cluster.recorder.count(ApiKey.LIST_OFFSETS) == 0
