@@ -155,14 +155,14 @@ def test_why_two_contexts_refuse_one_another_is_said_in_one_word(
     keys = Store(
         "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
     )
-    server = listener_context(ListenerTlsSettings(own=keys)).context
+    server = listener_context(ListenerTlsSettings(own=keys))
     trust = Store("ssl.truststore", certificates=pem(authority))
     check_handshake(server, client_context(TlsSettings(trust=trust)))
     stranger = Store("ssl.truststore", certificates=pem(trustme.CA()))
     told = r"^nodes with these settings refuse one another \({}\): is the authority of"
     with pytest.raises(SecuritySettingError, match=told.format("unable to get[a-z ]+")):
         check_handshake(server, client_context(TlsSettings(trust=stranger)))
-    old = listener_context(ListenerTlsSettings(own=keys, enabled_protocols=("TLSv1.2",))).context
+    old = listener_context(ListenerTlsSettings(own=keys, enabled_protocols=("TLSv1.2",)))
     new = client_context(TlsSettings(trust=trust, enabled_protocols=("TLSv1.3",)))
     with pytest.raises(SecuritySettingError, match=told.format("[A-Z0-9_]+")):
         check_handshake(old, new)
@@ -186,7 +186,7 @@ def test_a_weak_certificate_is_named_and_served_where_that_is_asked_for(
     assert "ssl.key.password" not in str(caught.value)
     with pytest.raises(SecuritySettingError, match=told):
         client_context(TlsSettings(own=serving.own))
-    server = listener_context(replace(serving, cipher_suites=WEAK)).context
+    server = listener_context(replace(serving, cipher_suites=WEAK))
     assert server.maximum_version is ssl.TLSVersion.TLSv1_3
     with pytest.raises(SecuritySettingError, match=told) as caught:
         check_handshake(server, client_context(trusting))
@@ -204,9 +204,7 @@ async def test_the_clients_error_says_that_the_brokers_certificate_is_weak(
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    server = await asyncio.start_server(
-        serve, "127.0.0.1", 0, ssl=listener_context(serving).context
-    )
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=listener_context(serving))
     async with server:
         with pytest.raises(ssl.SSLCertVerificationError) as caught:
             await asyncio.open_connection(
@@ -434,7 +432,7 @@ def test_a_trial_of_two_contexts_changes_neither_s_rules(
     keys = Store(
         "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
     )
-    server = listener_context(ListenerTlsSettings(own=keys)).context
+    server = listener_context(ListenerTlsSettings(own=keys))
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_mode = ssl.CERT_NONE
