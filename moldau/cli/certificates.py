@@ -172,8 +172,11 @@ def _say_what_expires(rows: Iterable[Mapping[str, Any]], command: str) -> None:
             if row["days_left"] < SOON_DAYS and (row["days_left"] < 0) is has_expired
         ]
         if names:
-            when = "has expired" if has_expired else f"expires within {SOON_DAYS} days"
-            warn(f"{', '.join(names)} {when}: `{command}` makes a new one")
+            one = len(names) == 1
+            when = f"{'expires' if one else 'expire'} within {SOON_DAYS} days"
+            if has_expired:
+                when = f"{'has' if one else 'have'} expired"
+            warn(f"{', '.join(names)} {when}: {command}")
 
 
 @contextmanager

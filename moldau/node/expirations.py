@@ -285,9 +285,7 @@ def _first_to_expire(text: str) -> _First | None:
     return _First(subject_name(certificates[index]), end_ms, index, len(certificates))
 
 
-def _expiration(
-    listener: str, store: str, source: Store, first: _First
-) -> CertificateExpiration:
+def _expiration(listener: str, store: str, source: Store, first: _First) -> CertificateExpiration:
     in_text = "certificate.chain" if store == KEY_STORE else "certificates"
     return CertificateExpiration(
         listener,
