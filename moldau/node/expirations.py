@@ -241,7 +241,7 @@ def span(duration_ms: float, *, is_past: bool = False) -> str:
     return "just now" if is_past else "in a minute"
 
 
-# -- what there is ----------------------------------------------------------------------------------
+# -- what there is ---------------------------------------------------------------------------------
 
 
 def _certificates(

@@ -288,7 +288,7 @@ async def test_a_node_without_stores_and_logins_does_not_look_again(node: Node):
     assert node.expirations.certificates == ()
 
 
-# -- what the node logs in with ---------------------------------------------------------------------
+# -- what the node logs in with --------------------------------------------------------------------
 
 
 class Login:
@@ -334,7 +334,7 @@ async def test_a_token_that_its_program_does_not_renew_is_logged(
     assert [level for level, _ in lines(caplog)] == ["ERROR"], "no life of it is known"
 
 
-# -- metrics and the page ---------------------------------------------------------------------------
+# -- metrics and the page --------------------------------------------------------------------------
 
 
 async def test_metrics_and_the_page_say_the_same(node: Node, tmp_path: Path):

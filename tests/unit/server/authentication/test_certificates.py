@@ -203,7 +203,7 @@ def test_an_end_in_no_form_of_certificates_is_refused(text: bytes) -> None:
     encoded = good.public_bytes(serialization.Encoding.DER)
     at = encoded.index(b"261230120000Z")
     wrong = text[:13].ljust(13, b"Z")
-    with pytest.raises(ValueError, match="time data|unconverted"):
+    with pytest.raises(ValueError, match=r"time data|unconverted"):
         end_of(encoded[:at] + wrong + encoded[at + 13 :])
 
 
