@@ -57,7 +57,7 @@ def show(
     details: Annotated[bool, "Also who signed each, its hosts and its file."] = False,
     as_json: Annotated[bool, "--json", "Print JSON."] = False,
 ) -> None:
-    """List a cluster's certificates with the days left, and say what expires."""
+    """List a cluster's certificates, with the days left."""
     files = SecureFiles(directory)
     with _complaints():
         from moldau.local.certificate_authority import summaries_of, summary_of
