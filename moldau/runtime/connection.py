@@ -278,6 +278,12 @@ class Connection(asyncio.BufferedProtocol):
     # -- use ------------------------------------------------------------------------------------
 
     @property
+    def peer_certificate(self) -> bytes | None:
+        """What the peer has shown, in DER; None without TLS."""
+        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        return None if tls is None else cast("bytes | None", tls.getpeercert(binary_form=True))
+
+    @property
     def is_closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._failure is not None

@@ -39,6 +39,11 @@ _WEAK_ADVICE: Final = (
     "bits); let the certificate, and its authority's, be issued again with stronger ones, or lower "
     "the level: ssl.cipher.suites=DEFAULT@SECLEVEL=0,TLS_AES_256_GCM_SHA384"
 )
+_EXPIRED: Final = "has expired"
+_EXPIRED_ADVICE: Final = (
+    "it, or an authority's in its chain or in ssl.truststore, has to be renewed "
+    "(`moldau certificates renew` does so where --secure has made the cluster)"
+)
 _KEY_BITS: Final = re.compile(r"(AES|CAMELLIA|ARIA)_(\d+)")
 _CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
 """Labels of certificates; the last one is OpenSSL's, with what it is trusted for behind it."""
@@ -178,9 +183,12 @@ def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", None) or error.reason or error
         advice = "is the authority of ssl.keystore in ssl.truststore?"
+        if _TOO_WEAK.search(str(reason)):
+            advice = _WEAK_ADVICE
+        elif _EXPIRED in str(reason):
+            advice = _EXPIRED_ADVICE
         raise SecuritySettingError(
-            f"nodes with these settings refuse one another ({reason}): "
-            f"{_WEAK_ADVICE if _TOO_WEAK.search(str(reason)) else advice}"
+            f"nodes with these settings refuse one another ({reason}): {advice}"
         ) from None
     finally:
         client.check_hostname = checks_hostname
@@ -419,6 +427,8 @@ def tls_error(peer: str, error: ssl.SSLError) -> TlsError:
                 "connect by a name in the certificate, or set "
                 "ssl.endpoint.identification.algorithm to nothing"
             )
+        elif _EXPIRED in error.verify_message:
+            advice = _EXPIRED_ADVICE
         elif _TOO_WEAK.search(error.verify_message):
             advice = _WEAK_ADVICE
         else:

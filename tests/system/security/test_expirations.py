@@ -12,6 +12,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from moldau.client.sync import Admin
+from moldau.server.authentication.certificates import end_of
 from tests.deploy.promql import OF_SECURED, alerts, dashboard_queries, selectors
 from tests.kit.waiting import until
 from tests.system.security.nodes import SecuredNode, keystore
@@ -73,6 +75,12 @@ def test_a_certificate_that_expires_in_ten_days_is_logged_shown_and_renewed(tmp_
             rf"{in_days(10):%Y-%m-%d} ..:.. UTC \(ssl\.keystore\.location: {node.keystore}\): put",
             line,
         )
+        with Admin(node.address("SSL"), security_protocol="SSL", **node.trust) as admin:
+            [certificate] = admin.describe_certificates([1]).values()
+        assert certificate is not None
+        assert abs(end_of(certificate) - in_days(10)) < datetime.timedelta(minutes=10)
+        with Admin(node.address("PLAINTEXT")) as admin:
+            assert admin.describe_certificates([1]) == {1: None}
         before = pages.metric()
         for name in ("SSL", "MTLS", "SASL_SSL"):
             value, labels = before[name, "keystore"]

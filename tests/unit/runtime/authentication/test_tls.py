@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import datetime
 import re
 import ssl
 import sys
@@ -31,6 +32,8 @@ from moldau.runtime.authentication.tls import (
     tls_error,
 )
 from moldau.runtime.tls_transport import SHUTDOWN_TIMEOUT_S
+from tests.kit.dated_certificates import dated, key_pem
+from tests.kit.dated_certificates import pem as dated_pem
 from tests.kit.weak_certificates import weak_certificate
 from tests.virtual.machine import MachineLoop, pass_time
 
@@ -543,3 +546,25 @@ def test_what_is_said_to_be_pkcs12_is_read_as_nothing_else(
         assert contents(Store("ssl.truststore", str(store), kind))[0] is not None
     with pytest.raises(SecuritySettingError, match="the PKCS12 store cannot be opened"):
         contents(Store("ssl.truststore", str(store), "PKCS12"))
+
+
+def test_an_expired_certificate_is_to_be_renewed() -> None:
+    """Whichever side says it: a node that would refuse itself, or a client."""
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    day = datetime.timedelta(days=1)
+    authority = dated("ca", now + day, is_authority=True)
+    keys = Store(
+        "ssl.keystore",
+        certificates=dated_pem(dated("node", now - day, by="ca")),
+        key=key_pem("node"),
+    )
+    trust = Store("ssl.truststore", certificates=dated_pem(authority))
+    server = listener_context(ListenerTlsSettings(own=keys))
+    client = client_context(TlsSettings(trust=trust, checks_hostname=False))
+    with pytest.raises(SecuritySettingError, match=r"\(certificate has expired\): it, or an auth"):
+        check_handshake(server, client)
+    error = ssl.SSLCertVerificationError(1, "x")
+    error.verify_message = "certificate has expired"
+    told = str(tls_error("h:9092", error))
+    assert told.startswith("h:9092: its certificate is refused: certificate has expired; it, or an")
+    assert "moldau certificates renew" in told
