@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from moldau.server.server import ListenerSpec
 
 if TYPE_CHECKING:
     from moldau.runtime.authentication.listener_tls import ListenerContexts
+    from moldau.runtime.authentication.store_contexts import StoreContexts
     from moldau.server.authentication.listener_security import ListenerSecurity
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class ListenerChanges:
         self._own = ConfigResource(ConfigResourceType.BROKER, str(config.node_id))
         self._contexts: dict[Endpoint, ListenerContexts] = {}
         #: Of connections to other brokers, None with PLAINTEXT.
-        self._peers: PeerSecurity | None = None
+        self.peers: PeerSecurity | None = None
         #: The values that connections to other brokers are made with.
         self._values: Mapping[str, Any] = {}
         self._running: set[asyncio.Task[object]] = set()
@@ -86,13 +87,21 @@ class ListenerChanges:
         are now. Blocks: reads key stores. Raises: ConfigError: as `inter_broker_connector`.
         """
         made = inter_broker_connector(self._config, own, clock, network, self._values)
-        self._peers = made.security
+        self.peers = made.security
         return made
+
+    def contexts(self) -> Iterator[tuple[str, StoreContexts]]:
+        """Those of the listeners with TLS by name, and of connections to other brokers."""
+        for endpoint, contexts in self._contexts.items():
+            yield endpoint.listener_name, contexts
+        peers = self.peers
+        if peers is not None and peers.contexts is not None:
+            yield peers.listener_name, peers.contexts
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if self._own not in delta.configs_delta.changes:
             return
-        own, peers = image.configs.get(*self._own), self._peers
+        own, peers = image.configs.get(*self._own), self.peers
         if peers is not None:
             from moldau.server.authentication.peer_security import change_login
 

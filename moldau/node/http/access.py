@@ -216,7 +216,7 @@ class HttpAccess:
         clock = SystemClock()
         self._log = AuthenticationLog(clock, security.max_log_lines)
         self._passwords = PasswordChecks(authority.image, clock.monotonic_ms)
-        contexts = security.contexts
+        contexts = self.contexts = security.contexts
         self.max_log_lines = security.max_log_lines
         self.handshakes = None if contexts is None else HttpHandshakes(contexts, self._log)
         self._keys_tried: asyncio.Task[None] | None = None

@@ -90,7 +90,7 @@ def test_a_broker_changes_when_it_logs_in_to_kerberos_again(
         kerberized, "CLIENTS", "sasl.mechanism.inter.broker.protocol", clock=clock
     )
     assert security is not None
-    changes._peers = security
+    changes.peers = security
     login = security.login
     assert isinstance(login, client.KerberosLogin)
     login.credentials()
