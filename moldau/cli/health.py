@@ -9,9 +9,11 @@ every 2,000 partitions, not with the topics.
 from __future__ import annotations
 
 import asyncio
+import datetime
 import sys
 import time
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple, TypeVar
@@ -27,6 +29,8 @@ MIN_ISR: Final = "min.insync.replicas"
 LAG_MS: Final = 10_000
 """A voter that has not caught up with the leader for so long is a fault."""
 LEAST_FREE_PERCENT: Final = 5
+SOON: Final = datetime.timedelta(days=30)
+"""A certificate that ends within this time is a fault, as it is one for nodes by default."""
 LOOK_EVERY_S: Final = 1.0
 MOST_NAMED: Final = 3
 
@@ -106,6 +110,8 @@ class _Seen(NamedTuple):
     quorum: client.QuorumDescription | client.KafkaError | None
     min_isr: Mapping[str, int] | None
     moves: Mapping[client.TopicPartition, client.Reassignment] | None
+    expirations: Mapping[int, datetime.datetime]
+    """When the certificate that a broker has shown ends."""
 
     @property
     def live_ids(self) -> set[int]:
@@ -130,8 +136,9 @@ def health(
     """Say whether the cluster is healthy, and what to do next.
 
     Looks at brokers, the quorum of controllers, partitions without a leader, below
-    min.insync.replicas or under-replicated, log directories and moves. The exit status is 0 when
-    all is well and 1 otherwise, also when no broker can be reached.
+    min.insync.replicas or under-replicated, log directories, moves, and the certificates that
+    brokers show. The exit status is 0 when all is well and 1 otherwise, also when no broker can be
+    reached.
     """
     report = access.ask(client.Admin, lambda admin: _watched(admin, access.timeout_ms, wait))
     if as_json:
@@ -197,7 +204,9 @@ async def look(admin: client.Admin, timeout_ms: float) -> Report:
     for found in directories.values():
         if isinstance(found, client.AuthorizationFailed):
             unchecked["log directories"] = str(found)
-    seen = _Seen(cluster, topics, directories, quorum, min_isr, moves)
+    answering = set(live) - set(_silent_ids(directories))
+    expirations = await _expirations(admin, answering, timeout_ms)
+    seen = _Seen(cluster, topics, directories, quorum, min_isr, moves, expirations)
     counts = {"broker": len(cluster.brokers)}
     if isinstance(quorum, client.QuorumDescription):
         counts["controller"] = len(quorum.voters)
@@ -215,6 +224,26 @@ async def _quorum(
         raise
     except client.KafkaError as error:
         return error
+
+
+async def _expirations(
+    admin: client.Admin, broker_ids: Iterable[int], timeout_ms: float
+) -> dict[int, datetime.datetime]:
+    """When the certificates of brokers with TLS end."""
+    found: dict[int, datetime.datetime] = {}
+
+    async def see(broker_id: int) -> None:
+        with suppress(client.KafkaError):  # the broker went away at this moment
+            [shown] = (
+                await admin.describe_certificates([broker_id], timeout_ms=timeout_ms)
+            ).values()
+            if shown is not None:
+                from moldau.server.authentication.certificates import end_of
+
+                found[broker_id] = end_of(shown)
+
+    await asyncio.gather(*map(see, broker_ids))
+    return found
 
 
 async def _min_isr(admin: client.Admin, names: Iterable[str]) -> dict[str, int]:
@@ -242,12 +271,7 @@ def _judged(seen: _Seen) -> Iterator[Finding]:
     """All findings, causes before what follows from them."""
     yield from _of_quorum(seen.quorum)
     fenced = seen.fenced_ids
-    silent = sorted(
-        broker_id
-        for broker_id, found in seen.directories.items()
-        if isinstance(found, client.KafkaError)
-        and not isinstance(found, client.AuthorizationFailed | client.UnsupportedByBroker)
-    )
+    silent = _silent_ids(seen.directories)
     if fenced:
         unregister = " and ".join(f"`moldau brokers unregister {each}`" for each in fenced)
         gone = "it is" if len(fenced) == 1 else "they are"
@@ -266,6 +290,7 @@ def _judged(seen: _Seen) -> Iterator[Finding]:
             items=silent,
         )
     yield from _of_directories(seen.directories)
+    yield from _of_certificates(seen.expirations)
     yield from _of_moves(seen)
     broken = {
         broker_id
@@ -273,6 +298,16 @@ def _judged(seen: _Seen) -> Iterator[Finding]:
         if not isinstance(found, client.KafkaError) and any(each.error for each in found)
     }
     yield from _of_partitions(seen, {*fenced, *silent, *broken})
+
+
+def _silent_ids(directories: Directories) -> list[int]:
+    """The brokers that serve, as the controller has it, and do not answer."""
+    refused = (client.AuthorizationFailed, client.UnsupportedByBroker)
+    return sorted(
+        broker_id
+        for broker_id, found in directories.items()
+        if isinstance(found, client.KafkaError) and not isinstance(found, refused)
+    )
 
 
 def _of_quorum(quorum: client.QuorumDescription | client.KafkaError | None) -> Iterator[Finding]:
@@ -339,6 +374,25 @@ def _of_directories(directories: Directories) -> Iterator[Finding]:
                     "size`), or move some to other brokers",
                     items=[item],
                 )
+
+
+def _of_certificates(expirations: Mapping[int, datetime.datetime]) -> Iterator[Finding]:
+    now = datetime.datetime.now(datetime.UTC)
+    soon = {each: end for each, end in sorted(expirations.items()) if end - now < SOON}
+    if soon:
+        first = min(soon.values())
+        days = counted((first - now).days, "day")
+        yield Finding(
+            "certificates",
+            f"the certificate of {_listed('broker', list(soon))} expires in {days}, on "
+            f"{first:%Y-%m-%d}",
+            advice="put a new one in its place, which brokers read while they run; of a cluster "
+            "made with --secure: `moldau certificates renew DIR`",
+            items=[
+                {"broker_id": each, "expires_at": f"{end:%Y-%m-%dT%H:%M:%SZ}"}
+                for each, end in soon.items()
+            ],
+        )
 
 
 def _of_moves(seen: _Seen) -> Iterator[Finding]:
