@@ -69,7 +69,7 @@ def test_a_node_keeps_its_address_and_identity_through_kill_stop_and_pause():
         assert (cluster.bootstrap_server, cluster_id_of(address)) == (address, cluster_id)
         with pytest.raises(RuntimeError, match="runs already"):
             cluster.start()
-        with pytest.raises(ValueError, match="there is no node 7; there are 1$"):
+        with pytest.raises(ValueError, match=r"there is no node 7; there are 1$"):
             cluster.kill(7)
         process_id = node.pid
     assert not runs(process_id)

@@ -26,7 +26,8 @@ def test_keys_of_listeners_providers_and_plug_ins_are_let_through():
     given = {
         "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
         "config.providers": "env",
-        "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+        "config.providers.env.class": "org.example.Provider",
+        "metric.reporters.own": "x",
     }
     assert node_settings(given) == given
 
