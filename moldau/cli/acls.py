@@ -251,6 +251,16 @@ def _pairs(
     for kind, name in resources:
         if kind not in needed:
             fail(f"--producer and --consumer say nothing about {_word(kind)} {name}", status=2)
+    kinds = {kind for kind, _ in resources}
+    what = "--consumer" if consumer else "--producer"
+    if ResourceType.TOPIC not in kinds:
+        fail(f"{what} needs --topic", status=2)
+    if consumer and ResourceType.GROUP not in kinds:
+        fail(
+            "--consumer needs --group too: a consumer reads as a member of one ('*': any group); "
+            "to read without a group, give --operation Read instead",
+            status=2,
+        )
     return [(resource, each) for resource in resources for each in sorted(needed[resource[0]])]
 
 
