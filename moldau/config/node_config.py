@@ -379,6 +379,8 @@ def _typed_values(
     for name in sorted(values, key=_FIRST_ASKED_FOR.__contains__, reverse=True):
         if values[name] is REQUIRED:
             hint = f" ({removed[0]})" if removed else ""
+            if not hint and "bootstrap.servers" in properties:
+                hint = " (clients have bootstrap.servers: is this the file of one?)"
             raise ConfigError(name, None, f"is required{hint}")
     return values, of_listeners
 

@@ -110,9 +110,14 @@ PLACES: Final = (
     Mistake("a space between two", "topics list -b '{plain} x:1'", WRONG_USAGE, ("HOST:PORT",)),
     Mistake(
         *("a node's file for a client", "topics list --command-config {node}"),
-        *(WRONG_USAGE, ("process.roles",)),
+        *(WRONG_USAGE, ("process.roles", "nodes have it")),
     ),
-    Mistake("a client's file for a node", "server start {admin}", WRONG_USAGE, ("process.roles",)),
+    Mistake(
+        "a client's file for a node",
+        "server start {admin}",
+        WRONG_USAGE,
+        ("process.roles", "clients have"),
+    ),
     Mistake("a directory for a file", "server start {home}", WRONG_USAGE, ("{home}",)),
     Mistake("one directory too deep", "dev --port 0 --data {home}/data", FAILED, ("{home}/data",)),
     Mistake("certificates elsewhere", "certificates show {home}", FAILED, ("--secure",)),
@@ -161,7 +166,7 @@ HALF_DONE: Final = (
         *("no authorizer", "acls create --allow a --operation Read --topic t"),
         *(FAILED, ("authorizer.class.name",)),
     ),
-    Mistake("no key of tokens", "tokens create", FAILED, ("TOKEN",)),
+    Mistake("no key of tokens", "tokens create", FAILED, ("log in by SASL",)),
     Mistake("no user of SCRAM", "users delete nemo", FAILED, ("nemo",)),
     Mistake("no login yet", "topics list --command-config {nemo}", FAILED, ("SCRAM",)),
     Mistake(
@@ -188,9 +193,7 @@ HALF_DONE: Final = (
     Mistake(
         "acls for no one", "acls create --consumer --topic t --group g", WRONG_USAGE, ("whom",)
     ),
-    Mistake(
-        "a plan for no broker", "topics reassign execute taken --replicas 7", FAILED, ("7",)
-    ),
+    Mistake("a plan for no broker", "topics reassign execute taken --replicas 7", FAILED, ("7",)),
     Mistake(
         *("quotas of a user by a typo", "quotas alter --user ann --set byte_rate=1"),
         *(FAILED, ("quotas of user ann", "byte_rate")),
@@ -198,7 +201,7 @@ HALF_DONE: Final = (
     Mistake("no transaction", "transactions describe nothing", FAILED, ("nothing",)),
     Mistake(
         *("a feature too high", "features upgrade -f metadata.version=99"),
-        *(WRONG_USAGE, ("99",)),
+        *(FAILED, ("99", "7 to 30")),
     ),
 )
 MISTAKES: Final = (*HABITS, *PLACES, *HALF_DONE)
