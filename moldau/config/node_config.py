@@ -407,8 +407,8 @@ def _with_both_ids(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_keys(properties: Mapping[str, str]) -> None:
-    """Refuse what a node only warns of: keys that it does not know. For what a program sets, where
-    no one reads the warnings of a log. What belongs to plug-ins is let through.
+    """Refuse what a node only warns of: keys that it does not know. For what a program sets, whose
+    user does not read a node's log. What belongs to plug-ins is let through.
 
     Raises:
         ConfigError: the first key that is unknown or removed, or has a value that it cannot have.

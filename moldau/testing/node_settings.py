@@ -15,8 +15,8 @@ def texts_of(config: Mapping[str, object]) -> dict[str, str]:
 
 
 def node_settings(config: Mapping[str, object]) -> dict[str, str]:
-    """The same for nodes, which would only warn of a key that they do not know, in a log that no
-    one reads. Raises: ValueError: such a key, with the one that it resembles, or a bad value
+    """The same for nodes, which would only warn of a key that they do not know, in a log that a
+    test does not show. Raises: ValueError: such a key, with the one it resembles, or a bad value
     """
     __tracebackhide__ = True
     texts = texts_of(config)

@@ -206,7 +206,7 @@ def listening(answer: bytes, connected: threading.Event | None = None) -> Iterat
 
 @pytest.mark.parametrize("mistake", [pytest.param(each, id=each.name) for each in MISTAKES])
 def test_a_mistake_is_answered_by_one_line_that_names_it(cli: Cli, world: World, mistake: Mistake):
-    play(cli, world.names, mistake)
+    assert play(cli, world.names, mistake) == []
 
 
 @pytest.mark.parametrize("command", ["consume taken --from-beginning", "topics list -b {silent}"])

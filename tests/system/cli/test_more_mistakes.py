@@ -231,7 +231,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def active(cli: Cli) -> Iterator[None]:
-    """A group with a member, in a process of its own: commands take over this one's streams."""
+    """A group with a member, in its own process: commands take over the streams of this one."""
     cli.ok("topics", "create", "busy")
     command = [sys.executable, "-c", MEMBER, cli.bootstrap]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as member:
@@ -301,4 +301,4 @@ def files_in(home: Path, secured: Cluster) -> dict[str, str]:
 def test_a_mistake_is_answered_by_one_line_that_names_it(
     cli: Cli, names: dict[str, str], mistake: Mistake
 ):
-    play(cli, names, mistake)
+    assert play(cli, names, mistake) == []

@@ -27,7 +27,7 @@ def test_keys_of_listeners_providers_and_plug_ins_are_let_through():
         "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
         "config.providers": "env",
         "config.providers.env.class": "org.example.Provider",
-        "metric.reporters.own": "x",
+        "rsm.config.own": "x",
     }
     assert node_settings(given) == given
 
