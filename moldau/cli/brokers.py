@@ -17,6 +17,18 @@ app = typer.Typer()
 BrokerId = Annotated[int, Within(0), complete_brokers, "The broker's id."]
 
 
+def _logs_in(directory: LogDirectory) -> tuple[int | None, str | None]:
+    """How many partitions and bytes; not known of a directory that cannot be read."""
+    if directory.error is not None:
+        return None, None
+    return len(directory.partition_bytes), size_text(sum(directory.partition_bytes.values()))
+
+
+def _known_size(byte_count: int) -> str | None:
+    """A broker says -1 of a disk that is gone, or when it is older than KIP-827."""
+    return None if byte_count < 0 else size_text(byte_count)
+
+
 @app.command("list")
 def list_brokers(access: ClusterAccess, as_json: AsJson = False) -> None:
     """List the brokers of the cluster, fenced ones too."""
@@ -90,18 +102,6 @@ def describe(access: ClusterAccess, broker_id: BrokerId, as_json: AsJson = False
         ),
     )
     print_table(("feature", "finalized"), finalized)
-
-
-def _logs_in(directory: LogDirectory) -> tuple[int | None, str | None]:
-    """How many partitions and bytes; not known of a directory that cannot be read."""
-    if directory.error is not None:
-        return None, None
-    return len(directory.partition_bytes), size_text(sum(directory.partition_bytes.values()))
-
-
-def _known_size(byte_count: int) -> str | None:
-    """A broker says -1 of a disk that is gone, or when it is older than KIP-827."""
-    return None if byte_count < 0 else size_text(byte_count)
 
 
 @app.command("unregister")

@@ -62,7 +62,6 @@ HABITS: Final = (
     Mistake("kcat -P", "-P -b {plain} -t t", WRONG_USAGE, ("moldau produce t",), "a\n"),
     Mistake("kcat -L", "-L -b {plain}", WRONG_USAGE, ("moldau topics describe",)),
     Mistake("kcat -o", "consume taken -o beginning", WRONG_USAGE, ("--from-beginning",)),
-    Mistake("kcat -e", "consume taken -e", WRONG_USAGE, ("consume taken --until-end",)),
     Mistake("kcat -c", "consume taken -c 5", WRONG_USAGE, ("--max-messages 5",)),
     Mistake("kcat -K", "produce taken -K :", WRONG_USAGE, ("--key-separator :",), "a:b\n"),
     Mistake("kcat -X", "consume taken -X a=b", WRONG_USAGE, ("--property a=b",)),

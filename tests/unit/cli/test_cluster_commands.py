@@ -17,7 +17,6 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p18_api_versions as versions
 from moldau.protocol.messages import p32_describe_configs as configs
-from moldau.protocol.messages import p35_describe_log_dirs as directories
 from moldau.protocol.messages import p43_elect_leaders as elect
 from moldau.protocol.messages import p44_incremental_alter_configs as altering
 from moldau.protocol.messages import p55_describe_quorum as quorum
@@ -26,10 +25,7 @@ from moldau.protocol.messages.p57_update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from moldau.protocol.messages.p60_describe_cluster import (
-    DescribeClusterBroker,
-    DescribeClusterResponse,
-)
+from moldau.protocol.messages.p60_describe_cluster import DescribeClusterResponse
 from moldau.protocol.messages.p64_unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
@@ -42,7 +38,7 @@ from moldau.protocol.messages.p81_remove_raft_voter import (
 from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.types import uuid_to_base64
 from tests.kit.commands import Ended, run_here
-from tests.unit.client.scripted_broker import NODE_ID, ScriptedBroker
+from tests.unit.client.scripted_broker import ScriptedBroker
 
 pytestmark = pytest.mark.real
 
@@ -343,65 +339,6 @@ async def test_a_broker_is_unregistered(broker: ScriptedBroker):
     [request] = broker.requests_of(UnregisterBrokerRequest)
     assert isinstance(request, UnregisterBrokerRequest)
     assert request.broker_id == 3
-
-
-GONE, ALIVE, MIB = "/gone", "/alive", 2**20
-
-
-async def test_a_disk_that_is_gone_has_no_sizes(broker: ScriptedBroker):
-    host, _, port = broker.address.rpartition(":")
-    node = DescribeClusterBroker(broker_id=NODE_ID, host=host, port=int(port))
-    broker.script(
-        ApiKey.DESCRIBE_CLUSTER,
-        lambda _: DescribeClusterResponse(cluster_id=CLUSTER_ID, controller_id=1, brokers=[node]),
-    )
-    results = [
-        directories.DescribeLogDirsResult(
-            log_dir=GONE, error_code=ErrorCode.KAFKA_STORAGE_ERROR, topics=[]
-        ),
-        directories.DescribeLogDirsResult(
-            log_dir=ALIVE, topics=[], total_bytes=3 * MIB, usable_bytes=2 * MIB
-        ),
-    ]
-    broker.script(
-        ApiKey.DESCRIBE_LOG_DIRS, lambda _: directories.DescribeLogDirsResponse(results=results)
-    )
-    lines = (await ok(broker, "brokers", "describe", NODE_ID)).splitlines()
-    rows = {line.split()[0]: line.split()[1:] for line in lines if line.startswith("/")}
-    assert rows[GONE] == ["-", "-", "-", "-", "KAFKA_STORAGE_ERROR"]
-    assert rows[ALIVE] == ["0", "0", "B", "2.0", "MiB", "3.0", "MiB", "-"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "said"),
-    [
-        ("brokers", "", "configuration of all brokers: "),
-        ("topics", "1", "configuration of topic 1: "),
-        ("broker-loggers", "7", "configuration of loggers of broker 7: "),
-        ("brokers", "7", "configuration of broker 7: "),
-    ],
-)
-async def test_whose_configuration_is_refused_is_named(
-    broker: ScriptedBroker, kind: str, name: str, said: str
-):
-    host, _, port = broker.address.rpartition(":")
-    node = DescribeClusterBroker(broker_id=NODE_ID, host=host, port=int(port))
-    broker.script(
-        ApiKey.DESCRIBE_CLUSTER,
-        lambda _: DescribeClusterResponse(cluster_id=CLUSTER_ID, controller_id=1, brokers=[node]),
-    )
-    number = {"topics": 2, "brokers": 4, "broker-loggers": 8}[kind]
-    refusal = altering.AlterConfigsResourceResponse(
-        error_code=ErrorCode.INVALID_CONFIG,
-        error_message="no",
-        resource_type=number,
-        resource_name=name,
-    )
-    answer = altering.IncrementalAlterConfigsResponse(responses=[refusal])
-    broker.script(ApiKey.INCREMENTAL_ALTER_CONFIGS, lambda _: answer)
-    done = await moldau(broker, "configs", "alter", kind, name, "--set", "a=1")
-    assert (done.status, done.output) == (1, "")
-    assert f"moldau: {said}INVALID_CONFIG: no" in done.errors
 
 
 async def test_a_key_that_is_set_can_be_deleted_though_it_is_unknown(broker: ScriptedBroker):

@@ -59,7 +59,6 @@ TYPED = {
     "-G g -t orders": "consume orders --group g",
     "consume -t orders": "consume orders",
     "consume -torders": "consume orders",
-    "consume orders -e": "consume orders --until-end",
     "consume orders -c 10": "consume orders --max-messages 10",
     "consume orders -G g": "consume orders --group g",
     "consume orders -K :": "consume orders --fields key,value --key-separator :",
@@ -73,7 +72,6 @@ TYPED = {
     "topic add-partitions orders --num 3": "topics alter orders --partitions NUMBER",
     "topic alter-config orders --set a=1": "topics alter orders --config KEY=VALUE",
     "consume orders --num 10": "consume orders --max-messages 10",
-    "consume orders -n 10": "consume orders --max-messages 10",
     "group seek g --to start": "groups reset-offsets g --topic TOPIC --to-earliest",
     "cluster info": "brokers list",
     # everywhere
