@@ -34,7 +34,7 @@ def test_a_topic_from_creation_to_deletion(cli: Cli, name: str):
     assert f"this would delete topic {name} (" in asked
     assert "0 records, 0 B); give --yes" in asked
     assert cli.ok("topics", "delete", name, "--yes") == f"deleted {name}\n"
-    assert name not in cli.json("topics", "list")
+    assert name not in cli.json("topics", "list", "--names")
     assert "UNKNOWN_TOPIC_OR_PARTITION" in cli.refused("topics", "describe", name)
 
 

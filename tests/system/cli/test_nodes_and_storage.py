@@ -72,7 +72,7 @@ def test_dev_keeps_the_data_it_is_given(cli: Cli, tmp_path: Path):
     for arguments in (("--port", 0, "--topic", "kept:1"), ()):
         with running(cli, "dev", "--data", home, *arguments) as (node, line):
             addresses.append(address_in(line))
-            assert cli.json("topics", "list", "-b", addresses[-1]) == ["kept"]
+            assert cli.json("topics", "list", "--names", "-b", addresses[-1]) == ["kept"]
             again = cli.refused("dev", "--data", home)
             assert f"{addresses[-1]} is in use; node 1 has it in `listeners`" in again
             node.terminate()
