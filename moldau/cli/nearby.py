@@ -50,7 +50,7 @@ def nearby(path: str, fits: Fits) -> str:
         for _ in range(LEVELS):
             around = os.path.dirname(around)
             if _fits(around, fits):
-                return _proposed([os.path.relpath(around)])
+                return _proposed([around if os.path.isabs(path) else os.path.relpath(around)])
     return ""
 
 
