@@ -86,7 +86,7 @@ def test_a_file_is_applied_once_and_is_nothing_to_change_then(cli: Cli, write: W
     assert quotas["quotas"] == {"producer_byte_rate": 1048576, "request_percentage": 12.5}
 
 
-def test_what_is_named_is_there_in_whole_and_other_things_stay(cli: Cli, write: Write):
+def test_what_is_named_is_named_in_whole_and_other_things_stay(cli: Cli, write: Write):
     cli.ok("topics", "apply", write(WHOLE), "--yes")
     cli.ok("topics", "create", "other", "--config", "retention.ms=5")
     cli.ok("acls", "create", "--allow", "bob", "--operation", "read", "--topic", "orders")

@@ -19,7 +19,7 @@ WHOLE = (TOPIC, "--from-beginning", "--until-end")
 
 @pytest.fixture(scope="module", autouse=True)
 def records(cluster: Cluster) -> None:
-    """Of users 0 to 9, by turns; each tenth record is no JSON."""
+    """Records of users 0 to 9, by turns; each tenth is no JSON."""
     with Admin(cluster.bootstrap_server) as admin:
         admin.create_topics([NewTopic(TOPIC, partition_count=3, configs={"retention.ms": "-1"})])
     with Producer(cluster.bootstrap_server) as producer:
