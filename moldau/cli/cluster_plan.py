@@ -18,6 +18,7 @@ import typer
 
 from moldau import client
 from moldau.cli.acls import kind_word
+from moldau.cli.asking import Yes, ask_first, contents_text, is_internal
 from moldau.cli.cluster_files import DEFAULT, Wanted, WantedTopic, read_wanted
 from moldau.cli.completion import complete_topics
 from moldau.cli.options import AsJson, ClusterAccess, raise_first
@@ -92,7 +93,7 @@ def apply(
     access: ClusterAccess,
     file: File,
     prune: Prune = None,
-    yes: Annotated[bool, "Do not ask."] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Make the cluster what a file says, after showing the plan.
@@ -106,19 +107,10 @@ def apply(
         if not steps:
             return
         sys.stdout.flush()
-        if not yes:
-            _ask(steps)
+        ask_first(f"make these changes: {_summary(steps)}", yes=yes)
         done_count = loop.run(_carried_out(admin, steps))
     if not as_json:
         say(f"applied: {done_count} of {len(steps)}")
-
-
-def _ask(steps: list[Step]) -> None:
-    """Ends the command unless the answer is yes."""
-    if not sys.stdin.isatty():
-        fail(f"{_summary(steps)}; give --yes to do it", status=TROUBLE)
-    if not typer.confirm("Do it?", err=True):
-        fail("nothing was changed")
 
 
 async def _carried_out(admin: client.Admin, steps: list[Step]) -> int:
@@ -214,7 +206,7 @@ def _refused_prunes(wanted: Wanted, pruned: list[str], known: list[str]) -> Iter
     for name in pruned:
         if name in wanted.topics:
             yield f"--prune {name}: {wanted.reading.file_name} has this topic"
-        elif name.startswith("__"):
+        elif is_internal(name):
             yield f"--prune {name}: an internal topic is not deleted here"
         elif name not in known and (hint := did_you_mean(name, known)):
             yield f"--prune {name}: there is no such topic{hint}"
@@ -404,18 +396,15 @@ def _quotas_changed(changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -
 
 
 async def _prune_steps(admin: client.Admin, names: list[str]) -> list[Step]:
-    steps = []
-    for name, topic in (await admin.describe_topics(names)).items():
-        partitions = [client.TopicPartition(name, each.partition) for each in topic.partitions]
-        first = await admin.list_offsets(dict.fromkeys(partitions, client.OffsetSpec.EARLIEST))
-        end = await admin.list_offsets(dict.fromkeys(partitions, client.OffsetSpec.LATEST))
-        count = sum(end[each].offset - first[each].offset for each in partitions)
-        details = (
-            Detail(PARTITIONS, str(len(partitions)), None),
-            Detail("records, at most", f"{count:,}", None),
+    topics = await admin.describe_topics(names)
+    contents = {name: await contents_text(admin, {name: topics[name]}) for name in topics}
+    return [
+        Step(
+            *(REMOVED, "topic", name, (Detail("contents", contents[name], None),)),
+            do=_topic_deleted(name),
         )
-        steps.append(Step(REMOVED, "topic", name, details, _topic_deleted(name)))
-    return steps
+        for name in names
+    ]
 
 
 def _topic_deleted(name: str) -> Call:
