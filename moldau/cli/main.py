@@ -37,6 +37,8 @@ COMMANDS: Final = {
     "health": ("health", "health", "Say whether the cluster is well, and what to do next."),
     "topics": ("topics", "app", "List, create, describe, alter, delete and move topics."),
     "topics reassign": ("reassign", "app", "Move replicas to other brokers."),
+    "topics diff": ("cluster_plan", "diff", "Show how the cluster differs from a file."),
+    "topics apply": ("cluster_plan", "apply", "Make the cluster what a file says."),
     "records": ("records", "app", "Delete the oldest records of partitions."),
     "groups": ("groups", "app", "List, describe and delete groups; move their offsets."),
     "transactions": ("transactions", "app", "List, describe and abort transactions."),

@@ -3,8 +3,8 @@
     wanted = compile_filter('value.user.id == 7 and timestamp >= "2026-07-01"')
     found = [record for record in records if wanted(record)]
 
-`syntax` makes a tree of the text, `closures` a function of the tree. The text may come from anyone:
-a filter has no loops, calls nothing, and is no longer, deeper or larger than `MAX_CHARACTERS`,
+`syntax` makes a tree of the text, `closures` a function of the tree. The text may be hostile: a
+filter has no loops, calls nothing, and is no longer, deeper or larger than `MAX_CHARACTERS`,
 `MAX_DEPTH` and `MAX_STEPS`. docs/filters.md is its reference, docs/adr/0023 why it is our own.
 Must not read topics, and must not know the command line.
 """

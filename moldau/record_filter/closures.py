@@ -86,7 +86,7 @@ class _Kind(Enum):
 
 
 class _Part(NamedTuple):
-    """A part of the tree, ready to run; text that is there as bytes also as such."""
+    """A part of the tree, ready to run; what comes as bytes also as such."""
 
     kind: _Kind
     run: Run

@@ -60,7 +60,7 @@ HABITS: Final = {
 }
 ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 SHOWN_COLUMNS: Final = 76
-"""Of a text and the caret below it."""
+"""The width of a text, and of the line with a caret below it."""
 
 Scalar: TypeAlias = "str | int | float | bool | None"
 

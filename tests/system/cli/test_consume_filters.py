@@ -19,7 +19,7 @@ WHOLE = (TOPIC, "--from-beginning", "--until-end")
 
 @pytest.fixture(scope="module", autouse=True)
 def records(cluster: Cluster) -> None:
-    """Of users 0 to 9, by turns; each tenth record is no JSON."""
+    """Records of users 0 to 9, by turns; each tenth is no JSON."""
     with Admin(cluster.bootstrap_server) as admin:
         admin.create_topics([NewTopic(TOPIC, partition_count=3, configs={"retention.ms": "-1"})])
     with Producer(cluster.bootstrap_server) as producer:
@@ -58,7 +58,7 @@ def test_text_is_looked_for_in_keys_values_and_headers(cli: Cli):
 
 def test_conditions_look_into_json_and_headers(cli: Cli):
     where = "value.user.id in [3, 4] and value.n >= 2990 and headers.turn == 2 and partition != 0"
-    assert [each["timestamp"] for each in found(cli, "--where", where)] == [2_993, 2_994]
+    assert [each["timestamp"] for each in found(cli, "--where", where)] == [2_993]
     assert len(found(cli, "--where", "value.tags contains 'é'")) == COUNT * 9 // 10
     assert len(found(cli, "--where", 'timestamp < "1970-01-01T00:00:01Z"')) == 1_000
 
