@@ -6,12 +6,17 @@ import asyncio
 import datetime
 import json
 import os
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    pkcs12,
+)
 
 from moldau.node.expirations import (
     DAY_MS,
@@ -25,7 +30,7 @@ from moldau.node.expirations import (
 from moldau.node.http import collect, views
 from moldau.runtime.authentication import LoginExpiration
 from moldau.runtime.authentication.listener_tls import ListenerContexts, ListenerTlsSettings
-from moldau.runtime.authentication.tls import Store
+from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
 from tests.kit.dated_certificates import dated, key_of, key_pem, pem
 from tests.kit.manual_clock import ManualClock
 
@@ -43,12 +48,14 @@ class Node:
     def __init__(self, warning_days: int = 30) -> None:
         self.clock = ManualClock(int(NOW.timestamp() * 1000))
         self.contexts: list[tuple[str, ListenerContexts]] = []
+        self.fixed: list[tuple[str, ssl.SSLContext]] = []
         self.logins: list[WatchedLogin] = []
         self.expirations = Expirations(self.clock, self._stores, lambda: self.logins, warning_days)
 
     def _stores(self) -> list[WatchedStores]:
         loop = asyncio.get_running_loop()
-        return [WatchedStores(name, contexts, loop) for name, contexts in self.contexts]
+        found = [*self.contexts, *self.fixed]
+        return [WatchedStores(name, contexts, loop) for name, contexts in found]
 
     def listen(self, name: str, own: Store, trust: Store | None = None) -> ListenerContexts:
         settings = ListenerTlsSettings(
@@ -140,6 +147,20 @@ async def test_stores_in_pkcs12_and_in_the_configuration(node: Node, tmp_path: P
     _, second, third = node.expirations.certificates
     assert (second.location, second.key) == ("", "ssl.keystore.certificate.chain")
     assert (third.store, third.key) == ("truststore", "moldau.http.ssl.truststore.certificates")
+
+
+async def test_a_certificate_that_cannot_be_read_hides_no_other(node: Node, tmp_path: Path):
+    """OpenSSL reads forms that certificates do not have, as elements of unknown length."""
+    good, other = dated("a", after(days=3)), dated("b", after(days=2))
+    odd = other.public_bytes(Encoding.DER)
+    odd = b"\x30\x80" + odd[4:] + b"\0\0"
+    (tmp_path / "ca.pem").write_text(ssl.DER_cert_to_PEM_cert(odd) + pem(good))
+    own = key_store(tmp_path / "own.pem", dated("", after(days=9)), name="")
+    node.listen("A", own, Store("ssl.truststore", str(tmp_path / "ca.pem")))
+    assert await node.found() == [
+        ("A", "keystore", "without a name", 9),
+        ("A", "truststore", "CN=a", 3),
+    ]
 
 
 async def test_a_renewed_store_counts_as_soon_as_connections_get_it(
@@ -286,6 +307,20 @@ async def test_a_node_without_stores_and_logins_does_not_look_again(node: Node):
     assert node.clock.timer_count == 0
     await node.expirations.stop()
     assert node.expirations.certificates == ()
+
+
+async def test_what_an_identity_provider_is_trusted_by_is_read_when_the_node_starts(
+    node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    path = tmp_path / "provider.pem"
+    path.write_text(pem(dated("provider", after(days=9), is_authority=True)))
+    node.fixed.append(("CLIENTS", client_context(TlsSettings(Store("ssl.truststore", str(path))))))
+    node.fixed.append(("INTERNAL", client_context(TlsSettings())))  # the system's authorities
+    path.unlink()
+    assert await node.found() == [("CLIENTS", "truststore", "CN=provider", 9)]
+    [(level, text)] = lines(caplog)
+    assert level == "WARNING"
+    assert text.endswith("take this one out when none needs it; the node reads it when it starts")
 
 
 # -- what the node logs in with --------------------------------------------------------------------
