@@ -121,7 +121,10 @@ class ReadOptions:
         "date is its midnight), ms of 1970.",
     ] = None
     partition: Annotated[
-        list[int] | None, Within(0), "Only this one of each topic; may be repeated."
+        list[int] | None,
+        "--partition -p",
+        Within(0),
+        "Only this one of each topic; may be repeated.",
     ] = None
     from_offset: Annotated[
         str | None, "--offset", "From this offset; -N: N before the end; earliest; latest."
@@ -137,7 +140,9 @@ class ReadOptions:
     )
     max_messages: Annotated[int | None, Within(1), "Stop after so many records."] = None
     timeout_ms: Annotated[int | None, Within(1), "Stop when no record has come for so long."] = None
-    until_end: Annotated[bool, "Stop at the end that the log has at the start."] = False
+    until_end: Annotated[
+        bool, "--until-end -e", "Stop at the end that the log has at the start."
+    ] = False
 
     def start(self) -> Start:
         """Where to begin. Raises: InputProblem: two places, or a value that is no place"""
@@ -148,7 +153,7 @@ class ReadOptions:
         if len(given) > 1:
             raise InputProblem(f"{' and '.join(given)} exclude each other")
         if self.timestamp is not None:
-            return Start(named, timestamp_ms=_milliseconds(self.timestamp, "--timestamp"))
+            return Start(named, timestamp_ms=milliseconds(self.timestamp, "--timestamp"))
         if self.from_offset is None or self.from_offset == "latest":
             return Start(named, self.from_beginning)
         if self.from_offset == "earliest":
@@ -243,7 +248,8 @@ def _offset(text: str, option: str, others: str = "") -> tuple[int | None, int |
     return (number, None) if number >= 0 else (None, -number)
 
 
-def _milliseconds(text: str, option: str) -> int:
+def milliseconds(text: str, option: str, others: str = "") -> int:
+    """A time in ms since 1970. Raises: InputProblem: what is none, or one of the `others`"""
     if text.isascii() and text.isdigit():
         return int(text)
     if re.fullmatch(r"-?(\d+(ms|[smhdw]))+", text, re.ASCII):
@@ -254,7 +260,7 @@ def _milliseconds(text: str, option: str) -> int:
         return parse_datetime(text)
     except ValueError as error:
         raise InputProblem(
-            f"{option} {text!r}: 10m or 1h30m (ago; ms, s, m, h, d, w), ISO 8601 "
+            f"{option} {text!r}: {others}10m or 1h30m (ago; ms, s, m, h, d, w), ISO 8601 "
             f"(2026-07-01 or 2026-07-01T12:00:00Z) or milliseconds since 1970: {error}"
         ) from None
 
@@ -283,7 +289,7 @@ class _Ends:
         self._offset = NO_END if offset is None else offset
         self._back_count = (back or 0) if options.until_end else back
         if options.end_timestamp is not None:
-            self._time_ms = _milliseconds(options.end_timestamp, "--end-timestamp")
+            self._time_ms = milliseconds(options.end_timestamp, "--end-timestamp")
         self._ends: dict[TopicPartition, int] = {}
         self._open: set[TopicPartition] = set()
         self._done: set[TopicPartition] = set()
@@ -417,6 +423,7 @@ def consume(
     regex: Annotated[bool, "--regex -r", "Take every TOPIC for an expression."] = False,
     group: Annotated[
         str | None,
+        "--group -g",
         complete_groups,
         "Share partitions with the group's members; commit what is read.",
     ] = None,

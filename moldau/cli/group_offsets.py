@@ -1,10 +1,12 @@
-"""`moldau groups reset-offsets`: where a group shall go on reading, shown first, done if asked.
+"""`moldau groups reset-offsets`: where a group shall go on reading, shown first, done if asked; and
+`seek`, which does it at once, to the start, the end or a time.
 
 Owns the meaning of the scenarios (that of kafka-consumer-groups) and the CSV of offsets:
 `topic,partition,offset`, with the group in front where there are several. Invariants: without
-`--execute` nothing is changed; offsets of a group that has members are never touched; a new offset
-lies within its log, from its start to its end, and where the offset that was asked for does not,
-the row says so; a file names no partition twice.
+`--execute` `reset-offsets` changes nothing, and `seek` prints the offsets before; offsets of a
+group that has members are never touched; a new offset lies within its log, from its start to its
+end, and where the offset that was asked for does not, the row says so; a file names no partition
+twice.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ MAX_INT64: Final = 2**63 - 1
 _DURATION: Final = re.compile(
     r"([-+]?)P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE
 )
+FIRST_MS: Final = 10_000_000_000
+"""Numbers below are no times of records: April 1970 in ms."""
 _UNIT_MS: Final = (86_400_000, 3_600_000, 60_000)
 FORM: Final = "topic,partition,offset or group,topic,partition,offset"
 GroupOffsets = dict[str | None, dict[client.TopicPartition, int]]
@@ -319,6 +323,52 @@ def reset_offsets(
     complain(errors)
 
 
+def seek(
+    access: ClusterAccess,
+    groups: GroupChoice,
+    *,
+    to: Annotated[
+        str,
+        "--to start|end|TIME",
+        "start, end, or the first record of then: 10m (ago), ISO 8601 (UTC unless it names a "
+        "zone; a date is its midnight), ms of 1970.",
+    ],
+    topics: Topics = None,
+    dry_run: Annotated[bool, "Only show what would change."] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have groups without members go on elsewhere, at once.
+
+    All topics of which the group has committed offsets are meant, or those that are named. The
+    offsets before are printed, too. `reset-offsets` has more ways to say where, and shows first.
+    """
+    groups.check()
+    goal, wanted = _goal_of(to), parse_topics(topics)
+    with access.asking(client.Admin) as (admin, loop):
+        chosen = loop.run(groups.found(admin))
+        resetting = _reset(admin, chosen, goal, wanted, None, execute=not dry_run)
+        plans, errors = loop.run(resetting)
+    how = "without --dry-run it is done"
+    _show(plans, executed=not dry_run, export=False, as_json=as_json, how=how)
+    complain(errors)
+
+
+def _goal_of(text: str) -> Goal:
+    """What `--to` says; exits with status 2 when it says nothing."""
+    if text in ("start", "earliest"):
+        return Goal(Scenario.EARLIEST)
+    if text in ("end", "latest"):
+        return Goal(Scenario.LATEST)
+    if text.isascii() and text.isdigit() and int(text) < FIRST_MS:
+        how = f"`reset-offsets --to-offset {text}`"
+        fail(f"--to {text} is no time; to go to an offset there is {how}", status=2)
+    from moldau.cli.consume import milliseconds
+    from moldau.cli.record_formats import InputProblem
+
+    with refusing(InputProblem):
+        return Goal(Scenario.TIMESTAMP, milliseconds(text, "--to", "start, end, "))
+
+
 async def _reset(
     admin: client.Admin,
     group_ids: list[str],
@@ -398,7 +448,9 @@ async def _carry_out(
     return [each for each in plan if outcome[each.partition] is None]
 
 
-def _show(plans: Plans, *, executed: bool, export: bool, as_json: bool) -> None:
+def _show(
+    plans: Plans, *, executed: bool, export: bool, as_json: bool, how: str = "--execute does it"
+) -> None:
     if export:
         document = offsets_csv(
             {
@@ -428,4 +480,4 @@ def _show(plans: Plans, *, executed: bool, export: bool, as_json: bool) -> None:
         ("group", "topic", "partition", "current offset", "new offset", "note"),
         (row.values() for row in rows),
     )
-    say("done" if executed else "nothing is changed yet: --execute does it")
+    say("done" if executed else f"nothing is changed yet: {how}")

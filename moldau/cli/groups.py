@@ -1,4 +1,5 @@
-"""`moldau groups`: list, describe, delete, delete offsets; `reset-offsets` is in `group_offsets`.
+"""`moldau groups`: list, describe, delete, delete offsets; `reset-offsets` and `seek` are in
+`group_offsets`.
 
 Invariant: a figure that is not known (a partition without a leader, a topic that is gone) is left
 open in its row, and hides no other row.
@@ -6,15 +7,16 @@ open in its row, and hides no other row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
 from moldau import client
+from moldau.cli.asking import Yes, ask_first, counted, is_asked, names_text, refuse_unknown
 from moldau.cli.completion import complete_groups
-from moldau.cli.group_offsets import reset_offsets
+from moldau.cli.group_offsets import reset_offsets, seek
 from moldau.cli.options import (
     AsJson,
     ClusterAccess,
@@ -25,6 +27,7 @@ from moldau.cli.options import (
 )
 from moldau.cli.output import complain, fail, print_json, print_rows, print_table, say
 from moldau.client.admin.groups import GroupCalls
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import by_topic
 from moldau.text import did_you_mean
 
@@ -96,6 +99,7 @@ def describe(
 
 
 app.command("reset-offsets")(reset_offsets)
+app.command("seek")(seek)
 
 
 async def described_groups(
@@ -275,6 +279,7 @@ def delete_offsets(
     access: ClusterAccess,
     group_id: Annotated[str, "GROUP", complete_groups, "The group."],
     topics: Topics = None,
+    yes: Yes = False,
 ) -> None:
     """Delete committed offsets of topics that no member reads."""
     wanted = parse_topics(topics)
@@ -282,14 +287,23 @@ def delete_offsets(
         fail("which topics? give --topic", status=2)
     with access.asking(client.Admin) as (admin, loop):
         committed = value_of(loop.run(admin.list_group_offsets([group_id]))[group_id])
-        chosen = []
-        for topic, indexes in wanted.items():
-            of_topic = {each for each in committed if each.topic == topic}
-            if indexes is not None:
-                of_topic = {client.TopicPartition(topic, index) for index in indexes}
-            chosen += sorted(of_topic)
-        # Nothing to delete: the group may be unknown, which the coordinator says best.
-        chosen = chosen or [client.TopicPartition(topic, 0) for topic in wanted]
+        if not committed:
+            loop.run(_check_groups(admin, [group_id]))
+            fail(f"nothing was changed: {group_id} has no committed offsets")
+        refuse_unknown(f"offset of {group_id} for", wanted, {each.topic for each in committed})
+        chosen = [
+            each
+            for each in sorted(committed)
+            if each.topic in wanted and each.partition in (wanted[each.topic] or {each.partition})
+        ]
+        named = [
+            str(client.TopicPartition(topic, index))
+            for topic, indexes in wanted.items()
+            for index in sorted(indexes or ())
+        ]
+        refuse_unknown(f"offset of {group_id} for", named, map(str, committed))
+        offsets = counted(len(chosen), "committed offset")
+        ask_first(f"delete {offsets} of {group_id}: {names_text([*map(str, chosen)])}", yes=yes)
         outcome = loop.run(admin.delete_group_offsets(group_id, chosen))
     for partition, error in outcome.items():
         if error is None:
@@ -324,35 +338,120 @@ def list_groups(
         "--type",
         f"Only groups of this type: {', '.join(TYPES)}; may be repeated.",
     ] = None,
+    lag: Annotated[bool, "Show how far each is behind, the farthest first, and totals."] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the groups, with type, protocol and state."""
+    """List the groups, with type, protocol and state.
+
+    The lag is counted from the offsets that a group has committed to the ends of their partitions.
+    """
     chosen_states = _words_of(STATES, states, "--state")
     chosen_types = _words_of(TYPES, types, "--type")
-    rows = [
-        {
-            "group_id": each.group_id,
-            "type": each.group_type,
-            "protocol": each.protocol_type,
-            "state": each.state,
-            "coordinator": each.coordinator_id,
+    columns = ["group", "type", "protocol", "state", "coordinator"]
+
+    async def listed(groups: GroupCalls) -> list[client.GroupListing]:
+        return await groups.list_groups(states=chosen_states, group_types=chosen_types)
+
+    if not lag:
+        rows = [_listing(each) for each in access.ask(GroupCalls, listed)]
+        print_rows(columns, rows, as_json=as_json)
+        return
+    with access.asking(client.Admin) as (admin, loop):
+        found = loop.run(listed(admin))
+        lags = loop.run(group_lags(admin, [each.group_id for each in found]))
+    known = {name: each for name, each in lags.items() if isinstance(each, GroupLag)}
+    rows = [{**_listing(each), **known.get(each.group_id, NO_LAG).document()} for each in found]
+    rows.sort(key=lambda row: -(row["lag"] or 0))
+    print_rows([*columns, "topics", "partitions", "lag"], rows, as_json=as_json)
+    if not as_json:
+        total = sum(each.lag or 0 for each in known.values())
+        say(f"{counted(len(rows), 'group')}, lag {total:,}")
+    complain(lags.values())
+
+
+def _listing(each: client.GroupListing) -> dict[str, Any]:
+    return {
+        "group_id": each.group_id,
+        "type": each.group_type,
+        "protocol": each.protocol_type,
+        "state": each.state,
+        "coordinator": each.coordinator_id,
+    }
+
+
+class GroupLag(NamedTuple):
+    """How far a group is behind; None where no partition's end is known."""
+
+    topic_count: int | None
+    partition_count: int | None
+    lag: int | None
+
+    def document(self) -> dict[str, int | None]:
+        return self._asdict()
+
+
+NO_LAG: Final = GroupLag(None, None, None)
+
+
+async def group_lags(
+    admin: client.Admin, group_ids: Collection[str]
+) -> dict[str, GroupLag | client.KafkaError]:
+    """The lag of each group, or why it is not known. Each coordinator and each leader is asked for
+    all that it has. Raises: KafkaError
+    """
+    committed = await admin.list_group_offsets(group_ids)
+    found = {name: each for name, each in committed.items() if isinstance(each, dict)}
+    wanted = dict.fromkeys(partition for each in found.values() for partition in each)
+    ends = await admin.list_partition_offsets(dict.fromkeys(wanted, client.OffsetSpec.LATEST))
+    outcome: dict[str, GroupLag | client.KafkaError] = {
+        name: each for name, each in committed.items() if isinstance(each, client.KafkaError)
+    }
+    for name, offsets in found.items():
+        known = {
+            partition: end.offset - offsets[partition].offset
+            for partition in offsets
+            if isinstance(end := ends.get(partition), client.PartitionOffset)
         }
-        for each in access.ask(
-            GroupCalls,
-            lambda groups: groups.list_groups(states=chosen_states, group_types=chosen_types),
-        )
-    ]
-    print_rows(("group", "type", "protocol", "state", "coordinator"), rows, as_json=as_json)
+        topics = {partition.topic for partition in offsets}
+        lag = sum(known.values()) if known else None
+        outcome[name] = GroupLag(len(topics), len(offsets), lag)
+    return outcome
 
 
 @app.command("delete")
-def delete(access: ClusterAccess, groups: GroupChoice) -> None:
+def delete(access: ClusterAccess, groups: GroupChoice, yes: Yes = False) -> None:
     """Delete groups without members, and their offsets."""
     groups.check()
     with access.asking(client.Admin) as (admin, loop):
         chosen = loop.run(groups.found(admin))
+        if not chosen:
+            say("there are no groups")
+            return
+        if not groups.all_groups:
+            loop.run(_check_groups(admin, chosen))
+        if is_asked(yes=yes):
+            offsets = loop.run(admin.list_group_offsets(chosen)).values()
+            count = sum(len(each) for each in offsets if not isinstance(each, client.KafkaError))
+            which = "group" if len(chosen) == 1 else f"{len(chosen)} groups:"
+            goes = counted(count, "committed offset")
+            ask_first(f"delete {which} {names_text(chosen)} ({goes})", yes=yes)
         outcome = loop.run(admin.delete_groups(chosen))
     for group_id, error in outcome.items():
         if error is None:
             say(f"deleted {group_id}")
     complain(outcome.values())
+
+
+async def _check_groups(admin: client.Admin, group_ids: list[str]) -> None:
+    """Exits with status 1, and the nearest ids, unless all of these groups exist. Raises:
+    KafkaError
+    """
+    described = await admin.describe_groups(group_ids)
+    missing = [
+        group_id
+        for group_id, each in described.items()
+        if isinstance(each, client.KafkaError) and each.code == ErrorCode.GROUP_ID_NOT_FOUND
+    ]
+    if missing:  # or of a kind that is not described
+        listed = await admin.list_groups()
+        refuse_unknown("group", missing, {each.group_id for each in listed})

@@ -35,6 +35,8 @@ INTERRUPTED: Final = 130
 STEPS: Final = 500
 """A bar that moves more often than this only costs time."""
 INTERVAL_S: Final = 0.25
+YES: Final = ("y", "yes")
+NO: Final = ("", "n", "no")
 CLEAR_TO_END: Final = "\x1b[K"
 #: The key of a line that is about all rows.
 SUMMARY: Final = ""
@@ -51,7 +53,8 @@ AGE_UNITS: Final = (
     *(("s", 1, 120.0), ("min", 60, 7_200.0), ("h", 3_600, 172_800.0)),
     ("days", 86_400, math.inf),
 )
-_NUMBER: Final = re.compile(r"-?[\d,.]*")
+#: A number, or a size as `size_text` writes it.
+_NUMBER: Final = re.compile(r"-?[\d,.]*(?: (?:B|[KMGT]iB))?")
 #: All that is not printable ASCII, a tab or a line feed.
 _ACTING: Final = re.compile(rb"[^\t\n -~]")
 _LINE: Final = re.compile(r"[^\n\t]+")
@@ -99,6 +102,26 @@ def error_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True)
+
+
+def can_ask() -> bool:
+    """Whether a person is there to answer: where the question is shown, and where words come from,
+    are a terminal.
+    """
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str) -> bool:
+    """Ask for yes or no on the terminal; a line without a word, and Ctrl-D, are no."""
+    line = one_line(" ".join(question.split()))
+    while True:
+        print(f"moldau: {line} [y/N] ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+        if not answer:
+            print(file=sys.stderr)
+        word = answer.strip().lower()
+        if word in YES or word in NO:
+            return word in YES
 
 
 class OneLine(logging.Formatter):

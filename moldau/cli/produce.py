@@ -9,6 +9,7 @@ memory.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -95,6 +96,9 @@ class InputOptions:
         "#MESSAGE behind it for another message than the file's first.  [default: latest]",
     ] = None
     schema_registry: RegistryUrl = None
+    key: Annotated[
+        str | None, "--key -k", "The key of each record for which the input has none."
+    ] = None
     key_separator: Annotated[
         str | None, "Text: what divides key and value (\\t is a tab); without it, no keys."
     ] = None
@@ -383,14 +387,19 @@ class _Reader:
         if options.delimiter is not None:
             self._delimiter = unescaped(options.delimiter, "--delimiter")
         self._headers = [_header(each) for each in options.header or []]
+        encode_key, _ = parts_of(formats, lambda each: each.encode_text)
+        self._key = None if options.key is None else os.fsencode(options.key)
+        if self._key is not None and encode_key is not None:
+            self._key = encode_key(self._key)
 
     def records(self, names: list[str]) -> Iterator[InputRecord]:
         """The records as the options change them."""
         partition, ignores = self._options.partition, self._options.ignore_partition
         for record in self._read(names):
-            if self._headers or partition is not None or ignores:
+            if self._headers or partition is not None or ignores or self._key is not None:
                 where = None if ignores else record.partition
                 record = record._replace(
+                    key=self._key if record.key is None else record.key,
                     headers=[*record.headers, *self._headers],
                     partition=where if partition is None else partition,
                 )

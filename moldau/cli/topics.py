@@ -1,5 +1,5 @@
-"""`moldau topics`: describe, reassign (in its own module), elect-leaders, list, create, alter,
-delete.
+"""`moldau topics`: describe, elect-leaders, list, create, alter; reassign and delete have their own
+modules.
 
 Invariants: a figure that no broker reported is None, never a guess; Ctrl-C ends `--watch` with
 status 0 and leaves the terminal as it was; an election that can lose records is requested only
@@ -19,8 +19,10 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import typer
 
 from moldau import client
+from moldau.cli.asking import Yes, ask_first, counted, names_text
 from moldau.cli.client_settings import key_values
 from moldau.cli.completion import complete_topics
+from moldau.cli.log_sizes import ANSWER_TIMEOUT_MS, log_directories, missing_text, topic_bytes
 from moldau.cli.options import (
     MIN_INTERVAL_S,
     AsJson,
@@ -31,8 +33,18 @@ from moldau.cli.options import (
     parse_targets,
     resolve_names,
 )
-from moldau.cli.output import Block, fail, live_view, print_json, print_table, say, warn
+from moldau.cli.output import (
+    Block,
+    fail,
+    live_view,
+    print_json,
+    print_table,
+    say,
+    size_text,
+    warn,
+)
 from moldau.cli.parameters import Within
+from moldau.cli.topic_deletion import delete
 from moldau.client.admin.topics import TopicCalls
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import uuid_to_base64
@@ -40,20 +52,19 @@ from moldau.protocol.types import uuid_to_base64
 MIN_ISR = "min.insync.replicas"
 PARTITION_COLUMNS = (
     *("partition", "leader", "epoch", "replicas", "isr", "out-of-sync", "elr", "last-elr"),
-    *("offline", "low", "high", "end", "behind"),
+    *("offline", "size", "low", "high", "end", "behind"),
 )
 
 Offsets: TypeAlias = "Mapping[client.TopicPartitionReplica, int | client.KafkaError]"
-OFFSETS_TIMEOUT_MS = 5_000
-"""For each broker's offsets: the description is worth having while one of them does not answer."""
+Logs: TypeAlias = "Mapping[client.TopicPartitionReplica, client.ReplicaLog | client.KafkaError]"
 Document = dict[str, Any]
 Row = Mapping[str, Any]
 """One partition in a document."""
 UNCLEAN_WARNING = (
-    "an unclean election may make a replica the leader that lacks acknowledged records: "
-    "these are then lost on all replicas"
+    "one that lacks acknowledged records may lead, and these are then lost on all replicas"
 )
 app = typer.Typer()
+app.command("delete")(delete)
 Name = Annotated[str, complete_topics, "The topic's name."]
 
 
@@ -78,6 +89,7 @@ class Snapshot(NamedTuple):
     low: Offsets
     high: Offsets
     ends: Offsets
+    logs: Logs
 
 
 async def gather(
@@ -87,8 +99,8 @@ async def gather(
     *,
     timeout_ms: float | None = None,
 ) -> list[Document]:
-    """The documents of topics, without the partitions that `only` leaves out. Offsets that a broker
-    does not tell within `timeout_ms` stay unknown. Raises: KafkaError
+    """The documents of topics, without the partitions that `only` leaves out. Offsets and sizes
+    that a broker does not report within `timeout_ms` stay unknown. Raises: KafkaError
     """
     topics = await admin.describe_topics(names)
     overrides, min_isr = await _configurations(admin, topics)
@@ -98,9 +110,8 @@ async def gather(
     ):  # none for one that may not see them, as with Kafka's tool
         moves = await admin.list_partition_reassignments()
     brokers = (await admin.describe_cluster()).brokers
-    snapshot = Snapshot(
-        topics, overrides, min_isr, moves, frozenset(each.node_id for each in brokers), {}, {}, {}
-    )
+    live = frozenset(each.node_id for each in brokers)
+    snapshot = Snapshot(topics, overrides, min_isr, moves, live, {}, {}, {}, {})
     chosen = {name: list(_chosen(snapshot, name, only)) for name in sorted(topics)}
     leaders = [
         client.TopicPartitionReplica(name, each.partition, each.leader)
@@ -124,6 +135,7 @@ async def gather(
             leaders, client.OffsetSpec.LATEST, as_consumer=True, timeout_ms=timeout_ms
         ),
         ends=await offsets(replicas, client.OffsetSpec.LATEST, timeout_ms=timeout_ms),
+        logs=await admin.describe_replica_logs(replicas, timeout_ms=timeout_ms),
     )
     return [
         _document(snapshot, name, partitions)
@@ -143,6 +155,7 @@ def cells(row: Row) -> tuple[object, ...]:
         ids_text(row["eligible_leader_replicas"]),
         ids_text(row["last_known_eligible_leader_replicas"]),
         ids_text(row["offline_replicas"]),
+        None if row["size_bytes"] is None else size_text(row["size_bytes"]),
         row["low_watermark"],
         row["high_watermark"],
         row["log_end_offset"],
@@ -199,6 +212,9 @@ def _document(
     snapshot: Snapshot, name: str, partitions: Iterable[client.PartitionDescription]
 ) -> Document:
     topic = snapshot.topics[name]
+    rows = [_row(snapshot, name, partition) for partition in partitions]
+    sizes = [log["size_bytes"] for row in rows for log in row["replica_logs"]]
+    is_known = None not in sizes and len(rows) == len(topic.partitions)
     return {
         "name": name,
         "topic_id": uuid_to_base64(topic.topic_id),
@@ -206,7 +222,8 @@ def _document(
         "partition_count": len(topic.partitions),
         "configs": dict(snapshot.overrides.get(name, {})),
         "min_insync_replicas": snapshot.min_isr.get(name),
-        "partitions": [_row(snapshot, name, partition) for partition in partitions],
+        "size_bytes": sum(sizes) if is_known else None,
+        "partitions": rows,
     }
 
 
@@ -214,6 +231,12 @@ def _row(snapshot: Snapshot, name: str, partition: client.PartitionDescription) 
     def of(offsets: Offsets, broker_id: int) -> int | None:
         found = offsets.get(client.TopicPartitionReplica(name, partition.partition, broker_id))
         return found if isinstance(found, int) and found >= 0 else None
+
+    def size_on(broker_id: int) -> int | None:
+        found = snapshot.logs.get(
+            client.TopicPartitionReplica(name, partition.partition, broker_id)
+        )
+        return found.size_bytes if isinstance(found, client.ReplicaLog) else None
 
     end = of(snapshot.ends, partition.leader)
     high = of(snapshot.high, partition.leader)
@@ -223,7 +246,14 @@ def _row(snapshot: Snapshot, name: str, partition: client.PartitionDescription) 
         own_end = of(snapshot.ends, broker_id)
         # Asked one after the other: a follower may have got more in the meantime.
         behind = None if own_end is None or end is None else max(0, end - own_end)
-        logs.append({"broker_id": broker_id, "log_end_offset": own_end, "behind": behind})
+        logs.append(
+            {
+                "broker_id": broker_id,
+                "log_end_offset": own_end,
+                "behind": behind,
+                "size_bytes": size_on(broker_id),
+            }
+        )
     return {
         **asdict(partition),
         "out_of_sync_replicas": [each for each in partition.replicas if each not in partition.isr],
@@ -232,6 +262,7 @@ def _row(snapshot: Snapshot, name: str, partition: client.PartitionDescription) 
         "low_watermark": of(snapshot.low, partition.leader),
         "high_watermark": high,
         "log_end_offset": end,
+        "size_bytes": size_on(partition.leader),
         "replica_logs": logs,
     }
 
@@ -289,22 +320,22 @@ def describe(
     ] = 2.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show leaders, replicas, offsets and configuration.
+    """Show leaders, replicas, sizes, offsets and configuration.
 
-    Of replicas, + marks one that is being added and - one that is being removed. "end" is the
-    leader's log end offset, "behind" how many records each replica lacks; "-" means none, or not
-    known.
+    Of replicas, + marks one that is being added and - one that is being removed. "size" is that of
+    the leader's log, a topic's that of all replicas. "end" is the leader's log end offset, "behind"
+    how many records each replica lacks; "-" means none, or not known.
     """
     flags = (under_replicated, unavailable, under_min_isr, at_min_isr, overrides)
     chosen = [each for each, given in zip(Only, flags, strict=True) if given]
     if len(chosen) > 1:
         fail(f"{' and '.join(each.value for each in chosen)} exclude each other", status=2)
     only = chosen[0] if chosen else None
-    offsets_timeout_ms = min(access.timeout_ms, OFFSETS_TIMEOUT_MS)
+    figures_timeout_ms = min(access.timeout_ms, ANSWER_TIMEOUT_MS)
 
     async def look(admin: client.Admin) -> list[Document]:
         wanted = await resolve_names(admin, names, with_internal=not exclude_internal)
-        return await gather(admin, wanted, only, timeout_ms=offsets_timeout_ms)
+        return await gather(admin, wanted, only, timeout_ms=figures_timeout_ms)
 
     if watch:
         try:
@@ -346,10 +377,15 @@ async def _follow(
 
 def _title(document: Document) -> str:
     shown = ", ".join(f"{key}={value}" for key, value in document["configs"].items())
-    return (
-        f"{document['name']}  id {document['topic_id']}  "
-        f"{document['partition_count']} partitions  {shown}".rstrip()
+    size = document["size_bytes"]
+    parts = (
+        document["name"],
+        f"id {document['topic_id']}",
+        counted(document["partition_count"], "partition"),
+        *([] if size is None else [size_text(size)]),
+        shown,
     )
+    return "  ".join(parts).rstrip()
 
 
 def _block(document: Document) -> Block:
@@ -377,15 +413,16 @@ def elect_leaders(
         Election, "preferred, or unclean: a replica that may lack records."
     ] = Election.PREFERRED,
     everything: Annotated[bool, "--all", "All partitions of all topics."] = False,
-    yes: Annotated[bool, "Do not ask before an unclean election."] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Elect the preferred leaders of partitions."""
     if everything == bool(targets):
         fail("say which: TOPIC[:PARTITION]… or --all", status=2)
     wanted = parse_targets(targets)
-    if election is Election.UNCLEAN and not yes:
-        _ask()
+    if election is Election.UNCLEAN:
+        where = names_text(list(targets or ())) or "all partitions"
+        ask_first(f"elect leaders of {where}: {UNCLEAN_WARNING}", yes=yes)
     kind = (
         client.ElectionType.PREFERRED
         if election is Election.PREFERRED
@@ -421,27 +458,104 @@ def elect_leaders(
         fail(f"{len(failed)} of {len(outcome)} elections failed: {texts}")
 
 
-def _ask() -> None:
-    if not sys.stdin.isatty():
-        fail(f"{UNCLEAN_WARNING}; give --yes if that is what you want", status=2)
-    warn(UNCLEAN_WARNING)
-    if not typer.confirm("Elect all the same?", err=True):
-        fail("nothing was elected")
+class Order(StrEnum):
+    """What topics are listed by."""
+
+    NAME = "name"
+    SIZE = "size"
+    PARTITIONS = "partitions"
 
 
 @app.command("list")
 def list_topics(
     access: ClusterAccess,
     internal: Annotated[bool, typer.Option(help="Show internal topics too.")] = False,
+    sort: Annotated[
+        Order | None, "name, size or partitions, the largest first.  [default: name]"
+    ] = None,
+    names: Annotated[bool, "Names alone, one a line, as away from a terminal."] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the topics."""
-    names = access.ask(TopicCalls, lambda topics: topics.list_topics(include_internal=internal))
-    if as_json:
-        print_json(names)
+    """List the topics with partitions, replicas and size.
+
+    The size is that of all replicas, on all brokers. Away from a terminal, as in a pipe, names
+    alone are printed, unless --sort asks for the table.
+    """
+    is_plain = names or not (as_json or sort is not None or sys.stdout.isatty())
+    rows: list[Document] = []
+    if is_plain and sort in (None, Order.NAME):
+        found = access.ask(TopicCalls, lambda topics: topics.list_topics(include_internal=internal))
     else:
-        for name in names:
+        timeout_ms = min(access.timeout_ms, ANSWER_TIMEOUT_MS)
+        rows, missing = access.ask(
+            client.Admin, lambda admin: _listed(admin, internal, timeout_ms=timeout_ms)
+        )
+        rows.sort(key=lambda row: _rank(row, sort))
+        if missing:
+            warn(missing)
+        found = [row["name"] for row in rows]
+    if as_json:
+        print_json(found if is_plain else rows)
+    elif is_plain:
+        for name in found:
             say(name)
+    else:
+        _print_listed(rows)
+
+
+async def _listed(
+    admin: client.Admin, internal: bool, *, timeout_ms: float
+) -> tuple[list[Document], str | None]:
+    """A row for each topic, and what keeps their sizes from being complete. The number of requests
+    grows with the brokers, and by one for every 2,000 partitions. Raises: KafkaError
+    """
+    topics = await admin.describe_topics()
+    live = {each.node_id for each in (await admin.describe_cluster()).brokers}
+    directories = await log_directories(admin, live, timeout_ms)
+    sizes = topic_bytes(directories)
+    shown = {name: each for name, each in topics.items() if internal or not each.is_internal}
+    having = {
+        broker_id
+        for topic in shown.values()
+        for partition in topic.partitions
+        for broker_id in partition.replicas
+    }
+    rows = [
+        {
+            "name": name,
+            "topic_id": uuid_to_base64(topic.topic_id),
+            "internal": topic.is_internal,
+            "partition_count": len(topic.partitions),
+            "replication_factor": min((len(each.replicas) for each in topic.partitions), default=0),
+            "size_bytes": sizes.get(name),
+        }
+        for name, topic in sorted(shown.items())
+    ]
+    return rows, missing_text(directories, having - live)
+
+
+def _rank(row: Row, sort: Order | None) -> tuple[int, str]:
+    by = {Order.SIZE: row["size_bytes"] or 0, Order.PARTITIONS: row["partition_count"]}
+    return -by.get(sort or Order.NAME, 0), row["name"]
+
+
+def _print_listed(rows: list[Document]) -> None:
+    print_table(
+        ("topic", "partitions", "replicas", "size"),
+        (
+            (
+                row["name"],
+                row["partition_count"],
+                row["replication_factor"],
+                None if row["size_bytes"] is None else size_text(row["size_bytes"]),
+            )
+            for row in rows
+        ),
+    )
+    sizes = [row["size_bytes"] for row in rows if row["size_bytes"] is not None]
+    partition_count = sum(row["partition_count"] for row in rows)
+    totals = [counted(len(rows), "topic"), counted(partition_count, "partition")]
+    say(", ".join(totals + ([size_text(sum(sizes))] if sizes else [])))
 
 
 @app.command("create")
@@ -449,13 +563,17 @@ def create(
     access: ClusterAccess,
     name: Name,
     partitions: Annotated[
-        int, "How many partitions; -1: the brokers' default (num.partitions)."
+        int,
+        "--partitions -p",
+        "How many partitions; -1: the brokers' default (num.partitions).",
     ] = -1,
     replication_factor: Annotated[
-        int, "How many replicas of each partition; -1: the brokers' default."
+        int,
+        "--replication-factor -r",
+        "How many replicas of each partition; -1: the brokers' default.",
     ] = -1,
     config: Annotated[
-        list[str] | None, "A topic configuration, KEY=VALUE; may be repeated."
+        list[str] | None, "--config -c", "A topic configuration, KEY=VALUE; may be repeated."
     ] = None,
     if_not_exists: Annotated[bool, "Succeed if the topic exists already."] = False,
     validate_only: Annotated[bool, "Only check whether it could be created."] = False,
@@ -480,10 +598,12 @@ def alter(
     access: ClusterAccess,
     name: Name,
     partitions: Annotated[
-        int | None, "The new total number of partitions; it can only grow."
+        int | None, "--partitions -p", "The new total number of partitions; it can only grow."
     ] = None,
     config: Annotated[
-        list[str] | None, "A topic configuration to set, KEY=VALUE; may be repeated."
+        list[str] | None,
+        "--config -c",
+        "A topic configuration to set, KEY=VALUE; may be repeated.",
     ] = None,
     delete_config: Annotated[
         list[str] | None, "A configuration key to reset to its default; may be repeated."
@@ -506,22 +626,3 @@ def alter(
         if partitions is not None:
             loop.run(admin.create_partitions({name: client.NewPartitions(partitions)}))
     say(f"altered {name}")
-
-
-@app.command("delete")
-def delete(
-    access: ClusterAccess,
-    names: Annotated[list[str], complete_topics, "The topics to delete."],
-    if_exists: Annotated[bool, "Succeed if a topic does not exist."] = False,
-) -> None:
-    """Delete topics and everything in them."""
-    with access.asking(TopicCalls) as (admin, loop):
-        for name in names:
-            try:
-                loop.run(admin.delete_topics([name]))
-            except client.UnknownTopicOrPartition:
-                if not if_exists:
-                    raise
-                say(f"{name} does not exist")
-            else:
-                say(f"deleted {name}")

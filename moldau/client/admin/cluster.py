@@ -244,12 +244,20 @@ class ClusterCalls(AdminCalls):
         self,
         resources: Iterable[ConfigResource],
         *,
+        keys: Collection[str] | None = None,
         include_synonyms: bool = False,
         include_documentation: bool = False,
         timeout_ms: float | None = None,
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-        """Effective configurations. Raises: UnknownTopicOrPartition, InvalidRequest, KafkaError"""
-        check_several(resources)
+        """Effective configurations.
+
+        Args:
+            keys: these alone; None for all.
+
+        Raises:
+            UnknownTopicOrPartition, InvalidRequest, KafkaError
+        """
+        check_several(resources, keys)
         resources = list(resources)
         check_kind(resources, ConfigResource)
         groups = _by_node(resources)
@@ -263,7 +271,7 @@ class ClusterCalls(AdminCalls):
                     described_configs.DescribeConfigsResource(
                         resource_type=resource.resource_type,
                         resource_name=resource.name,
-                        configuration_keys=None,
+                        configuration_keys=None if keys is None else list(keys),
                     )
                     for resource in group
                 ],

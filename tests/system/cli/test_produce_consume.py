@@ -91,6 +91,22 @@ def test_keys_headers_and_tombstones(piped: Piped, topic: str, tmp_path: Path):
     assert piped.consume(topic, "--from-beginning", *fields) == b"a|1|h:x\na|-|h:x\n"
 
 
+def test_one_key_for_all_records_that_have_none(piped: Piped, topic: str):
+    piped.produce(topic, "-k", "17", given=b"paid\nsent\n")
+    given = b'{"value": "v", "key": "own"}\n{"value": "w", "key": null}\n'
+    piped.produce(topic, "--format", "json", "--key", "17", given=given)
+    piped.produce(topic, "-k", "17", "--key-format", "integer", given=b"x\n")
+    fields = ("--from-beginning", "--json")
+    records = lines_of(piped.consume(topic, *fields))
+    shown = {(each.get("key"), each.get("key_base64"), each["value"]) for each in records}
+    assert shown == {
+        *{("17", None, "paid"), ("17", None, "sent"), ("own", None, "v"), ("17", None, "w")},
+        ("\0\0\0\x11", None, "x"),
+    }
+    said = piped.run("produce", topic, "-k", "x", "--key-format", "integer", status=2)[1]
+    assert "the key b'x' as integer" in said[0]
+
+
 def test_json_lines_survive_the_way_there_and_back(piped: Piped, topic: str, cluster: Cluster):
     first = [
         {"value": "v", "key": "k", "partition": 1, "timestamp": 1_700_000_000_000},

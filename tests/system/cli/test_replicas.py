@@ -418,6 +418,16 @@ def test_a_broker_is_emptied_by_a_plan(moldau: Cli, trio: Cluster, name: str, tm
     assert {len(row["replicas"]) for row in rows(moldau, name)} == {1}
 
 
+def test_a_broker_is_emptied_by_its_id(moldau: Cli, trio: Cluster, name: str):
+    create(moldau, name, "--partitions", 3, "--replication-factor", 2)
+    moldau.ok("brokers", "empty", 2, "--wait")
+    assert {tuple(sorted(row["replicas"])) for row in rows(moldau, name)} == {(1, 3)}
+    assert moldau.ok("brokers", "empty", 2) == "all partitions are where they should be\n"
+    assert moldau.refused("brokers", "empty", 9) == (
+        "moldau: there is no broker 9; there are 1, 2, 3"
+    )
+
+
 def test_preferred_leaders_come_back(moldau: Cli, trio: Cluster, name: str):
     create(moldau, name, "--replication-factor", 3)
     [row] = rows(moldau, name)
