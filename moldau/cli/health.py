@@ -12,7 +12,9 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple, TypeVar
 
@@ -27,6 +29,10 @@ MIN_ISR: Final = "min.insync.replicas"
 LAG_MS: Final = 10_000
 """A voter that has not caught up with the leader for so long is a fault."""
 LEAST_FREE_PERCENT: Final = 5
+SOON_DAYS: Final = 30
+"""So long before a broker's certificate expires it is said, as brokers do in their logs."""
+URGENT_DAYS: Final = 3
+"""So long before it is a fault."""
 LOOK_EVERY_S: Final = 1.0
 MOST_NAMED: Final = 3
 
@@ -56,9 +62,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one look has found, and which checks could not be made, with why."""
+    """What one look has found, what will come, and which checks could not be made, with why."""
 
     findings: Sequence[Finding]
+    soon: Sequence[Finding] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     unchecked: Mapping[str, str] = field(default_factory=dict)
     cluster_id: str | None = None
@@ -91,6 +98,7 @@ class Report:
             "cluster_id": self.cluster_id,
             **{f"{what}_count": count for what, count in self.counts.items()},
             "findings": [asdict(each) for each in self.findings],
+            "soon": [asdict(each) for each in self.soon],
             "not_checked": [
                 {"check": check, "error": error} for check, error in self.unchecked.items()
             ],
@@ -130,8 +138,9 @@ def health(
     """Say whether the cluster is healthy, and what to do next.
 
     Looks at brokers, the quorum of controllers, partitions without a leader, below
-    min.insync.replicas or under-replicated, log directories and moves. The exit status is 0 when
-    all is well and 1 otherwise, also when no broker can be reached.
+    min.insync.replicas or under-replicated, log directories, moves and the certificates that
+    brokers show. The exit status is 0 when all is well and 1 otherwise, also when no broker can be
+    reached.
     """
     report = access.ask(client.Admin, lambda admin: _watched(admin, access.timeout_ms, wait))
     if as_json:
@@ -140,6 +149,9 @@ def health(
         say(report.sentence)
         for advice in report.advice:
             say(f"next: {advice}")
+    if not as_json:
+        for each in report.soon:  # with --quiet, too: cron sends it while there is time
+            say(f"soon: {each.text}: {each.advice}")
     if report.unchecked:
         why = next(iter(report.unchecked.values()))
         warn(f"not checked: {', '.join(report.unchecked)}: {why}")
@@ -203,7 +215,24 @@ async def look(admin: client.Admin, timeout_ms: float) -> Report:
         counts["controller"] = len(quorum.voters)
     counts["topic"] = len(topics)
     counts["partition"] = sum(len(each.partitions) for each in topics.values())
-    return Report(list(_judged(seen)), counts, unchecked, cluster.cluster_id)
+    expiring = list(_of_certificates(await _certificates(admin, directories, timeout_ms)))
+    urgent = [each for each, days in expiring if days < URGENT_DAYS]
+    soon = [each for each, days in expiring if days >= URGENT_DAYS]
+    return Report([*_judged(seen), *urgent], soon, counts, unchecked, cluster.cluster_id)
+
+
+async def _certificates(
+    admin: client.Admin, directories: Directories, timeout_ms: float
+) -> dict[int, bytes]:
+    """The certificates that brokers have shown, in DER; none of those without TLS, and of those
+    that did not answer.
+    """
+    found: dict[int, bytes] = {}
+    for broker_id in set(directories) - set(_silent(directories)):
+        with suppress(client.KafkaError):
+            shown = await admin.describe_certificates([broker_id], timeout_ms=timeout_ms)
+            found |= {each: der for each, der in shown.items() if der is not None}
+    return found
 
 
 async def _quorum(
@@ -242,12 +271,7 @@ def _judged(seen: _Seen) -> Iterator[Finding]:
     """All findings, causes before what follows from them."""
     yield from _of_quorum(seen.quorum)
     fenced = seen.fenced_ids
-    silent = sorted(
-        broker_id
-        for broker_id, found in seen.directories.items()
-        if isinstance(found, client.KafkaError)
-        and not isinstance(found, client.AuthorizationFailed | client.UnsupportedByBroker)
-    )
+    silent = _silent(seen.directories)
     if fenced:
         unregister = " and ".join(f"`moldau brokers unregister {each}`" for each in fenced)
         gone = "it is" if len(fenced) == 1 else "they are"
@@ -273,6 +297,16 @@ def _judged(seen: _Seen) -> Iterator[Finding]:
         if not isinstance(found, client.KafkaError) and any(each.error for each in found)
     }
     yield from _of_partitions(seen, {*fenced, *silent, *broken})
+
+
+def _silent(directories: Directories) -> list[int]:
+    """The brokers that serve, and do not answer."""
+    return sorted(
+        broker_id
+        for broker_id, found in directories.items()
+        if isinstance(found, client.KafkaError)
+        and not isinstance(found, client.AuthorizationFailed | client.UnsupportedByBroker)
+    )
 
 
 def _of_quorum(quorum: client.QuorumDescription | client.KafkaError | None) -> Iterator[Finding]:
@@ -339,6 +373,28 @@ def _of_directories(directories: Directories) -> Iterator[Finding]:
                     "size`), or move some to other brokers",
                     items=[item],
                 )
+
+
+def _of_certificates(certificates: Mapping[int, bytes]) -> Iterator[tuple[Finding, float]]:
+    """Those that expire, with the days left: one for brokers that show the same one."""
+    from moldau.server.authentication.certificates import end_of, subject_name
+
+    brokers: dict[bytes, list[int]] = {}
+    for broker_id, der in sorted(certificates.items()):
+        brokers.setdefault(der, []).append(broker_id)
+    for der, ids in brokers.items():
+        end = end_of(der)
+        days = (end - datetime.now(UTC)) / timedelta(days=1)
+        if days < SOON_DAYS:
+            when = "has expired" if days < 0 else f"expires in {days:.0f} days"
+            finding = Finding(
+                "certificates",
+                f"the certificate of {_listed('broker', ids)} {when}, on {end:%Y-%m-%d}",
+                advice="`moldau certificates renew DIR` renews it where --secure has made the "
+                "cluster; else put a new file in the place of the old one",
+                items=[{"broker_ids": ids, "subject": subject_name(der), "expires_at": f"{end}"}],
+            )
+            yield finding, days
 
 
 def _of_moves(seen: _Seen) -> Iterator[Finding]:
