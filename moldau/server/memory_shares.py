@@ -77,7 +77,7 @@ class Waiter(Protocol):
         """Try again; whether it went on."""
 
     def end_if_peer_is_lost(self) -> None:
-        """End the connection if its peer has gone, which nobody notices while nothing is read."""
+        """End the connection if its peer has gone: nothing else shows it while nothing is read."""
 
     def close(self, reason: str) -> None:
         """End the connection."""

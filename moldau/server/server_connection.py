@@ -402,7 +402,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def end_if_peer_is_lost(self) -> None:
         """End the connection if its peer has gone before the frame came whole that it waits for:
-        while nothing is read nobody notices.
+        nothing else shows it while nothing is read.
         """
         if has_lost_peer(self.transport, self._reader.missing_bytes):
             self._abort()

@@ -38,7 +38,7 @@ def is_lasting_status(status: int) -> bool:
 
 
 class LoginExpiration(NamedTuple):
-    """Until when something is good that this process logs in with and others keep up to date.
+    """The end of something that this process logs in with and that others keep up to date.
 
     Attributes:
         source: which it is, as `token file /run/token`.

@@ -184,7 +184,7 @@ def _jwt_time_ms(value: str, claim: str) -> float | None:
 
 
 def expiration_of(source: str, value: str) -> LoginExpiration | None:
-    """Until when a JWT is good, from the token itself; None for one that does not say it."""
+    """The end of a JWT, which is read off it; None for one that does not say it."""
     end_ms = _jwt_time_ms(value, "exp")
     if end_ms is None:
         return None

@@ -97,7 +97,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 
 async def test_the_first_that_expires_of_each_store_counts(node: Node, tmp_path: Path):
-    """In a chain an authority may be the first; in a trust store any certificate."""
+    """That of a chain may be an authority's, that of a trust store any certificate's."""
     own = dated("node", after(days=50), by="between")
     between = dated("between", after(days=20), by="root", is_authority=True)
     trusted = [dated(f"t{days}", after(days=days), is_authority=True) for days in (90, 40, 60)]
@@ -310,7 +310,7 @@ def login_until(at: datetime.datetime, lifetime_ms: float | None) -> LoginExpira
 async def test_a_token_that_its_program_does_not_renew_is_logged(
     node: Node, caplog: pytest.LogCaptureFixture
 ):
-    """In the last tenth of its life: renewals of short tokens are earlier, and no news."""
+    """It is the last tenth of its life: renewals of short tokens are earlier, and no news."""
     hour_ms = 3_600_000.0
     login: Any = Login(login_until(after(minutes=7), hour_ms))
     node.logins.append(WatchedLogin("INTERNAL", login))
