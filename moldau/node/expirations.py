@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import datetime
 import logging
+import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -50,11 +51,22 @@ logger = logging.getLogger(__name__)
 
 
 class WatchedStores(NamedTuple):
-    """The stores of a listener, or of connections to it; `loop` is where `contexts` lives."""
+    """The stores of a listener, or of connections to it.
+
+    Attributes:
+        contexts: those that follow their files, or one that the node has made when it started.
+        loop: where they live.
+    """
 
     listener: str
-    contexts: StoreContexts
+    contexts: StoreContexts | ssl.SSLContext
     loop: asyncio.AbstractEventLoop
+
+    async def context(self) -> ssl.SSLContext:
+        """What the next connection gets."""
+        if isinstance(self.contexts, ssl.SSLContext):
+            return self.contexts
+        return await run_on(self.loop, self.contexts.current())
 
 
 class WatchedLogin(NamedTuple):
@@ -73,6 +85,8 @@ class CertificateExpiration:
         location: the store's file; "" for text in the configuration.
         key: of the configuration, that names the store.
         is_own: whether it is the listener's own, not an authority's.
+        is_read_once: whether the store is read when the node starts alone: that of an identity
+            provider.
         certificate_count: of the whole store.
     """
 
@@ -83,6 +97,7 @@ class CertificateExpiration:
     subject: str
     expires_at_ms: float
     is_own: bool
+    is_read_once: bool
     certificate_count: int
 
 
@@ -156,10 +171,9 @@ class Expirations:
     async def look(self) -> None:
         """Find out what expires when, and log what is due; on the loop of `start`."""
         stores, logins = tuple(self._stores()), tuple(self._logins())
-        for each in stores:
-            await run_on(each.loop, each.contexts.current())
+        contexts = [(each, await each.context()) for each in stores]
         if stores:
-            found = await asyncio.to_thread(_certificates, stores, self._read)
+            found = await asyncio.to_thread(_certificates, contexts, self._read)
             self.certificates, self._read = found
         if logins:
             self.logins = await asyncio.to_thread(_expiring, logins)
@@ -193,6 +207,8 @@ class Expirations:
             if each.store == TRUST_STORE:
                 text, advice = f"the trusted certificate {each.subject}", _TRUST_NEXT
                 consequence = "certificates that it has signed are refused"
+                if each.is_read_once:
+                    advice += "; the node reads it when it starts"
             else:
                 kind = "certificate" if each.is_own else "authority in the chain,"
                 text, advice = f"the {kind} {each.subject}", _RENEW
@@ -245,15 +261,18 @@ def span(duration_ms: float, *, is_past: bool = False) -> str:
 
 
 def _certificates(
-    stores: Iterable[WatchedStores], known: Mapping[str, _First | None]
+    contexts: Iterable[tuple[WatchedStores, ssl.SSLContext]], known: Mapping[str, _First | None]
 ) -> tuple[tuple[CertificateExpiration, ...], dict[str, _First | None]]:
     """Blocks. What expires first of each listener and store: its own connections to other nodes
     have the stores that it has. And what was read of each text, `known` or not.
     """
+    from moldau.runtime.authentication.tls import StoreContext
+
     found: dict[tuple[str, str, str], CertificateExpiration] = {}
     read: dict[str, _First | None] = {}
-    for watched in stores:
-        context = watched.contexts.last
+    for watched, context in contexts:
+        if not isinstance(context, StoreContext):
+            continue  # the system's authorities
         for store, loaded in ((KEY_STORE, context.own), (TRUST_STORE, context.trust)):
             if loaded is None:
                 continue
@@ -263,7 +282,7 @@ def _certificates(
             first = read[text]
             if first is None:
                 continue
-            each = _expiration(watched.listener, store, loaded.store, first)
+            each = _expiration(watched, store, loaded.store, first)
             place = each.listener, each.store, each.location
             if place not in found or each.expires_at_ms < found[place].expires_at_ms:
                 found[place] = each
@@ -285,16 +304,19 @@ def _first_to_expire(text: str) -> _First | None:
     return _First(subject_name(certificates[index]), end_ms, index, len(certificates))
 
 
-def _expiration(listener: str, store: str, source: Store, first: _First) -> CertificateExpiration:
+def _expiration(
+    watched: WatchedStores, store: str, source: Store, first: _First
+) -> CertificateExpiration:
     in_text = "certificate.chain" if store == KEY_STORE else "certificates"
     return CertificateExpiration(
-        listener,
+        watched.listener,
         store,
         source.location or "",
         f"{source.prefix}.{'location' if source.location else in_text}",
         first.subject,
         first.expires_at_ms,
         is_own=store == KEY_STORE and first.position == 0,
+        is_read_once=isinstance(watched.contexts, ssl.SSLContext),
         certificate_count=first.certificate_count,
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def contexts_of(peers: PeerSecurity) -> Iterator[tuple[str, StoreContexts | ssl.SSLContext]]:
+    """Those of connections to other nodes, and to the provider of this node's tokens."""
+    if peers.contexts is not None:
+        yield peers.listener_name, peers.contexts
+    if peers.login is not None and peers.login.context is not None:
+        yield peers.listener_name, peers.login.context
+
+
 class ListenerChanges:
     """Those of a broker, as a metadata publisher, or those of a controller, by `take`."""
 
@@ -41,6 +50,8 @@ class ListenerChanges:
         self._config = config
         self._own = ConfigResource(ConfigResourceType.BROKER, str(config.node_id))
         self._contexts: dict[Endpoint, ListenerContexts] = {}
+        #: What listeners trust identity providers by.
+        self._providers: list[tuple[str, ssl.SSLContext]] = []
         #: Of connections to other brokers, None with PLAINTEXT.
         self.peers: PeerSecurity | None = None
         #: The values that connections to other brokers are made with.
@@ -78,6 +89,8 @@ class ListenerChanges:
             security = make({})
         if security is not None and security.contexts is not None:
             self._contexts[endpoint] = security.contexts
+        for context in () if security is None else security.provider_contexts():
+            self._providers.append((endpoint.listener_name, context))
         return security
 
     def connector(
@@ -90,13 +103,15 @@ class ListenerChanges:
         self.peers = made.security
         return made
 
-    def contexts(self) -> Iterator[tuple[str, StoreContexts]]:
-        """Those of the listeners with TLS by name, and of connections to other brokers."""
+    def contexts(self) -> Iterator[tuple[str, StoreContexts | ssl.SSLContext]]:
+        """Those of the listeners with TLS by name, of connections to other brokers, and to identity
+        providers.
+        """
         for endpoint, contexts in self._contexts.items():
             yield endpoint.listener_name, contexts
-        peers = self.peers
-        if peers is not None and peers.contexts is not None:
-            yield peers.listener_name, peers.contexts
+        yield from self._providers
+        if self.peers is not None:
+            yield from contexts_of(self.peers)
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if self._own not in delta.configs_delta.changes:

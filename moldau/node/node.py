@@ -31,6 +31,7 @@ from moldau.node.broker_part import BrokerPart
 from moldau.node.expirations import Expirations, WatchedLogin, WatchedStores
 from moldau.node.faults import FaultHandler
 from moldau.node.formatting import FormatError, FormatPlan, format_storage, random_cluster_id
+from moldau.node.listener_changes import contexts_of
 from moldau.node.listeners import controller_connector, log_in
 from moldau.node.quorum_link import LeaderRelay, NoActiveController, follow_metadata
 from moldau.node.quorum_node import QuorumNode
@@ -397,9 +398,9 @@ class Node:
         if self._quorum is not None:
             for name, contexts in self._quorum.contexts():
                 yield WatchedStores(name, contexts, self._quorum.loop)
-        controllers = self._controllers
-        if controllers is not None and controllers.contexts is not None:
-            yield WatchedStores(controllers.listener_name, controllers.contexts, own)
+        if self._controllers is not None:
+            for name, contexts in contexts_of(self._controllers):
+                yield WatchedStores(name, contexts, own)
         if self._http is not None:
             yield from self._http.stores()
 

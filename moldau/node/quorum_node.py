@@ -12,6 +12,7 @@ import asyncio
 import logging
 import random
 import secrets
+import ssl
 import threading
 import uuid
 from collections import deque
@@ -279,7 +280,7 @@ class QuorumNode:
         """The quorum's, once started: where `authorizer` may be asked."""
         return self._thread.loop
 
-    def contexts(self) -> list[tuple[str, StoreContexts]]:
+    def contexts(self) -> list[tuple[str, StoreContexts | ssl.SSLContext]]:
         """Those of the controller's listeners with TLS, which live on its loop, by name."""
         return [] if self._listeners is None else list(self._listeners.changes.contexts())
 

@@ -107,6 +107,10 @@ class Login(Protocol):
     def mechanism(self) -> str:
         """The SASL mechanism's name."""
 
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """What an identity provider is trusted by, other than the system's authorities."""
+
     async def prepare(self) -> None:
         """Have what may take long before the peer waits for it. Raises: AuthenticationError."""
 

@@ -9,6 +9,7 @@ one authentication only.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -51,9 +52,14 @@ class ClientExchange(Protocol):
 
 
 class SaslLogin:
-    """What a client, or a node towards other nodes, logs in with, by one mechanism."""
+    """What a client, or a node towards other nodes, logs in with, by one mechanism.
+
+    Attributes:
+        context: of TLS towards an identity provider; None without a trust store for it.
+    """
 
     mechanism: str
+    context: ssl.SSLContext | None = None
 
     async def exchange(self, host: str) -> ClientExchange:
         """An exchange for one authentication to a broker at `host`.

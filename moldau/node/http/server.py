@@ -157,9 +157,9 @@ class HttpListener:
 
     def stores(self) -> Iterator[WatchedStores]:
         """Those of TLS, if it has any and runs."""
-        contexts = self.access.contexts
-        if contexts is not None and self._thread.is_running:
-            yield WatchedStores(LISTENER_NAME, contexts, self._thread.loop)
+        for contexts in (self.access.contexts, self.access.provider_context):
+            if contexts is not None and self._thread.is_running:
+                yield WatchedStores(LISTENER_NAME, contexts, self._thread.loop)
 
     async def close(self) -> None:
         """Stop serving and end the thread (idempotent)."""

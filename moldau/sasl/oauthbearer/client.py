@@ -85,9 +85,15 @@ class TokenLogin(SaslLogin):
 
     mechanism = "OAUTHBEARER"
 
-    def __init__(self, tokens: TokenSource, files: Sequence[WatchedFile[str]] = ()) -> None:
+    def __init__(
+        self,
+        tokens: TokenSource,
+        files: Sequence[WatchedFile[str]] = (),
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         """`files` have a token or an assertion that another program keeps up to date."""
         self.tokens = tokens
+        self.context = context
         self._files = files
 
     def expirations(self) -> Sequence[LoginExpiration]:
@@ -127,7 +133,8 @@ def login(config: MechanismConfig) -> TokenLogin:
         assert config.context is not None, "a client has it"
         source = token_source(value, config.options, clock, context=config.context)
     tokens = CachedTokens(source, clock, config.dice, RefreshRules.of(value), pauses)
-    return TokenLogin(tokens, _files(value, source))
+    context = source.context if isinstance(source, TokenEndpoint) else None
+    return TokenLogin(tokens, _files(value, source), context)
 
 
 def _files(value: Value, source: TokenSource) -> Sequence[WatchedFile[str]]:

@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import json
 import os
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from moldau.node.expirations import (
 from moldau.node.http import collect, views
 from moldau.runtime.authentication import LoginExpiration
 from moldau.runtime.authentication.listener_tls import ListenerContexts, ListenerTlsSettings
-from moldau.runtime.authentication.tls import Store
+from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
 from tests.kit.dated_certificates import dated, key_of, key_pem, pem
 from tests.kit.manual_clock import ManualClock
 
@@ -43,12 +44,14 @@ class Node:
     def __init__(self, warning_days: int = 30) -> None:
         self.clock = ManualClock(int(NOW.timestamp() * 1000))
         self.contexts: list[tuple[str, ListenerContexts]] = []
+        self.fixed: list[tuple[str, ssl.SSLContext]] = []
         self.logins: list[WatchedLogin] = []
         self.expirations = Expirations(self.clock, self._stores, lambda: self.logins, warning_days)
 
     def _stores(self) -> list[WatchedStores]:
         loop = asyncio.get_running_loop()
-        return [WatchedStores(name, contexts, loop) for name, contexts in self.contexts]
+        found = [*self.contexts, *self.fixed]
+        return [WatchedStores(name, contexts, loop) for name, contexts in found]
 
     def listen(self, name: str, own: Store, trust: Store | None = None) -> ListenerContexts:
         settings = ListenerTlsSettings(
@@ -286,6 +289,20 @@ async def test_a_node_without_stores_and_logins_does_not_look_again(node: Node):
     assert node.clock.timer_count == 0
     await node.expirations.stop()
     assert node.expirations.certificates == ()
+
+
+async def test_what_an_identity_provider_is_trusted_by_is_read_when_the_node_starts(
+    node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    path = tmp_path / "provider.pem"
+    path.write_text(pem(dated("provider", after(days=9), is_authority=True)))
+    node.fixed.append(("CLIENTS", client_context(TlsSettings(Store("ssl.truststore", str(path))))))
+    node.fixed.append(("INTERNAL", client_context(TlsSettings())))  # the system's authorities
+    path.unlink()
+    assert await node.found() == [("CLIENTS", "truststore", "CN=provider", 9)]
+    [(level, text)] = lines(caplog)
+    assert level == "WARNING"
+    assert text.endswith("take this one out when none needs it; the node reads it when it starts")
 
 
 # -- what the node logs in with --------------------------------------------------------------------
