@@ -291,17 +291,20 @@ def _certificates(
 
 def _first_to_expire(text: str) -> _First | None:
     """The certificate in PEM text that expires first; None without any."""
-    from moldau.server.authentication.certificates import certificates_in, end_of, subject_name
+    from moldau.runtime.authentication.tls import certificates_of
+    from moldau.server.authentication.certificates import end_of, first_certificate, subject_name
 
-    certificates, ends = list(certificates_in(text)), []
-    for index, certificate in enumerate(certificates):
-        # A time in a form that there is not: no handshake accepts such a certificate.
+    texts, found = certificates_of(text), []
+    for position, each in enumerate(texts):
+        # OpenSSL takes some more than is certificates' form. What cannot be read is left out.
         with contextlib.suppress(ValueError):
-            ends.append((end_of(certificate).timestamp() * 1000, index))
-    if not ends:
+            certificate = first_certificate(each)
+            end_ms = end_of(certificate).timestamp() * 1000
+            found.append((end_ms, position, subject_name(certificate)))
+    if not found:
         return None
-    end_ms, index = min(ends)
-    return _First(subject_name(certificates[index]), end_ms, index, len(certificates))
+    end_ms, position, subject = min(found)
+    return _First(subject or "without a name", end_ms, position, len(texts))
 
 
 def _expiration(

@@ -107,9 +107,9 @@ class ListenerChanges:
         """Those of the listeners with TLS by name, of connections to other brokers, and to identity
         providers.
         """
-        for endpoint, contexts in self._contexts.items():
+        for endpoint, contexts in [*self._contexts.items()]:  # another thread may be starting it
             yield endpoint.listener_name, contexts
-        yield from self._providers
+        yield from [*self._providers]
         if self.peers is not None:
             yield from contexts_of(self.peers)
 

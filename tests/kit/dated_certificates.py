@@ -30,7 +30,7 @@ def dated(
     """A certificate of CN=name, signed by the key of another name; by its own without one."""
 
     def named(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)] if text else [])
 
     return (
         x509.CertificateBuilder(named(by or name), named(name), key_of(name).public_key())

@@ -35,6 +35,8 @@ _ESCAPED: Final = re.compile(r'[,=+<>#;"\\]')
 _EXPLICIT_VERSION: Final = 0xA0
 _EXTENSIONS: Final = 0xA3
 _ALTERNATIVE_NAMES: Final = "2.5.29.17"
+_FEWEST_FIELDS: Final = 6
+"""Serial number, algorithm, issuer, validity, subject and key."""
 _UTC_TIME: Final = 0x17
 _TIMES: Final = {_UTC_TIME: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
 """The types of a time in a certificate (RFC 5280, section 4.1.2.5), and how each is written."""
@@ -76,7 +78,9 @@ def first_certificate(chain: str) -> bytes:
 
 
 def subject_name(certificate: bytes) -> str:
-    """The subject of a certificate in DER, as in `CN=alice,OU=orders,C=CZ`; "" for an empty one."""
+    """The subject of a certificate in DER, as in `CN=alice,OU=orders,C=CZ`; "" for an empty one.
+    Raises: ValueError: it is not in DER.
+    """
     subject = _fields(certificate)[4]  # behind serial number, algorithm, issuer and validity
     parts = [
         "+".join(_attribute(*_elements(each.contents)) for each in _elements(part.contents))
@@ -86,8 +90,8 @@ def subject_name(certificate: bytes) -> str:
 
 
 def end_of(certificate: bytes) -> datetime.datetime:
-    """The last moment at which a certificate in DER is valid, in UTC. Raises: ValueError: its time
-    is written in none of the two ways.
+    """The last moment at which a certificate is valid, in UTC. Raises: ValueError: it is not in
+    DER, or its time is written in none of the two ways.
     """
     _, after = _elements(_fields(certificate)[3].contents)
     form = _TIMES.get(after.tag, "")
@@ -113,9 +117,15 @@ def alternative_names(certificate: bytes) -> frozenset[bytes]:
 
 def _fields(certificate: bytes) -> list[_Element]:
     """What is signed, without the version, which older certificates do not name."""
-    whole = next(_elements(certificate))
-    signed = next(_elements(whole.contents))
-    return [each for each in _elements(signed.contents) if each.tag != _EXPLICIT_VERSION]
+    try:
+        whole = next(_elements(certificate))
+        signed = next(_elements(whole.contents))
+        found = [each for each in _elements(signed.contents) if each.tag != _EXPLICIT_VERSION]
+    except (IndexError, StopIteration):
+        found = []
+    if len(found) < _FEWEST_FIELDS:
+        raise ValueError("no certificate in DER")
+    return found
 
 
 def _attribute(kind: _Element, value: _Element) -> str:

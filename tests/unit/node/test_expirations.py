@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    pkcs12,
+)
 
 from moldau.node.expirations import (
     DAY_MS,
@@ -143,6 +147,20 @@ async def test_stores_in_pkcs12_and_in_the_configuration(node: Node, tmp_path: P
     _, second, third = node.expirations.certificates
     assert (second.location, second.key) == ("", "ssl.keystore.certificate.chain")
     assert (third.store, third.key) == ("truststore", "moldau.http.ssl.truststore.certificates")
+
+
+async def test_a_certificate_that_cannot_be_read_hides_no_other(node: Node, tmp_path: Path):
+    """OpenSSL reads forms that certificates do not have, as elements of unknown length."""
+    good, other = dated("a", after(days=3)), dated("b", after(days=2))
+    odd = other.public_bytes(Encoding.DER)
+    odd = b"\x30\x80" + odd[4:] + b"\0\0"
+    (tmp_path / "ca.pem").write_text(ssl.DER_cert_to_PEM_cert(odd) + pem(good))
+    own = key_store(tmp_path / "own.pem", dated("", after(days=9)), name="")
+    node.listen("A", own, Store("ssl.truststore", str(tmp_path / "ca.pem")))
+    assert await node.found() == [
+        ("A", "keystore", "without a name", 9),
+        ("A", "truststore", "CN=a", 3),
+    ]
 
 
 async def test_a_renewed_store_counts_as_soon_as_connections_get_it(

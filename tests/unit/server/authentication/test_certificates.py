@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import ssl
+from contextlib import suppress
 
 import pytest
 from cryptography import x509
@@ -205,6 +206,16 @@ def test_an_end_in_no_form_of_certificates_is_refused(text: bytes) -> None:
     wrong = text[:13].ljust(13, b"Z")
     with pytest.raises(ValueError, match=r"time data|unconverted"):
         end_of(encoded[:at] + wrong + encoded[at + 13 :])
+
+
+@given(st.integers(0, 400), st.binary(max_size=3))
+def test_what_is_no_certificate_is_one_kind_of_error(length: int, more: bytes) -> None:
+    good = named((CN, "a"))
+    for read in (end_of, subject_name, alternative_names):
+        with suppress(ValueError):
+            read(good[:length] + more)
+    with pytest.raises(ValueError, match="no certificate in DER"):
+        end_of(b"")
 
 
 def test_alternative_names_are_those_of_their_extension_alone() -> None:
