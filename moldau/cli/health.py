@@ -9,12 +9,12 @@ every 2,000 partitions, not with the topics.
 from __future__ import annotations
 
 import asyncio
-import datetime
 import sys
 import time
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple, TypeVar
 
@@ -29,8 +29,10 @@ MIN_ISR: Final = "min.insync.replicas"
 LAG_MS: Final = 10_000
 """A voter that has not caught up with the leader for so long is a fault."""
 LEAST_FREE_PERCENT: Final = 5
-SOON: Final = datetime.timedelta(days=30)
-"""A certificate that ends within this time is a fault, as it is one for nodes by default."""
+SOON_DAYS: Final = 30
+"""So long before a broker's certificate expires it is said, as brokers do in their logs."""
+URGENT_DAYS: Final = 3
+"""So long before it is a fault."""
 LOOK_EVERY_S: Final = 1.0
 MOST_NAMED: Final = 3
 
@@ -60,9 +62,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one look has found, and which checks could not be made, with why."""
+    """What one look has found, what will come, and which checks could not be made, with why."""
 
     findings: Sequence[Finding]
+    soon: Sequence[Finding] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     unchecked: Mapping[str, str] = field(default_factory=dict)
     cluster_id: str | None = None
@@ -95,6 +98,7 @@ class Report:
             "cluster_id": self.cluster_id,
             **{f"{what}_count": count for what, count in self.counts.items()},
             "findings": [asdict(each) for each in self.findings],
+            "soon": [asdict(each) for each in self.soon],
             "not_checked": [
                 {"check": check, "error": error} for check, error in self.unchecked.items()
             ],
@@ -110,8 +114,6 @@ class _Seen(NamedTuple):
     quorum: client.QuorumDescription | client.KafkaError | None
     min_isr: Mapping[str, int] | None
     moves: Mapping[client.TopicPartition, client.Reassignment] | None
-    expirations: Mapping[int, datetime.datetime]
-    """When the certificate that a broker has shown ends."""
 
     @property
     def live_ids(self) -> set[int]:
@@ -136,7 +138,7 @@ def health(
     """Say whether the cluster is healthy, and what to do next.
 
     Looks at brokers, the quorum of controllers, partitions without a leader, below
-    min.insync.replicas or under-replicated, log directories, moves, and the certificates that
+    min.insync.replicas or under-replicated, log directories, moves and the certificates that
     brokers show. The exit status is 0 when all is well and 1 otherwise, also when no broker can be
     reached.
     """
@@ -147,6 +149,9 @@ def health(
         say(report.sentence)
         for advice in report.advice:
             say(f"next: {advice}")
+    if not as_json:
+        for each in report.soon:  # with --quiet, too: cron sends it while there is time
+            say(f"soon: {each.text}: {each.advice}")
     if report.unchecked:
         why = next(iter(report.unchecked.values()))
         warn(f"not checked: {', '.join(report.unchecked)}: {why}")
@@ -204,15 +209,30 @@ async def look(admin: client.Admin, timeout_ms: float) -> Report:
     for found in directories.values():
         if isinstance(found, client.AuthorizationFailed):
             unchecked["log directories"] = str(found)
-    answering = set(live) - set(_silent_ids(directories))
-    expirations = await _expirations(admin, answering, timeout_ms)
-    seen = _Seen(cluster, topics, directories, quorum, min_isr, moves, expirations)
+    seen = _Seen(cluster, topics, directories, quorum, min_isr, moves)
     counts = {"broker": len(cluster.brokers)}
     if isinstance(quorum, client.QuorumDescription):
         counts["controller"] = len(quorum.voters)
     counts["topic"] = len(topics)
     counts["partition"] = sum(len(each.partitions) for each in topics.values())
-    return Report(list(_judged(seen)), counts, unchecked, cluster.cluster_id)
+    expiring = list(_of_certificates(await _certificates(admin, directories, timeout_ms)))
+    urgent = [each for each, days in expiring if days < URGENT_DAYS]
+    soon = [each for each, days in expiring if days >= URGENT_DAYS]
+    return Report([*_judged(seen), *urgent], soon, counts, unchecked, cluster.cluster_id)
+
+
+async def _certificates(
+    admin: client.Admin, directories: Directories, timeout_ms: float
+) -> dict[int, bytes]:
+    """The certificates that brokers have shown, in DER; none of those without TLS, and of those
+    that did not answer.
+    """
+    found: dict[int, bytes] = {}
+    for broker_id in set(directories) - set(_silent(directories)):
+        with suppress(client.KafkaError):
+            shown = await admin.describe_certificates([broker_id], timeout_ms=timeout_ms)
+            found |= {each: der for each, der in shown.items() if der is not None}
+    return found
 
 
 async def _quorum(
@@ -224,26 +244,6 @@ async def _quorum(
         raise
     except client.KafkaError as error:
         return error
-
-
-async def _expirations(
-    admin: client.Admin, broker_ids: Iterable[int], timeout_ms: float
-) -> dict[int, datetime.datetime]:
-    """When the certificates of brokers with TLS end."""
-    found: dict[int, datetime.datetime] = {}
-
-    async def see(broker_id: int) -> None:
-        with suppress(client.KafkaError):  # the broker went away at this moment
-            [shown] = (
-                await admin.describe_certificates([broker_id], timeout_ms=timeout_ms)
-            ).values()
-            if shown is not None:
-                from moldau.server.authentication.certificates import end_of
-
-                found[broker_id] = end_of(shown)
-
-    await asyncio.gather(*map(see, broker_ids))
-    return found
 
 
 async def _min_isr(admin: client.Admin, names: Iterable[str]) -> dict[str, int]:
@@ -271,7 +271,7 @@ def _judged(seen: _Seen) -> Iterator[Finding]:
     """All findings, causes before what follows from them."""
     yield from _of_quorum(seen.quorum)
     fenced = seen.fenced_ids
-    silent = _silent_ids(seen.directories)
+    silent = _silent(seen.directories)
     if fenced:
         unregister = " and ".join(f"`moldau brokers unregister {each}`" for each in fenced)
         gone = "it is" if len(fenced) == 1 else "they are"
@@ -290,7 +290,6 @@ def _judged(seen: _Seen) -> Iterator[Finding]:
             items=silent,
         )
     yield from _of_directories(seen.directories)
-    yield from _of_certificates(seen.expirations)
     yield from _of_moves(seen)
     broken = {
         broker_id
@@ -300,13 +299,13 @@ def _judged(seen: _Seen) -> Iterator[Finding]:
     yield from _of_partitions(seen, {*fenced, *silent, *broken})
 
 
-def _silent_ids(directories: Directories) -> list[int]:
-    """The brokers that serve, as the controller has it, and do not answer."""
-    refused = (client.AuthorizationFailed, client.UnsupportedByBroker)
+def _silent(directories: Directories) -> list[int]:
+    """The brokers that serve, and do not answer."""
     return sorted(
         broker_id
         for broker_id, found in directories.items()
-        if isinstance(found, client.KafkaError) and not isinstance(found, refused)
+        if isinstance(found, client.KafkaError)
+        and not isinstance(found, client.AuthorizationFailed | client.UnsupportedByBroker)
     )
 
 
@@ -376,23 +375,28 @@ def _of_directories(directories: Directories) -> Iterator[Finding]:
                 )
 
 
-def _of_certificates(expirations: Mapping[int, datetime.datetime]) -> Iterator[Finding]:
-    now = datetime.datetime.now(datetime.UTC)
-    soon = {each: end for each, end in sorted(expirations.items()) if end - now < SOON}
-    if soon:
-        first = min(soon.values())
-        days = counted((first - now).days, "day")
-        yield Finding(
-            "certificates",
-            f"the certificate of {_listed('broker', list(soon))} expires in {days}, on "
-            f"{first:%Y-%m-%d}",
-            advice="put a new one in its place, which brokers read while they run; of a cluster "
-            "made with --secure: `moldau certificates renew DIR`",
-            items=[
-                {"broker_id": each, "expires_at": f"{end:%Y-%m-%dT%H:%M:%SZ}"}
-                for each, end in soon.items()
-            ],
-        )
+def _of_certificates(certificates: Mapping[int, bytes]) -> Iterator[tuple[Finding, float]]:
+    """Those that expire, with the days left: one for brokers that show the same one."""
+    if not certificates:
+        return
+    from moldau.server.authentication.certificates import end_of, subject_name
+
+    brokers: dict[bytes, list[int]] = {}
+    for broker_id, der in sorted(certificates.items()):
+        brokers.setdefault(der, []).append(broker_id)
+    for der, ids in brokers.items():
+        end = end_of(der)
+        days = (end - datetime.now(UTC)) / timedelta(days=1)
+        if days < SOON_DAYS:
+            when = "has expired" if days < 0 else f"expires in {days:.0f} days"
+            finding = Finding(
+                "certificates",
+                f"the certificate of {_listed('broker', ids)} {when}, on {end:%Y-%m-%d}",
+                advice="`moldau certificates renew DIR` renews it where --secure has made the "
+                "cluster; else put a new file in the place of the old one",
+                items=[{"broker_ids": ids, "subject": subject_name(der), "expires_at": f"{end}"}],
+            )
+            yield finding, days
 
 
 def _of_moves(seen: _Seen) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from moldau.client.sync import Admin
 from moldau.server.authentication.certificates import end_of
 from tests.deploy.promql import OF_SECURED, alerts, dashboard_queries, selectors
 from tests.kit.waiting import until
+from tests.system.processes import run_cli
 from tests.system.security.nodes import SecuredNode, keystore
 
 METRIC = "kafka_server_certificate_metrics_expiry_seconds"
@@ -81,6 +82,13 @@ def test_a_certificate_that_expires_in_ten_days_is_logged_shown_and_renewed(tmp_
         assert abs(end_of(certificate) - in_days(10)) < datetime.timedelta(minutes=10)
         with Admin(node.address("PLAINTEXT")) as admin:
             assert admin.describe_certificates([1]) == {1: None}
+        properties = tmp_path / "admin.properties"
+        properties.write_text(f"security.protocol=SSL\nssl.truststore.location={node.trust_path}\n")
+        done = run_cli("health", "-q", "-b", node.address("SSL"), "--command-config", properties)
+        assert (done.status, done.errors) == (0, "")
+        assert done.output.startswith(
+            f"soon: the certificate of broker 1 expires in 10 days, on {in_days(10):%Y-%m-%d}: "
+        )
         before = pages.metric()
         for name in ("SSL", "MTLS", "SASL_SSL"):
             value, labels = before[name, "keystore"]

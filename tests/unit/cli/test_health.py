@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import AsyncIterator
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from moldau.cli.health import Report, Status, look
 from moldau.client import Admin
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.connection import Connection
+from tests.kit.dated_certificates import dated
 from tests.unit.cli.test_cluster_commands import moldau, ok
 from tests.unit.cli.written_cluster import GIB, Replicated, WrittenCluster, request_counts
 from tests.unit.client.scripted_broker import NODE_ID, ScriptedBroker
@@ -177,6 +181,31 @@ async def test_what_may_not_be_seen_is_named_and_no_fault(admin: Admin, written:
     document = found.document()
     assert document["healthy"] is True
     assert document["not_checked"]
+
+
+async def test_a_certificate_that_expires_soon_is_said_and_in_the_last_days_a_fault(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+):
+    def shows(days: float) -> None:
+        at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+        der = dated("broker", at.replace(microsecond=0)).public_bytes(Encoding.DER)
+        monkeypatch.setattr(Connection, "peer_certificate", der)
+
+    for days, when in ((31, None), (10, "expires in 10 days"), (2, "expires in 2 days")):
+        shows(days)
+        found = await report(admin)
+        assert [len(found.soon), len(found.findings)] == [when is not None and days > 3, days < 3]
+        if when is not None:
+            [one] = [*found.soon, *found.findings]
+            assert one.text.startswith(f"the certificate of broker {NODE_ID} {when}, on 2")
+            assert one.advice is not None
+            assert "moldau certificates renew" in one.advice
+            [item] = one.items
+            assert isinstance(item, dict)
+            assert item["subject"] == "CN=broker"
+    shows(-1)
+    [one] = (await report(admin)).findings
+    assert "has expired" in one.text
 
 
 @pytest.mark.real
