@@ -1,4 +1,4 @@
-"""Runs the notebook from the first cell to the last, in a kernel of its own."""
+"""Runs the notebook from the first cell to the last, in a new kernel."""
 
 from __future__ import annotations
 

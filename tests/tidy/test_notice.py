@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Iterable
-from functools import cache
-from importlib.metadata import PackageNotFoundError, metadata, requires
+from importlib.metadata import PackageNotFoundError, metadata
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
+from tests.tidy.requirements import PROJECT, brought_by, named_by
 from tests.tidy.sources import ROOT
 
-with (ROOT / "pyproject.toml").open("rb") as file:
-    PROJECT = tomllib.load(file)["project"]
 #: What users ask for; the other extras are for development.
 EXTRAS = (
     "server",
@@ -58,51 +52,12 @@ def declared(name: str) -> str:
     return " ".join([(fields.get("License") or "")[:100], *classifiers])
 
 
-@cache
-def needed(requirement: str) -> frozenset[str]:
-    """The packages that a requirement brings on this Python, as far as they are installed."""
-    found: set[str] = set()
-    waiting = [Requirement(requirement)]
-    while waiting:
-        each = waiting.pop()
-        name = canonicalize_name(each.name)
-        if name == "moldau":
-            waiting += _of_extras(each.extras)
-        elif name not in found:
-            found.add(name)
-            waiting += _of_package(name, each.extras)
-    return frozenset(found)
-
-
-def _of_extras(names: set[str]) -> list[Requirement]:
-    extras = PROJECT["optional-dependencies"]
-    return _in_force((each for name in names for each in extras[name]), set())
-
-
-def _of_package(name: str, extras: set[str]) -> list[Requirement]:
-    try:
-        return _in_force(requires(name) or (), extras)
-    except PackageNotFoundError:
-        return []
-
-
-def _in_force(texts: Iterable[str], extras: set[str]) -> list[Requirement]:
-    """The requirements that this Python, or one of the extras, makes hold."""
-    environments = [{"extra": each} for each in ("", *extras)]
-    return [
-        each
-        for text in texts
-        if (each := Requirement(text)).marker is None
-        or any(each.marker.evaluate(environment) for environment in environments)
-    ]
-
-
 def test_each_extra_is_for_users_or_for_development():
     assert {*EXTRAS, *DEVELOPMENT} == PROJECT["optional-dependencies"].keys()
 
 
 def test_every_installation_has_its_packages_in_the_notice():
-    found = {name for each in PROJECT["dependencies"] for name in needed(each)}
+    found = brought_by("moldau")
     rows = {name for name, (_, askers) in notice().items() if askers == "every installation"}
     assert found == rows
     assert len(rows) == 12, "docs/install.md counts them, too"
@@ -110,12 +65,9 @@ def test_every_installation_has_its_packages_in_the_notice():
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_every_extra_has_its_packages_in_the_notice(extra: str):
-    found = {
-        name for each in PROJECT["optional-dependencies"][extra] for name in needed(each)
-    } - notice().keys()
-    assert found == set()
+    assert brought_by(f"moldau[{extra}]") - notice().keys() == set()
     asking = {name for name, (_, askers) in notice().items() if f"moldau[{extra}]" in askers}
-    assert {canonicalize_name(each.name) for each in _of_extras({extra})} - {"moldau"} <= asking
+    assert named_by(extra) <= asking
 
 
 def test_each_licence_is_what_the_package_declares():

@@ -1,4 +1,4 @@
-"""Each program of examples/ runs by the command of its README, as a project of its own."""
+"""Each program of examples/ runs by the command of its README, in a project without our sources."""
 
 from __future__ import annotations
 
