@@ -29,6 +29,7 @@ OPTIONAL: Final = frozenset(
         "py4j",
         "pyarrow",
         "pyspark",
+        "uvicorn",
     }
 )
 """What the extra `dev-all` has beside `dev`, by the names that are imported."""
