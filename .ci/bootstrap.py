@@ -87,9 +87,9 @@ def announce(kind):
         say("the packages of the gate into " + VENV.name + ": 400 MB, one to three minutes")
         say("without Spark, Java, the demos' data and others' tools, which are in make setup-all")
     else:
-        say("everything into " + VENV.name + ": 1,800 MB, two to five minutes, and then others'")
+        say("everything into " + VENV.name + ": 1,950 MB, two to five minutes, and then others'")
         say("tools into .cache: kcat, Kerberos, Kafka's own, kafkajs, where the machine has what")
-        say("gets them (apt, a C compiler, Maven, npm): 700 MB, two to ten minutes")
+        say("gets them (apt, a C compiler, Maven, npm): 250 MB, one to ten minutes")
 
 
 def megabytes(directory):
