@@ -68,7 +68,6 @@ HABITS: Final = (
     Mistake("rpk topic consume", "topic consume taken", WRONG_USAGE, ("moldau consume taken",)),
     Mistake("rpk topic produce", "topic produce taken", WRONG_USAGE, ("moldau produce taken",)),
     Mistake("rpk cluster info", "cluster info", WRONG_USAGE, ("moldau brokers list",)),
-    Mistake("rpk group seek", "group seek g --to start", WRONG_USAGE, ("reset-offsets g",)),
     Mistake("rpk add-partitions", "topic add-partitions t", WRONG_USAGE, ("--partitions",)),
     Mistake("the address first", "-b {plain} topics list", WRONG_USAGE, ("COMMAND … -b {plain}",)),
     Mistake("a shell's ls", "topics ls", WRONG_USAGE, ("moldau topics list",)),

@@ -183,6 +183,12 @@ def test_a_cluster_keeps_its_shape(tmp_path: Path):
             "localhost:21000,localhost:21001,localhost:21002, it cannot have "
             f"{option} {value}: leave that out, or choose another directory"
         )
+    line = refuse("dev", "--data", tmp_path / "many" / "broker-2")
+    assert line.endswith("/many/broker-2: holds only broker 2 of a cluster")
+
+
+def test_the_path_of_a_damaged_configuration_is_named_once(tmp_path: Path):
+    assert bootstrap(tmp_path / "many", "--base-port", 21000).status == 0
     damaged = tmp_path / "many" / "broker-1" / "server.properties"
     damaged.write_bytes(b"node.id=\xff")
     line = refuse("dev", "--data", tmp_path / "many")
@@ -190,5 +196,3 @@ def test_a_cluster_keeps_its_shape(tmp_path: Path):
     damaged.write_bytes(b"node.id=x\nprocess.roles=broker\n")
     line = refuse("dev", "--data", tmp_path / "many")
     assert line.startswith(f"moldau: {damaged}: node.id=x: must be")
-    line = refuse("dev", "--data", tmp_path / "many" / "broker-2")
-    assert line.endswith("/many/broker-2: holds only broker 2 of a cluster")
