@@ -127,6 +127,17 @@ def test_paths_that_cannot_be(tmp_path: Path, command: tuple[object, ...], below
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_the_path_of_a_damaged_configuration_is_named_once(tmp_path: Path):
+    assert bootstrap(tmp_path / "many", "--base-port", 21000).status == 0
+    damaged = tmp_path / "many" / "broker-1" / "server.properties"
+    damaged.write_bytes(b"node.id=\xff")
+    line = refuse("dev", "--data", tmp_path / "many")
+    assert line == f"moldau: {damaged}: is not UTF-8 text (byte 8)", "the path once"
+    damaged.write_bytes(b"node.id=x\nprocess.roles=broker\n")
+    line = refuse("dev", "--data", tmp_path / "many")
+    assert line.startswith(f"moldau: {damaged}: node.id=x: must be")
+
+
 def test_a_name_that_is_no_utf_8_cannot_stand_in_a_configuration(tmp_path: Path):
     done = bootstrap(tmp_path / "new" / os.fsdecode(b"caf\xe9"))
     assert done.status == 1
@@ -185,14 +196,3 @@ def test_a_cluster_keeps_its_shape(tmp_path: Path):
         )
     line = refuse("dev", "--data", tmp_path / "many" / "broker-2")
     assert line.endswith("/many/broker-2: holds only broker 2 of a cluster")
-
-
-def test_the_path_of_a_damaged_configuration_is_named_once(tmp_path: Path):
-    assert bootstrap(tmp_path / "many", "--base-port", 21000).status == 0
-    damaged = tmp_path / "many" / "broker-1" / "server.properties"
-    damaged.write_bytes(b"node.id=\xff")
-    line = refuse("dev", "--data", tmp_path / "many")
-    assert line == f"moldau: {damaged}: is not UTF-8 text (byte 8)", "the path once"
-    damaged.write_bytes(b"node.id=x\nprocess.roles=broker\n")
-    line = refuse("dev", "--data", tmp_path / "many")
-    assert line.startswith(f"moldau: {damaged}: node.id=x: must be")
