@@ -50,8 +50,8 @@ def test_a_secured_cluster_has_listeners_to_scrape_and_says_who_can_read_its_fil
     counts = ("--controllers", 1, "--brokers", 2, "--base-port", 21000)
     done = bootstrap(home, "--secure", *counts)
     assert (done.status, done.errors) == (0, "")
-    assert done.output.splitlines()[-1] == (
-        f"  curl --cacert {home}/authority/ca.pem --cert {home}/admin.pem "
+    assert done.output.splitlines()[-5] == (
+        f"metrics: curl --cacert {home}/authority/ca.pem --cert {home}/admin.pem "
         "https://localhost:21300/metrics"
     )
     for port, name in enumerate(("broker-1", "broker-2", "controller-101"), start=21300):
