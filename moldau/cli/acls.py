@@ -5,17 +5,17 @@ Invariant: `check` answers what the brokers' authorizer decides for the same ent
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn, TypeVar
 from uuid import UUID
 
 import typer
 
 from moldau import client
 from moldau.addresses import canonical_address
+from moldau.cli.asking import Yes, ask_first, is_asked, names_text
 from moldau.cli.options import AsJson, ClusterAccess
 from moldau.cli.output import fail, print_json, print_rows, say
 from moldau.client.admin.security import AclBinding, AclFilter, SecurityCalls
@@ -29,6 +29,7 @@ from moldau.protocol.access_control import (
     PermissionType,
     ResourceType,
 )
+from moldau.text import did_you_mean
 
 if TYPE_CHECKING:
     from moldau.server.standard_authorizer import StandardAuthorizer
@@ -276,7 +277,7 @@ def delete(
     resources: Resources,
     which: Which,
     every_one: Annotated[bool, "--all", "Every entry of the cluster."] = False,
-    yes: Annotated[bool, "Do not ask."] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete the access control entries that are described.
 
@@ -288,19 +289,43 @@ def delete(
         fail("which ones? give what they are about, or --all", status=2)
     filters = which.filters(named)
 
-    if not yes:
-        found = access.ask(SecurityCalls, lambda admin: _found(admin, filters))
-        if not found:
-            fail("no entry is like that")
-        if not sys.stdin.isatty():
-            fail(f"{len(found)} entries would be deleted; give --yes if so", status=2)
-        _print(_rows(found))
-        if not typer.confirm(f"Delete {len(found)} entries?", err=True):
-            raise typer.Exit(1)
-    deleted = access.ask(SecurityCalls, lambda admin: admin.delete_acls(filters))
-    if not deleted:
-        fail("no entry is like that")
+    with access.asking(SecurityCalls) as (admin, loop):
+        if is_asked(yes=yes):
+            found = loop.run(_found(admin, filters))
+            if not found:
+                loop.run(_refuse(admin, named, which))
+            entries = "entry" if len(found) == 1 else f"{len(found)} entries"
+            shown = [_text(row) for row in _rows(found)]
+            ask_first(f"delete {entries}: {names_text(shown)}", yes=yes)
+        deleted = loop.run(admin.delete_acls(filters))
+        if not deleted:
+            loop.run(_refuse(admin, named, which))
     _print(_rows(set(deleted)))
+
+
+def _text(row: dict[str, str]) -> str:
+    """An entry in a few words: `User:alice may Read Topic flights`."""
+    may = "may" if row["permission"] == "Allow" else "may not"
+    host = "" if row["host"] == WILDCARD else f" from {row['host']}"
+    prefix = " prefixed" if row["pattern"] == "prefixed" else ""
+    return (
+        f"{row['principal']} {may} {row['operation']}{prefix} {row['resource']} {row['name']}{host}"
+    )
+
+
+async def _refuse(admin: SecurityCalls, named: list[NamedResource], which: Which) -> NoReturn:
+    """Exits with status 1: no entry is as described; names that entries have may be near."""
+    entries = await admin.describe_acls(AclFilter())
+    known = {
+        kind: {each.resource_name for each in entries if each.resource_type == kind}
+        for kind, _ in named
+    }
+    near = [did_you_mean(name, known[kind]) for kind, name in named if name not in known[kind]]
+    if which.principal is not None:
+        principals = {each.principal for each in entries}
+        principal = _principal(which.principal)
+        near += [did_you_mean(principal, principals)] if principal not in principals else []
+    fail(f"no entry is like that{next(filter(None, near), '')}")
 
 
 @app.command("check")

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from moldau.cli.asking import Yes, ask_first
+from moldau.cli.nearby import nearby
 from moldau.cli.output import fail, print_rows, say
 from moldau.cli.parameters import Within
 from moldau.config.principals import RESERVED_NAMES
@@ -80,7 +82,7 @@ def renew(
 
 
 @app.command("rotate-authority")
-def rotate_authority(directory: Directory, days: Days = None) -> None:
+def rotate_authority(directory: Directory, days: Days = None, yes: Yes = False) -> None:
     """Replace the certificate authority, one step each time.
 
     Run it three times: the new authority is trusted beside the old one; it signs
@@ -106,6 +108,8 @@ def rotate_authority(directory: Directory, days: Days = None) -> None:
                 say(f"{name}: signed by {done.signed_by}, until {done.expires_at:%Y-%m-%d}")
             say("next: give clients that show a certificate the new one, run it again")
         else:
+            deed = "forget the old authority: clients that trust it alone connect no more"
+            ask_first(deed, yes=yes, scripts_go_on=True)
             rotation.forget_the_old()
             [left] = summaries_of(files.trust)
             say(f"trusted: {left.signed_by} alone, until {left.expires_at:%Y-%m-%d}")
@@ -165,7 +169,8 @@ def _authority(files: SecureFiles) -> CertificateAuthority:
     from moldau.local.certificate_authority import CertificateAuthority
 
     if not files.trust.exists():
-        fail(f"{files.directory}: no cluster that was made with --secure")
+        hint = nearby(str(files.directory), lambda path: SecureFiles(Path(path)).trust.exists())
+        fail(f"{files.directory}: no cluster that was made with --secure{hint}")
     return CertificateAuthority.load(files.authority)
 
 
