@@ -144,13 +144,16 @@ HALF_DONE: Final = (
     Mistake("not a voter yet", "quorum transfer-leader 7", FAILED, ("no voter",)),
     Mistake("the last voter", "quorum remove-controller -i 1", FAILED, ("1",)),
     Mistake("no health socket", "server health {node}", WRONG_USAGE, ("moldau.health.socket",)),
-    Mistake("a group in use, deleted", "groups delete active", FAILED, ("active", "NON_EMPTY")),
+    Mistake(
+        *("a group in use, deleted", "groups delete active --yes"),
+        *(FAILED, ("active", "NON_EMPTY")),
+    ),
     Mistake(
         *("a group in use, moved", "groups reset-offsets active --all-topics --to-earliest"),
         *(FAILED, ("active", "stop its members")),
     ),
     Mistake(
-        *("a group's topic in use", "groups delete-offsets active --topic busy"),
+        *("a group's topic in use", "groups delete-offsets active --topic busy --yes"),
         *(FAILED, ("busy",)),
     ),
     Mistake(
