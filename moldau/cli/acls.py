@@ -111,9 +111,15 @@ def _principal(text: str) -> str:
     return text if ":" in text else f"User:{text}"
 
 
-def _word(member: IntEnum) -> str:
+def word(member: IntEnum) -> str:
     """As Kafka's tools write it: DescribeConfigs."""
     return "".join(part.capitalize() for part in member.name.split("_"))
+
+
+def kind_named(text: str, kinds: Iterable[Kind]) -> Kind | None:
+    """The one of these that a text names, whatever its case."""
+    wanted = text.lower().replace("_", "").replace("-", "")
+    return next((member for member in kinds if word(member).lower() == wanted), None)
 
 
 def _named(
@@ -123,12 +129,10 @@ def _named(
     if text is None:
         assert default is not None, "required"
         return default
-    wanted = text.lower().replace("_", "").replace("-", "")
     members = list(kinds)
-    for member in members:
-        if _word(member).lower() == wanted:
-            return member
-    fail(f"{option} {text!r} is none of {', '.join(map(_word, members))}", status=2)
+    if (member := kind_named(text, members)) is not None:
+        return member
+    fail(f"{option} {text!r} is none of {', '.join(map(word, members))}", status=2)
 
 
 def _operations_of(resource_type: ResourceType) -> tuple[Operation, ...]:
@@ -137,20 +141,20 @@ def _operations_of(resource_type: ResourceType) -> tuple[Operation, ...]:
 
 def _fields(binding: AclBinding) -> dict[str, str]:
     return {
-        "resource": _shown(ResourceType, binding.resource_type),
+        "resource": kind_word(ResourceType, binding.resource_type),
         "name": binding.resource_name,
-        "pattern": _shown(PatternType, binding.pattern_type).lower(),
+        "pattern": kind_word(PatternType, binding.pattern_type).lower(),
         "principal": binding.principal,
         "host": binding.host,
-        "permission": _shown(PermissionType, binding.permission),
-        "operation": _shown(Operation, binding.operation),
+        "permission": kind_word(PermissionType, binding.permission),
+        "operation": kind_word(Operation, binding.operation),
     }
 
 
-def _shown(kinds: type[IntEnum], number: int) -> str:
+def kind_word(kinds: type[IntEnum], number: int) -> str:
     """The word of a number; a number that a newer cluster has is shown as it is."""
     try:
-        return _word(kinds(number))
+        return word(kinds(number))
     except ValueError:
         return str(number)
 
@@ -267,7 +271,7 @@ def _pairs(
         needed[ResourceType.GROUP] = {Operation.READ}
     for kind, name in resources:
         if kind not in needed:
-            fail(f"--producer and --consumer say nothing about {_word(kind)} {name}", status=2)
+            fail(f"--producer and --consumer say nothing about {word(kind)} {name}", status=2)
     return [(resource, each) for resource in resources for each in sorted(needed[resource[0]])]
 
 
