@@ -18,14 +18,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from moldau.spark_connector.data_source import MoldauDataSource
+    from moldau.spark_connector.pipelines.embedded_spark import spark_session
     from moldau.spark_connector.sink.settle import forget_sink, list_sinks, move_sink, settle_sink
 
-__all__ = ["MoldauDataSource", "forget_sink", "list_sinks", "move_sink", "register", "settle_sink"]
+__all__ = [
+    "MoldauDataSource",
+    "forget_sink",
+    "list_sinks",
+    "move_sink",
+    "register",
+    "settle_sink",
+    "spark_session",
+]
 
 at_first_use(
     globals(),
     """
     spark_connector.data_source: MoldauDataSource
+    spark_connector.pipelines.embedded_spark: spark_session
     spark_connector.sink.settle: forget_sink list_sinks move_sink settle_sink
     """,
 )
