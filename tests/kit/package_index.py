@@ -48,10 +48,7 @@ def _collect(requirements: list[Requirement], found: dict[str, Distribution]) ->
             found[name] = installed
         for extra in ("", *each.extras):
             needed = [Requirement(text) for text in installed.requires or ()]
-            chosen = [
-                one for one in needed if not one.marker or one.marker.evaluate({"extra": extra})
-            ]
-            _collect([one for one in chosen if _is_new(one, found)], found)
+            _collect([one for one in needed if _is_new(one, extra, found)], found)
 
 
 def _is_new(requirement: Requirement, extra: str, found: dict[str, Distribution]) -> bool:

@@ -135,7 +135,7 @@ def _session(
             configuration.set(key, value)
     if given.get("spark.app.name", SUBMIT_SCRIPT) == SUBMIT_SCRIPT:
         configuration.setAppName(application_name)
-    from moldau.spark_connector import register
+    from moldau.spark_connector.registration import register
 
     try:
         session = SparkSession.builder.config(conf=configuration).getOrCreate()

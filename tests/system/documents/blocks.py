@@ -48,7 +48,7 @@ class Block(NamedTuple):
     line: int
     """The first line of its text."""
     language: str
-    """Of a fence; an indented block is shell."""
+    """As the fence says; an indented block is shell."""
     text: str
     lead: str
     """The paragraph in front of it."""

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(1_500)]
 
 
 def play(*documents: str) -> None:
-    """Play documents in a network of their own, and show what was played and what was left out."""
+    """Play documents in a separate network, and show what was played and what was left out."""
     if not in_own_network():
         pytest.skip("a network of its own needs root, or namespaces for users")
     words = [sys.executable, "-m", "tests.system.documents.tour", *documents]

@@ -3,7 +3,7 @@
     python -m tests.system.documents.tour README.md#install docs/quickstart/local.md
 
 `#install` plays one section of a document. All of them are played in one directory, in order, with
-the addresses and names that stand in them. That needs a network of its own (root, or namespaces for
+the addresses and names that stand in them. That needs a separate network (root, or namespaces for
 users): no other node is met there, and nothing is fetched from elsewhere. What `pip` installs comes
 from an index of the packages that are installed here, in which Moldau is not.
 
@@ -49,7 +49,7 @@ class Wrong(Exception):
 
 
 def in_own_network() -> list[str]:
-    """What goes in front of a command that shall have a network of its own; empty if it cannot."""
+    """What goes in front of a command that shall have a separate network; empty if it cannot."""
     for words in (["unshare", "--net"], ["unshare", "--map-root-user", "--net"]):
         if (
             shutil.which("unshare")
