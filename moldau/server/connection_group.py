@@ -358,13 +358,15 @@ class ConnectionGroup:
         for budget in shares:
             if not budget.waiting_count and not budget.is_flooded:
                 continue
+            for share in tuple(budget.waiting()):
+                share.owner.end_if_peer_is_lost()
             shares.serve_line(budget, len(budget.line))
             self._close_slow(budget)
-            if not budget.moved:
-                stuck = shares.free_a_frame(budget)
-                if stuck is not None:
-                    self._close_for_others(stuck)
-            budget.moved = False
+            for stuck in budget.stuck():
+                given_up = shares.free_a_frame(stuck)
+                if given_up is not None:
+                    self._close_for_others(given_up)
+            budget.watch()
         self.on_memory_released()
 
     def _close_slow(self, budget: Budget) -> None:

@@ -149,11 +149,11 @@ class World:
         ]
         for share in budget.needed(slow):
             share.owner.close("too slow")
-        if not budget.moved:
-            stuck = self.shares.free_a_frame(budget)
-            if stuck is not None:
-                stuck.owner.close("others wait")
-        budget.moved = False
+        for stuck in budget.stuck():
+            given_up = self.shares.free_a_frame(stuck)
+            if given_up is not None:
+                given_up.owner.close("others wait")
+        budget.watch()
 
     def check_counts(self) -> None:
         shares = self.shares
