@@ -76,6 +76,11 @@ def test_another_output_is_found(tour: Tour, tmp_path: Path) -> None:
         tour.play(page)
 
 
+def test_a_shell_that_ends_is_found(tour: Tour, tmp_path: Path) -> None:
+    with pytest.raises(Wrong, match="the shell has ended"):
+        tour.play(a_document(tmp_path, "```sh\nexit 3\n```\n"))
+
+
 GOES_ON = """
 `names.py`:
 

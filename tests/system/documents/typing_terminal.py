@@ -6,11 +6,13 @@ returns; what goes on (`start`) ends by Ctrl-C, and with the terminal at the lat
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
 import select
 import signal
+import subprocess
 import termios
 import time
 from collections.abc import Mapping
@@ -20,6 +22,7 @@ from typing import Final
 from tests.kit.waiting import patience
 
 DEADLINE_S: Final = 300.0
+CLOSE_S: Final = 10.0
 SHELL: Final = ("bash", "--noprofile", "--norc", "--noediting", "-i")
 #: Every command that fails says so; in a pipe each one counts.
 PREPARE: Final = (
@@ -52,14 +55,20 @@ class TypingTerminal:
         self.is_busy = False
         self._shown = ""
         self._numbers = 0
-        self._child, self._terminal = pty.fork()
-        if self._child == 0:
-            os.chdir(home)
-            os.execvpe(SHELL[0], SHELL, {**environ, "PS1": "", "PS2": ""})
+        self._terminal, inside = pty.openpty()
         termios.tcsetwinsize(self._terminal, (24, 80))
         settings = termios.tcgetattr(self._terminal)
         settings[3] &= ~termios.ECHO
         termios.tcsetattr(self._terminal, termios.TCSANOW, settings)
+        self._shell = subprocess.Popen(
+            ["setsid", "--ctty", *SHELL],
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            cwd=home,
+            env={**environ, "PS1": "", "PS2": ""},
+        )
+        os.close(inside)
         self.type(PREPARE)
 
     def type(self, text: str) -> str:
@@ -83,25 +92,21 @@ class TypingTerminal:
 
     def close(self) -> None:
         """End the shell and what was started in it; no more than a moment for either."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-            group = os.tcgetpgrp(self._terminal)
-            if group > 0 and group != self._child:
+        with contextlib.suppress(OSError, Failed):  # the shell has ended
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+                group = os.tcgetpgrp(self._terminal)
+                if group in (0, self._shell.pid):  # 0: no terminal of a shell any more
+                    break
                 os.killpg(group, number)
-            elif number is signal.SIGINT:
-                continue
-            if self._has_ended_soon():
-                break
-        os.kill(self._child, signal.SIGKILL)
-        os.waitpid(self._child, 0)
+                self._wait_for_the_shell()
+        self._shell.kill()
+        self._shell.wait()
         os.close(self._terminal)
 
-    def _has_ended_soon(self) -> bool:
-        until = time.monotonic() + 10.0
-        while time.monotonic() < until:
-            if os.tcgetpgrp(self._terminal) == self._child:
-                return True
+    def _wait_for_the_shell(self) -> None:
+        until = time.monotonic() + CLOSE_S
+        while time.monotonic() < until and os.tcgetpgrp(self._terminal) != self._shell.pid:
             self._read(0.1)
-        return False
 
     def _write(self, text: str) -> None:
         self._shown = ""
@@ -128,8 +133,12 @@ class TypingTerminal:
 
     def _read(self, seconds: float) -> None:
         ready, _, _ = select.select([self._terminal], [], [], seconds)
-        if ready:
+        if not ready:
+            return
+        try:
             self._shown += os.read(self._terminal, 65_536).decode(errors="replace")
+        except OSError:
+            raise Failed(f"the shell has ended:\n{_plain(self._shown)}") from None
 
 
 def _plain(shown: str) -> str:
