@@ -321,6 +321,7 @@ class ConnectionGroup:
     def _serve_lines(self) -> None:
         self._waking = False
         shares = self.shares
+        shares.free_next()
         if any([shares.serve_line(budget) for budget in shares if budget.waiting_count]):
             self.on_memory_released()
 
@@ -353,8 +354,7 @@ class ConnectionGroup:
     def _make_way(self) -> None:
         """Where connections wait for memory, or too many answers are not read, close the slow."""
         shares = self.shares
-        if shares.freed is not None and not shares.freed.needs_to_be_free:
-            shares.freed = None
+        shares.free_next()
         for budget in shares:
             if not budget.waiting_count and not budget.is_flooded:
                 continue

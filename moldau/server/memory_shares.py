@@ -10,7 +10,7 @@ those that wait, however many there are.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
@@ -410,6 +410,7 @@ class MemoryShares:
         self.limit_bytes = 0
         self.waiting_count = 0
         self.freed: Share | None = None
+        self._stuck: deque[Share] = deque()
         self._fair_share = DEFAULT_FAIR_SHARE
         self._budgets: dict[PeerKind, Budget] = {}
 
@@ -505,16 +506,19 @@ class MemoryShares:
                 break
             key, shares = next(iter(line.items()))
             line.move_to_end(key)
-            share = next(iter(shares))
-            self._take_out(share)
-            if share.owner.memory_available():
-                # One that waits for more already is in the line again.
-                if not share.is_waiting:
-                    share.note_move()
-                    went_on = True
-            elif not share.is_closed:
-                self.wait(share, is_first=True)
+            went_on = self._let_try(next(iter(shares))) or went_on
         return went_on
+
+    def _let_try(self, share: Share) -> bool:
+        """Whether it goes on, and does not wait for more already."""
+        self._take_out(share)
+        if share.owner.memory_available():
+            if not share.is_waiting:
+                share.note_move()
+            return not share.is_waiting
+        if not share.is_closed:
+            self.wait(share, is_first=True)
+        return False
 
     def free_a_frame(self, stuck: list[Share]) -> Share | None:
         """Let a frame of a group that is stuck go beyond its budget: of the first. If there is no
@@ -522,6 +526,20 @@ class MemoryShares:
         """
         if self.freed is None or not self.freed.is_waiting:
             self.freed = stuck[0]
+            self._stuck = deque(stuck[1:])
         elif self.freed in stuck:
             return next((share for share in reversed(stuck) if share is not self.freed), None)
         return None
+
+    def free_next(self) -> None:
+        """If the frame that was let through has ended, let one of the next of its group through."""
+        if self.freed is not None:
+            if self.freed.needs_to_be_free:
+                return
+            self.freed = None
+        while self._stuck:
+            share = self._stuck.popleft()
+            if share.is_waiting:
+                self.freed = share
+                self._let_try(share)
+                return

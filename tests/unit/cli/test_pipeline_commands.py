@@ -112,7 +112,7 @@ def test_sinks_of_a_cluster_that_does_not_answer_are_one_line(tmp_path: Path):
         (listing, "list"),
         (looking, "move", "a", "b"),
         (listing, "settle", "a"),
-        (looking, "forget", "a"),
+        (listing, "forget", "a"),
     ):
         status, out, err = moldau("sinks", *command, *there)
         assert (status, out) == (1, "")

@@ -543,6 +543,38 @@ def test_one_that_gives_up_is_of_those_that_wait_for_the_same() -> None:
     assert rig.shares.free_a_frame(own) is beside
 
 
+def test_the_next_of_a_group_is_let_through_when_a_frame_has_ended() -> None:
+    rig = Rig()
+    shares = [rig.share(str(number)) for number in range(4)]
+    for held, share in enumerate(shares, 1):
+        share.charge(held)
+        rig.shares.wait(share)
+    first, gone, next_one, last = shares
+    rig.shares.free_next()
+    assert rig.shares.freed is None, "none is stuck"
+    rig.budget.watch()
+    [stuck] = rig.budget.stuck()
+    rig.shares.free_a_frame(stuck)
+    rig.shares.free_next()
+    assert rig.shares.freed is first
+    assert rig.served() == []
+    gone.close()
+    first.close()
+    rig.shares.free_next()
+    assert rig.shares.freed is next_one
+    assert rig.served() == [next_one]
+    rig.peers[next_one].is_inside_large_frame = True
+    rig.shares.free_next()
+    assert rig.shares.freed is next_one
+    rig.peers[next_one].is_inside_large_frame = False
+    rig.peers[last].goes_on = False
+    rig.shares.free_next()
+    assert (rig.shares.freed, last.is_waiting) == (last, True)
+    last.close()
+    rig.shares.free_next()
+    assert rig.shares.freed is None
+
+
 def test_nothing_is_let_through_while_nothing_is_held() -> None:
     rig = Rig()
     rig.shares.wait(rig.share())

@@ -54,6 +54,7 @@ class Peer:
         dice, now = self.world.dice, self.world.now
         while self.in_work and self.in_work[0][0] <= now:
             self.reader.release(self.in_work.popleft()[1])
+            self.world.shares.free_next()
             self.world.shares.serve_line(self.share.budget)
         if self.is_closed:
             return
