@@ -33,6 +33,7 @@ RUN_BY = {
     "docs/security.md": f"{HERE}/test_operations.py",
     "docs/spark.md": "tests/spark/test_documents.py",
     "docs/testing.md": f"{HERE}/test_developers.py",
+    "examples/README.md": f"{HERE}/test_examples.py",
 }
 
 
