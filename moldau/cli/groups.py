@@ -289,19 +289,20 @@ def delete_offsets(
         committed = value_of(loop.run(admin.list_group_offsets([group_id]))[group_id])
         if not committed:
             loop.run(_check_groups(admin, [group_id]))
-            fail(f"nothing was changed: {group_id} has no committed offsets")
+            named = f"of {names_text([*wanted])}, nor of another topic"
+            fail(f"nothing was changed: {group_id} has no committed offset {named}")
         refuse_unknown(f"offset of {group_id} for", wanted, {each.topic for each in committed})
         chosen = [
             each
             for each in sorted(committed)
             if each.topic in wanted and each.partition in (wanted[each.topic] or {each.partition})
         ]
-        named = [
+        partitions = [
             str(client.TopicPartition(topic, index))
             for topic, indexes in wanted.items()
             for index in sorted(indexes or ())
         ]
-        refuse_unknown(f"offset of {group_id} for", named, map(str, committed))
+        refuse_unknown(f"offset of {group_id} for", partitions, map(str, committed))
         offsets = counted(len(chosen), "committed offset")
         ask_first(f"delete {offsets} of {group_id}: {names_text([*map(str, chosen)])}", yes=yes)
         outcome = loop.run(admin.delete_group_offsets(group_id, chosen))

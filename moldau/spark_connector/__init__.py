@@ -15,35 +15,27 @@ from typing import TYPE_CHECKING
 from moldau.first_use import at_first_use
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from moldau.spark_connector.data_source import MoldauDataSource
+    from moldau.spark_connector.pipelines.embedded_spark import spark_session
+    from moldau.spark_connector.registration import register
     from moldau.spark_connector.sink.settle import forget_sink, list_sinks, move_sink, settle_sink
 
-__all__ = ["MoldauDataSource", "forget_sink", "list_sinks", "move_sink", "register", "settle_sink"]
+__all__ = [
+    "MoldauDataSource",
+    "forget_sink",
+    "list_sinks",
+    "move_sink",
+    "register",
+    "settle_sink",
+    "spark_session",
+]
 
 at_first_use(
     globals(),
     """
     spark_connector.data_source: MoldauDataSource
+    spark_connector.pipelines.embedded_spark: spark_session
+    spark_connector.registration: register
     spark_connector.sink.settle: forget_sink list_sinks move_sink settle_sink
     """,
 )
-
-
-def register(spark: SparkSession) -> None:
-    """Make `format("moldau")` known to a session; where it is known nothing changes.
-
-    Needed where Spark cannot look for it: when another `pyspark_*` module on the path is broken,
-    which hides all of them, when the session has looked before this package was installed, or when
-    the installation is an editable one, which no directory on the path shows.
-    """
-    from pyspark.errors import PySparkException
-
-    from moldau.spark_connector.data_source import MoldauDataSource
-
-    try:
-        spark.dataSource.register(MoldauDataSource)
-    except PySparkException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise

@@ -41,12 +41,15 @@ class NotTaken(Exception):
 
 
 def in_markdown(path: Path) -> Iterator[CommandLine]:
-    """Commands in inline code, indented blocks and fenced blocks."""
-    fenced, carried = False, ""
+    """Commands in inline code, indented blocks and fenced blocks that are no output (`text`)."""
+    fenced, output, carried = False, False, ""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         where = f"{path.name}:{number}"
         if line.lstrip().startswith("```"):
             fenced = not fenced
+            output = line.strip() == "```text"
+            continue
+        if output:
             continue
         block = line if fenced else (_BLOCK.match(line) or [None, None])[1]
         if block is None:

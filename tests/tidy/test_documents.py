@@ -117,6 +117,15 @@ def test_cells_of_tables_are_short():
     assert long == [], "write sections below the table; of generated tables, change what makes them"
 
 
+def test_the_sites_first_page_misses_only_what_the_readme_misses():
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    [sentence] = re.findall(r"there are (no [^.]*) yet\.", page)
+    missing = [each.removeprefix("no ") for each in re.split(r", | and ", sentence)]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    not_yet = " ".join(re.findall(r"^\|.*\|(.*)\|$", readme.split("| works | not yet |")[1], re.M))
+    assert [each for each in missing if each not in not_yet] == []
+
+
 def test_documents_name_only_make_targets_that_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))

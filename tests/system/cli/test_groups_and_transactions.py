@@ -67,7 +67,8 @@ def test_a_group_and_its_offsets(cli: Cli, topic: str, tmp_path: Path):
         assert member["assignment"] == {topic: [0, 1]}
         assert {each["member_id"] for each in described["offsets"]} == {member["member_id"]}
         assert (
-            "while nobody is in the group" in cli.end(*in_group, "--to-latest", "--execute").errors
+            "while no member is in the group"
+            in cli.end(*in_group, "--to-latest", "--execute").errors
         )
         assert "NON_EMPTY_GROUP" in cli.refused("groups", "delete", group, "--yes")
         assert (

@@ -1,7 +1,8 @@
 """Commands that the documents tell their readers to run, which of them no test runs, and why.
 
 Owns finding the commands: every line of a block of shell, and every command of an indented block.
-Must not run any. Invariant: a line of such a block is a command, or output that is listed here.
+Must not run any. Invariant: a line of such a block is a command, or output that is listed here. The
+first page and the quickstarts say themselves what is left out, by marks (`blocks.py`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from tests.system.documents.blocks import SHELL, Block, Mark, blocks_of
 from tests.tidy.sources import ROOT, repository_files
 
-_FENCE: Final = re.compile(r"^\s*```(\w*)")
-_INDENTED: Final = re.compile(r"^(?: {4,}|\t)(\S.*)$")
 _HEADING: Final = re.compile(r"^## (.*)$")
 _COMMENT: Final = re.compile(r"\s+#\s.*$")
 _PROMPT: Final = "$ "
@@ -54,41 +54,32 @@ def commands_of(document: str) -> list[Command]:
     return list(_commands(document, (ROOT / document).read_text(encoding="utf-8")))
 
 
-def _commands(document: str, text: str) -> Iterator[Command]:
+def _commands(document: str, text: str, *, with_marked: bool = True) -> Iterator[Command]:
     carried = ""
     headings = {
         number: found[1]
         for number, line in enumerate(text.splitlines(), start=1)
         if (found := _HEADING.match(line))
     }
-    for number, line in _shell_lines(text):
-        joined = f"{carried} {line}" if carried else line
-        if joined.endswith("\\"):
-            carried = joined[:-1].rstrip()
+    for block in blocks_of(document, text):
+        if block.language != SHELL or (block.mark is Mark.NOT_PLAYED and not with_marked):
             continue
-        carried = ""
-        command = _COMMENT.sub("", joined)
-        if command and not command.startswith("#"):
-            section = next((headings[at] for at in sorted(headings)[::-1] if at < number), "")
-            yield Command(document, number, command, section)
+        for number, line in _lines(block):
+            joined = f"{carried} {line}" if carried else line
+            if joined.endswith("\\"):
+                carried = joined[:-1].rstrip()
+                continue
+            carried = ""
+            command = _COMMENT.sub("", joined)
+            if command and not command.startswith("#"):
+                section = next((headings[at] for at in sorted(headings)[::-1] if at < number), "")
+                yield Command(document, number, command, section)
 
 
-def _shell_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines of shell, with their numbers; of a block with prompts only what follows a prompt."""
-    language: str | None = None
-    block: list[tuple[int, str]] = []
-    for number, line in enumerate([*text.splitlines(), ""], start=1):
-        fence = _FENCE.match(line)
-        indented = _INDENTED.match(line) if language is None else None
-        if indented is not None and fence is None:
-            block.append((number, indented[1].strip()))
-            continue
-        yield from _of_block(block)
-        block = []
-        if fence is not None:
-            language = fence[1] if language is None else None
-        elif language == "sh":
-            yield number, line.strip()
+def _lines(block: Block) -> Iterator[tuple[int, str]]:
+    """Lines of shell, with their numbers; of an indented block with prompts what follows one."""
+    lines = [*enumerate((line.strip() for line in block.text.splitlines()), start=block.line)]
+    yield from _of_block(lines) if block.is_indented else lines
 
 
 def _of_block(block: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
@@ -102,14 +93,13 @@ def _of_block(block: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 # -- what no test runs -----------------------------------------------------------------------------
 
-_INSTALLS = "`make try-dist` installs what `make dist` has built, and uses it"
+_INSTALLS = "tour.py installs from the sources, `make try-dist` what `make dist` has built"
 _ENGINE = "needs a container engine; tests/deploy runs the same nodes and, with buildah, the image"
 _KUBERNETES = "needs a Kubernetes; tests/deploy/test_chart.py renders the chart with these values"
 _ITSELF = "runs the tests themselves"
 _SETUP = "made the environment that this test runs in"
 _MINUTES = "takes minutes; tests/{} runs the same command line on little"
 _SYSTEMD = "needs root and systemd; tests/deploy/test_systemd.py has systemd read these files"
-_ROOT = "root of a machine of its own; the test has users, directories and services of its own"
 
 LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     "CONTRIBUTING.md": {
@@ -125,14 +115,6 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         ".venv/bin/pytest tests/simulation": _ITSELF,
         ".venv/bin/pytest tests/system/quorum": _ITSELF,
         ".venv/bin/pytest tests/interop/java": _ITSELF,
-    },
-    "README.md": {
-        "pip install .": _INSTALLS,
-        "make setup": _SETUP,
-        "make test": _ITSELF,
-        "make test-all": _ITSELF,
-        "make long": _ITSELF,
-        "make demo": "takes minutes; demo/ has tests of its parts, tests/spark runs the same story",
     },
     "deploy/README.md": {
         "docker build -f deploy/container/Containerfile --target node -t moldau:0.1.0 .": _ENGINE,
@@ -200,22 +182,6 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         ),
         "runs on the machine of a KDC; tests/kit/kerberos.py runs the same on one of its own",
     ),
-    "docs/index.md": {"pip install moldau": _INSTALLS},
-    "docs/install.md": {
-        "pip install moldau": _INSTALLS,
-        'PYTHON_CONFIGURE_OPTS="--enable-optimizations --with-lto" pyenv install 3.13': (
-            "compiles a CPython for many minutes"
-        ),
-    },
-    "docs/quickstart/local.md": {"pip install moldau": _INSTALLS},
-    "docs/quickstart/machines.md": {
-        "python3 -m venv /opt/moldau": _INSTALLS,
-        "/opt/moldau/bin/pip install 'moldau[server]'": _INSTALLS,
-        "useradd --system --home-dir /var/lib/moldau moldau": _ROOT,
-        "install -d -o moldau -g moldau -m 0750 /etc/moldau /var/lib/moldau/controller "
-        "/var/lib/moldau/broker": _ROOT,
-        "chown -R moldau:moldau /var/lib/moldau": _ROOT,
-    },
     "docs/testing.md": dict.fromkeys(
         (
             "make mutants",
@@ -235,13 +201,12 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "tests/spark/pipelines/test_command.py runs the script under spark-submit, locally"
         ),
     },
-    "docs/quickstart/secure.md": {"pip install 'moldau[tls]'": _INSTALLS},
-    "docs/quickstart/spark.md": {"pip install 'moldau[spark-java]'": _INSTALLS},
-    "docs/quickstart/tests.md": {"pip install moldau pytest": _INSTALLS},
 }
 
 
 def commands_to_run(document: str) -> list[Command]:
     """A document's commands without those that are left out."""
     left_out = LEFT_OUT.get(document, {})
-    return [each for each in commands_of(document) if each.text not in left_out]
+    text = (ROOT / document).read_text(encoding="utf-8")
+    played = _commands(document, text, with_marked=False)
+    return [each for each in played if each.text not in left_out]

@@ -12,8 +12,6 @@ from tests.system.documents.terminal import Terminal
 from tests.tidy.sources import ROOT
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-#: What the page leaves to its reader.
-CONNECT = "connect = print\n"
 CONFIGURED = """
 def test_the_configuration_holds(moldau_cluster):
     assert moldau_cluster.broker_ids == [1, 2, 3]
@@ -43,4 +41,4 @@ def test_the_plugin_with_its_configuration_and_its_marker(tmp_path: Path) -> Non
 def test_the_class_in_the_place_of_a_container(name: str, tmp_path: Path) -> None:
     [program] = [text for text in blocks(name, "python") if "MoldauContainer" in text]
     with Terminal(tmp_path) as terminal:
-        assert re.search(r":\d+\n$", terminal.program(CONNECT + program))
+        assert re.search(r":\d+\n$", terminal.program(program))

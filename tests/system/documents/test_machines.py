@@ -41,6 +41,7 @@ class Machines:
     def here(self, text: str, machine: str) -> str:
         """A text of the page as it is on that machine."""
         number = [*MACHINES].index(machine)
+        text = text.removeprefix("runuser -u moldau -- ")  # the test has no such user
         text = text.replace("0.0.0.0:", f"{MACHINES[machine]}:")
         text = re.sub(r"\b([abc]):(\d{4})", lambda m: f"{MACHINES[m[1]]}:{m[2]}", text)
         text = text.replace("node.id=101", f"node.id={101 + number}")

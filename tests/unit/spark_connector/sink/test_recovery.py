@@ -1,16 +1,19 @@
-"""What the driver asks brokers of older releases, which know less."""
+"""What the driver asks brokers that know less: of older releases, or without a library."""
 
 from __future__ import annotations
 
 import pytest
 
 from moldau.client.sync import Producer
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode
 from moldau.spark_connector.core.commit_protocol import CheckOpen, FindOpen
 from moldau.spark_connector.core.ledger import Slot
 from moldau.spark_connector.sink.driver import StepCarrier, serves_two_phase, slot_id
 from moldau.spark_connector.sink.options import SinkOptions
 from tests.fake_broker import KAFKA_2_1, KAFKA_3_5, FakeCluster, ThreadedCluster
-from tests.fake_broker.versions import Versions
+from tests.fake_broker.faults import AnswerError
+from tests.fake_broker.versions import KAFKA_4_3, Versions
 
 pytestmark = pytest.mark.real
 
@@ -39,6 +42,18 @@ def test_open_transactions_are_found_where_brokers_tell(versions: Versions, can_
     """Before Apache Kafka 3.0 they do not: nothing is found, and nothing counts as gone."""
     with running(versions) as threaded:
         check_open_transactions(options_of(threaded.cluster), can_tell=can_tell)
+
+
+def test_open_transactions_are_found_where_nodes_know_no_expressions() -> None:
+    """`moldau dev` of a plain installation, without google-re2."""
+    with running(KAFKA_4_3) as threaded:
+        threaded.cluster.fault(
+            ApiKey.LIST_TRANSACTIONS,
+            AnswerError(ErrorCode.INVALID_REGULAR_EXPRESSION),
+            times=None,
+            when=lambda received: bool(received.message.transactional_id_pattern),
+        )
+        check_open_transactions(options_of(threaded.cluster), can_tell=True)
 
 
 def check_open_transactions(options: SinkOptions, *, can_tell: bool) -> None:
