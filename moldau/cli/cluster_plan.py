@@ -108,19 +108,18 @@ def apply(
             return
         sys.stdout.flush()
         ask_first(f"make these changes: {_summary(steps)}", yes=yes)
-        done_count = loop.run(_carried_out(admin, steps))
+        loop.run(_carried_out(admin, steps))
     if not as_json:
-        say(f"applied: {done_count} of {len(steps)}")
+        say("applied")
 
 
-async def _carried_out(admin: client.Admin, steps: list[Step]) -> int:
+async def _carried_out(admin: client.Admin, steps: list[Step]) -> None:
     """Do all of it; ends the command at the first step that fails."""
     for index, step in enumerate(steps):
         try:
             await step.do(admin)
         except client.KafkaError as error:
             fail(f"{step}: {error}; {index} of {len(steps)} changes are made, apply it again")
-    return len(steps)
 
 
 # -- what is shown ---------------------------------------------------------------------------------
@@ -130,8 +129,11 @@ def _show(steps: list[Step], *, as_json: bool) -> None:
     if as_json:
         print_json([_document(each) for each in steps])
         return
+    before = ""
     for step in steps:
-        say(f"{step.mark} {step}")
+        if (line := f"{step.mark} {step}") != before:
+            say(line)
+        before = line
         for detail in step.details:
             say(f"    {detail.line()}")
     say(_summary(steps) if steps else "nothing to change")
@@ -148,7 +150,7 @@ def _document(step: Step) -> dict[str, object]:
 
 
 def _summary(steps: Iterable[Step]) -> str:
-    marks = [each.mark for each in steps]
+    marks = [mark for mark, _ in dict.fromkeys((each.mark, str(each)) for each in steps)]
     counts = [f"{marks.count(mark)} to {word}" for mark, word in WORDS.items() if mark in marks]
     return ", ".join(counts)
 

@@ -106,7 +106,6 @@ COMMANDS: Final[Mapping[tuple[str, str], str]] = {
     ("acls", "add"): "acls create --allow USER --operation Read --topic TOPIC",
     ("acls", "remove"): "acls delete --principal USER --topic TOPIC",
     ("brokers", "start"): "server start FILE",
-    ("groups", "seek"): "groups reset-offsets WORD --topic TOPIC --to-earliest",
     ("groups", "rm"): "groups delete WORD",
     ("quorum", "describe"): "quorum status",
     ("server", "run"): "server start WORD",

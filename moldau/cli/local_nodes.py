@@ -133,19 +133,19 @@ def bootstrap(
 
 
 def _tell_how(layout: ClusterLayout) -> None:
-    """Three commands that work on a secured cluster; nothing for another one."""
+    """How a secured cluster is scraped, and three commands that work on it; else nothing."""
     files = layout.secure
     if files is None:
         return
+    http = [host_and_port(layout.host, each.http_port) for each in layout.nodes if each.http_port]
+    if http:
+        trust, own = (shlex.quote(str(each)) for each in (files.trust, files.admin_certificate))
+        say(f"metrics: curl --cacert {trust} --cert {own} https://{http[0]}/metrics")
     config = f"--command-config {shlex.quote(str(files.admin_properties))}"
     say(f"the super user's settings: {files.admin_properties}, {files.kcat_conf}; try")
     say(f"  moldau topics create flights {config}")
     say(f"  echo Prague | moldau produce flights {config}")
     say(f"  moldau consume flights --from-beginning --until-end {config}")
-    http = [host_and_port(layout.host, each.http_port) for each in layout.nodes if each.http_port]
-    if http:
-        trust, own = (shlex.quote(str(each)) for each in (files.trust, files.admin_certificate))
-        say(f"  curl --cacert {trust} --cert {own} https://{http[0]}/metrics")
     sys.stdout.flush()
 
 

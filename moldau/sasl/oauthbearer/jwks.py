@@ -177,7 +177,7 @@ class KeySource:
     """Where the keys of a listener come from.
 
     Attributes:
-        context: of TLS towards them; None without a trust store of its own.
+        context: of TLS towards them; None for the trust of the system.
     """
 
     context: ssl.SSLContext | None = None

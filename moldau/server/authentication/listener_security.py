@@ -116,7 +116,7 @@ class ListenerSecurity:
             await keys.close()
 
     def provider_contexts(self) -> list[ssl.SSLContext]:
-        """Of TLS towards identity providers, where they have a trust store."""
+        """Those of TLS towards identity providers that have a trust store."""
         return [each.context for each in self._token_keys() if each.context is not None]
 
     def _token_keys(self) -> list[KeySource]:

@@ -77,7 +77,7 @@ def test_a_file_is_applied_once_and_is_nothing_to_change_then(cli: Cli, write: W
         "give --yes if that is what you want\n"
     )
     applied = cli.ok("topics", "apply", path, "--yes")
-    assert applied == f"{differs.output}applied: 10 of 10\n"
+    assert applied == f"{differs.output}applied\n"
     assert cli.ok("topics", "diff", path) == "nothing to change\n"
     assert cli.ok("topics", "apply", path, "--yes") == "nothing to change\n"
     assert cli.json("topics", "diff", path) == []
@@ -112,8 +112,13 @@ def test_what_is_named_is_named_in_whole_and_other_things_stay(cli: Cli, write: 
     ]
     assert steps[0]["details"] == [{"name": "partitions", "before": "3", "after": "5"}]
     plan = cli.ok("topics", "apply", path, "--yes").splitlines()
-    assert "    - cleanup.policy: compact,delete" in plan
-    assert "    ~ retention.ms: 86400000 -> 1000" in plan
+    assert plan[:4] == [
+        "~ topic orders",
+        "    ~ partitions: 3 -> 5",
+        "    - cleanup.policy: compact,delete",
+        "    ~ retention.ms: 86400000 -> 1000",
+    ]
+    assert plan[-2:] == ["3 to change, 5 to remove", "applied"]
     assert "    ~ producer_byte_rate: 1048576 -> 2097152" in plan
     assert "    - request_percentage: 12.5" in plan
     assert cli.ok("topics", "diff", path) == "nothing to change\n"
@@ -138,7 +143,7 @@ def test_topics_go_by_name_alone(cli: Cli, write: Write):
         "- topic going",
         "    - contents: 2 partitions, about 0 records, 0 B",
         "1 to remove",
-        "applied: 1 of 1",
+        "applied",
     ]
     assert "going" not in cli.json("topics", "list")
     assert cli.ok("topics", "apply", path, "--prune", "going", "--yes") == "nothing to change\n"

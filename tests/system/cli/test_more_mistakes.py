@@ -61,14 +61,13 @@ HABITS: Final = (
     Mistake("kcat -C", "-b {plain} -t t -C", WRONG_USAGE, ("moldau consume t",)),
     Mistake("kcat -P", "-P -b {plain} -t t", WRONG_USAGE, ("moldau produce t",), "a\n"),
     Mistake("kcat -L", "-L -b {plain}", WRONG_USAGE, ("moldau topics describe",)),
-    Mistake("kcat -o", "consume taken -o beginning", WRONG_USAGE, ("--from-beginning",)),
-    Mistake("kcat -c", "consume taken -c 5", WRONG_USAGE, ("--max-messages 5",)),
-    Mistake("kcat -K", "produce taken -K :", WRONG_USAGE, ("--key-separator :",), "a:b\n"),
-    Mistake("kcat -X", "consume taken -X a=b", WRONG_USAGE, ("--property a=b",)),
-    Mistake("rpk topic consume", "topic consume taken", WRONG_USAGE, ("moldau consume taken",)),
-    Mistake("rpk topic produce", "topic produce taken", WRONG_USAGE, ("moldau produce taken",)),
+    Mistake("kcat -o", "consume flown -o beginning", WRONG_USAGE, ("--from-beginning",)),
+    Mistake("kcat -c", "consume flown -c 5", WRONG_USAGE, ("--max-messages 5",)),
+    Mistake("kcat -K", "produce flown -K :", WRONG_USAGE, ("--key-separator :",), "a:b\n"),
+    Mistake("kcat -X", "consume flown -X a=b", WRONG_USAGE, ("--property a=b",)),
+    Mistake("rpk topic consume", "topic consume flown", WRONG_USAGE, ("moldau consume flown",)),
+    Mistake("rpk topic produce", "topic produce flown", WRONG_USAGE, ("moldau produce flown",)),
     Mistake("rpk cluster info", "cluster info", WRONG_USAGE, ("moldau brokers list",)),
-    Mistake("rpk group seek", "group seek g --to start", WRONG_USAGE, ("reset-offsets g",)),
     Mistake("rpk add-partitions", "topic add-partitions t", WRONG_USAGE, ("--partitions",)),
     Mistake("the address first", "-b {plain} topics list", WRONG_USAGE, ("COMMAND … -b {plain}",)),
     Mistake("a shell's ls", "topics ls", WRONG_USAGE, ("moldau topics list",)),
@@ -122,12 +121,12 @@ PLACES: Final = (
     Mistake("certificates elsewhere", "certificates show {home}", FAILED, ("--secure",)),
     Mistake(
         "a broker for a registry",
-        "produce taken --value-format avro --value-schema id:1 --schema-registry http://{plain}",
+        "produce flown --value-format avro --value-schema id:1 --schema-registry http://{plain}",
         *(FAILED, ("http://{plain}",), "{}\n"),
     ),
     Mistake(
         "text for an avro schema",
-        "produce taken --value-format avro --value-schema {text} --schema-registry http://{plain}",
+        "produce flown --value-format avro --value-schema {text} --schema-registry http://{plain}",
         *(WRONG_USAGE, ("{text}",), "{}\n"),
     ),
 )
@@ -195,7 +194,7 @@ HALF_DONE: Final = (
     Mistake(
         "acls for no one", "acls create --consumer --topic t --group g", WRONG_USAGE, ("whom",)
     ),
-    Mistake("a plan for no broker", "topics reassign execute taken --replicas 7", FAILED, ("7",)),
+    Mistake("a plan for no broker", "topics reassign execute flown --replicas 7", FAILED, ("7",)),
     Mistake(
         *("quotas of a user by a typo", "quotas alter --user ann --set byte_rate=1"),
         *(FAILED, ("quotas of user ann", "byte_rate")),
@@ -253,7 +252,7 @@ def names(
     active: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, str]:
-    for topic in ("taken", "gone"):
+    for topic in ("flown", "gone"):
         cli.end("topics", "create", topic)
     with Admin(cli.bootstrap) as admin:
         admin.delete_topics(["gone"])

@@ -277,8 +277,8 @@ def test_a_secured_cluster_is_bootstrapped_and_restarted(tmp_path: Path) -> None
     options = f"--secure --controllers 1 --brokers 3 --host {HOST} --base-port {base}"
     with Terminal(tmp_path) as terminal:
         serving = terminal.serve(f"moldau quorum bootstrap cluster {options} --start")
-        *told, http = serving.wait_said(
-            r"try\n  (.*)\n  (.*)\n  (.*)\n  curl .* (https://.*/metrics)\n"
+        http, *told = serving.wait_said(
+            r"curl .* (https://.*/metrics)\n.*; try\n  (.*)\n  (.*)\n  (.*)\n"
         ).groups()
         assert http == f"https://{HOST}:{base + 300}/metrics"
         said = [terminal.run(command) for command in told]

@@ -72,7 +72,6 @@ TYPED = {
     "topic add-partitions orders --num 3": "topics alter orders --partitions NUMBER",
     "topic alter-config orders --set a=1": "topics alter orders --config KEY=VALUE",
     "consume orders --num 10": "consume orders --max-messages 10",
-    "group seek g --to start": "groups reset-offsets g --topic TOPIC --to-earliest",
     "cluster info": "brokers list",
     # everywhere
     "-b h:1 topics list": "COMMAND … -b h:1",

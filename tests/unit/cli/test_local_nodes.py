@@ -50,8 +50,8 @@ def test_a_secured_cluster_has_listeners_to_scrape_and_says_who_can_read_its_fil
     counts = ("--controllers", 1, "--brokers", 2, "--base-port", 21000)
     done = bootstrap(home, "--secure", *counts)
     assert (done.status, done.errors) == (0, "")
-    assert done.output.splitlines()[-1] == (
-        f"  curl --cacert {home}/authority/ca.pem --cert {home}/admin.pem "
+    assert done.output.splitlines()[-5] == (
+        f"metrics: curl --cacert {home}/authority/ca.pem --cert {home}/admin.pem "
         "https://localhost:21300/metrics"
     )
     for port, name in enumerate(("broker-1", "broker-2", "controller-101"), start=21300):
@@ -127,6 +127,17 @@ def test_paths_that_cannot_be(tmp_path: Path, command: tuple[object, ...], below
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_the_path_of_a_damaged_configuration_is_named_once(tmp_path: Path):
+    assert bootstrap(tmp_path / "many", "--base-port", 21000).status == 0
+    damaged = tmp_path / "many" / "broker-1" / "server.properties"
+    damaged.write_bytes(b"node.id=\xff")
+    line = refuse("dev", "--data", tmp_path / "many")
+    assert line == f"moldau: {damaged}: is not UTF-8 text (byte 8)", "the path once"
+    damaged.write_bytes(b"node.id=x\nprocess.roles=broker\n")
+    line = refuse("dev", "--data", tmp_path / "many")
+    assert line.startswith(f"moldau: {damaged}: node.id=x: must be")
+
+
 def test_a_name_that_is_no_utf_8_cannot_stand_in_a_configuration(tmp_path: Path):
     done = bootstrap(tmp_path / "new" / os.fsdecode(b"caf\xe9"))
     assert done.status == 1
@@ -183,13 +194,6 @@ def test_a_cluster_keeps_its_shape(tmp_path: Path):
             "localhost:21000,localhost:21001,localhost:21002, it cannot have "
             f"{option} {value}: leave that out, or choose another directory"
         )
-    damaged = tmp_path / "many" / "broker-1" / "server.properties"
-    damaged.write_bytes(b"node.id=\xff")
-    line = refuse("dev", "--data", tmp_path / "many")
-    assert line == f"moldau: {damaged}: is not UTF-8 text (byte 8)", "the path once"
-    damaged.write_bytes(b"node.id=x\nprocess.roles=broker\n")
-    line = refuse("dev", "--data", tmp_path / "many")
-    assert line.startswith(f"moldau: {damaged}: node.id=x: must be")
     line = refuse("dev", "--data", tmp_path / "many" / "broker-2")
     assert "/many/broker-2: holds only broker 2 of a cluster; did you mean " in line
     assert line.endswith(f" {tmp_path / 'many'}?")
