@@ -144,8 +144,16 @@ HALF_DONE: Final = (
     Mistake("the last voter", "quorum remove-controller -i 1", FAILED, ("1",)),
     Mistake("no health socket", "server health {node}", WRONG_USAGE, ("moldau.health.socket",)),
     Mistake(
+        *("a group in use, deleted", "groups delete active --yes"),
+        *(FAILED, ("active", "NON_EMPTY")),
+    ),
+    Mistake(
         *("a group in use, moved", "groups reset-offsets active --all-topics --to-earliest"),
         *(FAILED, ("active", "stop its members")),
+    ),
+    Mistake(
+        *("a group's topic in use", "groups delete-offsets active --topic busy --yes"),
+        *(FAILED, ("busy",)),
     ),
     Mistake(
         *("two targets", "groups reset-offsets g --all-topics --to-latest --to-offset 1"),
