@@ -20,6 +20,7 @@ EXTRAS = (
     "spark-java",
     "results",
     "schema-registry",
+    "yaml",
 )
 DEVELOPMENT = ("test", "lint", "demo", "examples", "dev", "dev-all", "docs", "release")
 
