@@ -54,7 +54,8 @@ def in_markdown(path: Path) -> Iterator[CommandLine]:
         block = line if fenced else (_BLOCK.match(line) or [None, None])[1]
         if block is None:
             for span in _INLINE.findall(line):
-                yield CommandLine(where, _words(span), may_be_a_name=True)
+                for command in span.split(" && "):
+                    yield CommandLine(where, _words(command), may_be_a_name=True)
             continue
         if carried:
             block, carried = f"{carried} {block.strip()}", ""

@@ -210,7 +210,8 @@ def test_text_output_has_the_fields_asked_for():
 def test_nulls_are_shown_as_the_format_has_them(
     output_format: str, null_value: str | None, expected: bytes
 ):
-    formatter = FormatOptions(output_format=output_format, null_value=null_value).formatter({})
+    options = FormatOptions(output_format=output_format, null_value=null_value)
+    formatter = options.formatter(options.typed({}))
     assert formatter(consumed(None)) == expected
 
 
