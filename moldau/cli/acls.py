@@ -202,6 +202,8 @@ def create(
     if prefixed and any(kind is ResourceType.CLUSTER for kind, _ in named):
         fail("--prefixed does not go with --cluster: it has one name", status=2)
     pairs = _pairs(named, operation, producer=producer, consumer=consumer)
+    if producer or consumer:
+        _require_whole({kind for kind, _ in named}, "--consumer" if consumer else "--producer")
     who = [
         *((PermissionType.ALLOW, each) for each in allow or []),
         *((PermissionType.DENY, each) for each in deny or []),
@@ -223,6 +225,20 @@ def create(
 
     access.ask(SecurityCalls, lambda admin: admin.create_acls(bindings))
     _print(_rows(bindings))
+
+
+def _require_whole(kinds: Collection[ResourceType], option: str) -> None:
+    """Exits with status 2 for a producer without a topic, or a consumer that lacks its group: the
+    group's coordinator would refuse it.
+    """
+    if ResourceType.TOPIC not in kinds:
+        fail(f"{option} needs --topic", status=2)
+    if option == "--consumer" and ResourceType.GROUP not in kinds:
+        fail(
+            "--consumer needs --group too: a consumer reads as a member of one ('*': any group); "
+            "to read without a group, give --operation Read instead",
+            status=2,
+        )
 
 
 def _pairs(

@@ -11,10 +11,22 @@ from moldau.cli.completion import complete_brokers
 from moldau.cli.options import AsJson, ClusterAccess, ControllerAccess, registered_broker
 from moldau.cli.output import fail, print_json, print_table, say, size_text, warn
 from moldau.cli.parameters import Within
-from moldau.client.admin.cluster import ClusterCalls
+from moldau.client.admin.cluster import ClusterCalls, LogDirectory
 
 app = typer.Typer()
 BrokerId = Annotated[int, Within(0), complete_brokers, "The broker's id."]
+
+
+def _logs_in(directory: LogDirectory) -> tuple[int | None, str | None]:
+    """How many partitions and bytes; not known of a directory that cannot be read."""
+    if directory.error is not None:
+        return None, None
+    return len(directory.partition_bytes), size_text(sum(directory.partition_bytes.values()))
+
+
+def _known_size(byte_count: int) -> str | None:
+    """A broker says -1 of a disk that is gone, or when it is older than KIP-827."""
+    return None if byte_count < 0 else size_text(byte_count)
 
 
 @app.command("list")
@@ -81,10 +93,9 @@ def describe(access: ClusterAccess, broker_id: BrokerId, as_json: AsJson = False
         (
             (
                 directory.directory,
-                len(directory.partition_bytes),
-                size_text(sum(directory.partition_bytes.values())),
-                size_text(directory.usable_bytes),
-                size_text(directory.total_bytes),
+                *_logs_in(directory),
+                _known_size(directory.usable_bytes),
+                _known_size(directory.total_bytes),
                 directory.error,
             )
             for directory in directories

@@ -18,7 +18,12 @@ from contextlib import contextmanager, suppress
 from moldau import client
 from moldau.cli.output import fail, refusing, warn
 from moldau.cli.profile_files import ENVIRONMENT as PROFILE_ENVIRONMENT
-from moldau.cli.profile_files import chosen_profile
+from moldau.cli.profile_files import (
+    chosen_profile,
+    profile_in_use,
+    profile_names,
+    read_profile,
+)
 from moldau.client.config.settings import with_references
 from moldau.config import ConfigError, read_properties_file
 
@@ -67,10 +72,9 @@ def client_properties(
     if bootstrap_server is None and not has_address and not profile:
         bootstrap_server = os.environ.get("MOLDAU_BOOTSTRAP_SERVER") or None
     is_elsewhere = bootstrap_server is not None or "bootstrap.servers" in given
-    # What a profile has for its own cluster goes to no other, unless it is asked for.
-    if command_config is None and (named or not is_elsewhere):
-        chosen = chosen_profile(profile)
-        settings.update({} if chosen is None else chosen.properties)
+    if command_config is None:
+        elsewhere = bootstrap_server or given.get("bootstrap.servers", "")
+        settings.update(_of_profile(profile, None if named or not is_elsewhere else elsewhere))
     settings.update(given)
     settings.update({key: value for key, value in (options or {}).items() if value is not None})
     if bootstrap_server is not None:
@@ -80,6 +84,31 @@ def client_properties(
         settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP_SERVER)
     with refusing(client.ConfigurationError):
         return dict(with_references(settings))
+
+
+def _of_profile(named: str | None, elsewhere: str | None) -> Mapping[str, str]:
+    """The settings of a profile. What the one in use has for its own cluster goes to no other,
+    unless it is asked for; one line says so.
+
+    Args:
+        elsewhere: addresses that were given without asking for a profile.
+    """
+    if elsewhere is None:
+        chosen = chosen_profile(named)
+        return {} if chosen is None else chosen.properties
+    name = profile_in_use()
+    if name is None or name not in profile_names():
+        return {}
+    properties = read_profile(name)
+    own = {each.strip() for each in properties.get("bootstrap.servers", "").split(",")}
+    if {each.strip() for each in elsewhere.split(",")} <= own:
+        return properties
+    if properties.keys() - {"bootstrap.servers", "bootstrap.controllers"}:
+        warn(
+            f"the profile {name} is left out, because {elsewhere} is not its cluster's; "
+            f"--profile {name} takes its settings there"
+        )
+    return {}
 
 
 @contextmanager

@@ -85,6 +85,14 @@ TOPIC_LOOK_MS: Final = 1_000
 NO_END: Final = 2**63
 MOST_NAMED: Final = 3
 #: Where `auto.offset.reset` leads to.
+#: What `-o` is in kcat, and what says it here.
+KCAT_OFFSETS: Final = {
+    "beginning": "--from-beginning",
+    "earliest": "--from-beginning",
+    "end": "--offset latest",
+    "latest": "--offset latest",
+    "stored": "--group",
+}
 PLACES: Final = {"earliest": "the beginning", "latest": "the end"}
 UNITS_MS: Final = dict(ms=1, s=1_000, m=60_000, h=3_600_000, d=86_400_000, w=604_800_000)
 _PLACEHOLDERS: Final = ", ".join(f"%{sign} {what}" for sign, what in PLACEHOLDERS.items())
@@ -429,6 +437,12 @@ def consume(
     client: ClientOptions,
 ) -> None:
     """Print the records of topics as they come."""
+    if output in KCAT_OFFSETS:
+        fail(
+            f"-o {output} would write to a file of that name; {KCAT_OFFSETS[output]} is where to "
+            f"begin here (./{output} for the file)",
+            status=2,
+        )
     settings = client.properties(
         properties,
         DEFAULTS,

@@ -271,7 +271,7 @@ class GoalOptions:
             Scenario.SHIFT: self.shift_by,
             Scenario.FILE: None if self.from_file is None else 0,
         }
-        goals = [Goal(kind, number) for kind, number in numbers.items() if number is not None]
+        given = {kind.value: Goal(kind, n) for kind, n in numbers.items() if n is not None}
         now_ms = time.time_ns() // 1_000_000
         for text, option, parse in (
             (self.to_datetime, "--to-datetime", parse_datetime),
@@ -282,11 +282,13 @@ class GoalOptions:
             with refusing(ValueError, of=f"{option} {text!r}"):
                 moment_ms = parse(text)
             # Negative numbers mean other things to a broker; nothing is older than 1970.
-            goals.append(Goal(Scenario.TIMESTAMP, max(0, moment_ms)))
-        if len(goals) != 1:
+            given[option] = Goal(Scenario.TIMESTAMP, max(0, moment_ms))
+        if len(given) > 1:
+            fail(f"{' and '.join(given)} exclude each other: give one of them", status=2)
+        if not given:
             options = ", ".join(scenario.value for scenario in Scenario)
             fail(f"where to? give one of {options}", status=2)
-        return goals[0]
+        return next(iter(given.values()))
 
 
 def reset_offsets(
@@ -373,8 +375,8 @@ def refusal(group_id: str, described: client.GroupDescription | client.KafkaErro
     if described.is_empty:
         return None
     return (
-        f"{group_id}: offsets can only be moved while nobody is in the group; it is "
-        f"{described.state}"
+        f"{group_id}: offsets can only be moved while no member is in the group, and it is "
+        f"{described.state}: stop its members first"
     )
 
 

@@ -25,6 +25,7 @@ import typer
 from moldau.cli.client_settings import key_values
 from moldau.cli.output import fail, file_errors, refusing, say, warn
 from moldau.cli.parameters import Within
+from moldau.config.listeners import host_and_port
 from moldau.local.layout import (
     FIRST_BROKER_ID,
     HIGHEST_PORT,
@@ -39,6 +40,7 @@ from moldau.local.layout import (
     PortInUse,
     counting_from,
     replication_properties,
+    serves_http,
 )
 from moldau.local.secure_files import LayoutError, SecureFiles
 
@@ -49,6 +51,8 @@ LOCALHOST = "localhost"
 FIRST_PORT = 9092
 #: Brokers of a secured cluster listen for each other this far above the first broker.
 INTERNAL_PORTS = 200
+#: Nodes of a secured cluster are scraped this far above the first broker, one after the other.
+HTTP_PORTS = 300
 HOW_MANY_VOTE = typer.Option(min=1, max=MOST_CONTROLLERS, help="How many vote.")
 HOW_MANY_SERVE = typer.Option(min=1, max=MOST_BROKERS, help="How many serve clients.")
 Secure = Annotated[bool, "With TLS, certificates, users and ACLs."]
@@ -137,6 +141,10 @@ def _tell_how(layout: ClusterLayout) -> None:
     say(f"  moldau topics create flights {config}")
     say(f"  echo Prague | moldau produce flights {config}")
     say(f"  moldau consume flights --from-beginning --until-end {config}")
+    http = [host_and_port(layout.host, each.http_port) for each in layout.nodes if each.http_port]
+    if http:
+        trust, own = (shlex.quote(str(each)) for each in (files.trust, files.admin_certificate))
+        say(f"  curl --cacert {trust} --cert {own} https://{http[0]}/metrics")
     sys.stdout.flush()
 
 
@@ -238,7 +246,7 @@ def dev(
             layout = _new_cluster(home, controllers or 1, brokers or 1, port, ports, secure=secure)
         if len(layout.nodes) == 1:
             _tell_how(layout)
-            arguments = ["--format-if-needed", "--announce"]
+            arguments = ["--format-if-needed", "--announce", "--quiet-start"]
             for text in topics:
                 arguments += ["--create-topic", text]
             if data is None:
@@ -255,7 +263,9 @@ def _new_cluster(
     if controllers == brokers == 1:
         internal_port = ports.take()[0] if secure else None
         own_port = port or ports.take()[0]
-        node = NodeSpec(FIRST_BROKER_ID, home, own_port, ports.take()[0], internal_port)
+        http_port = ports.take()[0] if secure and serves_http() else None
+        own = (own_port, ports.take()[0], internal_port, http_port)
+        node = NodeSpec(FIRST_BROKER_ID, home, *own)
         files = SecureFiles(home) if secure else None
         layout = ClusterLayout(ports.host, (node,), QUICK_GROUPS, files)
     else:
@@ -307,8 +317,10 @@ def _planned(
     """A cluster on free ports, or on those from the option's on; three brokers replicate."""
     if port + CONTROLLER_PORTS + controllers - 1 > HIGHEST_PORT:
         fail(f"{option} {port} leaves no ports for {controllers} controllers", status=2)
-    if secure and port + INTERNAL_PORTS + brokers - 1 > HIGHEST_PORT:
-        fail(f"{option} {port} leaves no ports for {brokers} brokers with --secure", status=2)
+    if secure and port + HTTP_PORTS + controllers + brokers - 1 > HIGHEST_PORT:
+        nodes = f"{controllers} controllers and {brokers} brokers"
+        fail(f"{option} {port} leaves no ports for {nodes} with --secure", status=2)
+    http_port = free_port or counting_from(port + HTTP_PORTS)
     internal_port = free_port or counting_from(port + INTERNAL_PORTS)
     return ClusterLayout.plan(
         home,
@@ -318,6 +330,7 @@ def _planned(
         broker_port=free_port or counting_from(port),
         controller_port=free_port or counting_from(port + CONTROLLER_PORTS),
         internal_port=internal_port if secure else None,
+        http_port=http_port if secure and serves_http() else None,
         config=replication_properties(brokers),
     )
 

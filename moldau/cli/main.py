@@ -9,6 +9,7 @@ to show its help or to complete its words.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from importlib import import_module
 from typing import Annotated, Any, Final, NoReturn, cast
@@ -199,6 +200,15 @@ def _refuse_usage(problem: Exception) -> NoReturn:
     if type(problem).__name__ == "NoArgsIsHelpError":
         print_own(text, to_stderr=True)
         sys.exit(2)
+    from moldau.cli.habits import right_form
+
+    program = "moldau" if context is None else context.find_root().info_name or ""
+    path = command.removeprefix(program).strip()
+    option = getattr(problem, "option_name", None) if hasattr(problem, "possibilities") else None
+    form = right_form(path, sys.argv[1:], text, option)
+    if form is not None:
+        text = re.sub(r"\.? (\(Possible options: .*\)|Did you mean .*\?)$|\.$", "", text)
+        text = f"{text}; here it is `moldau {form}`"
     fail(f"{text} (see `{command} --help`)", status=2)
 
 

@@ -124,11 +124,14 @@ def file_errors(path: str | os.PathLike[str], *, status: int = 1) -> Iterator[No
 
 @contextmanager
 def refusing(*kinds: type[Exception], of: object = "", status: int = 2) -> Iterator[None]:
-    """An error of these kinds is one line, behind what it is about, and that exit status."""
+    """An error of these kinds is one line, behind what it is about, and that exit status. One that
+    begins with that already, as with the path of a file, is left as it is.
+    """
     try:
         yield
     except kinds as error:
-        fail(f"{of}: {error}" if of else str(error), status=status)
+        text = str(error)
+        fail(f"{of}: {text}" if of and not text.startswith(f"{of}: ") else text, status=status)
 
 
 def print_json(document: object, *, is_row: bool = False) -> None:

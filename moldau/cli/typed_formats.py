@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
@@ -413,4 +414,9 @@ def _file(name: str, kind: str) -> Schema:
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror or error if isinstance(error, OSError) else error
         raise ConfigurationError(f"{name}: {words}") from None
+    if kind != "protobuf":
+        try:
+            json.loads(text)
+        except ValueError as error:
+            raise ConfigurationError(f"{name}: no schema of {kind}: not JSON: {error}") from None
     return Schema(text, SCHEMAS[kind])

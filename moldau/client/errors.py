@@ -321,6 +321,9 @@ ADVICE: Final[Mapping[ErrorCode, str]] = MappingProxyType(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
             "ask for an ACL on the transactional id for this principal"
         ),
+        ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: (
+            "log in by SASL, but not with a token, or with a certificate"
+        ),
         ErrorCode.MESSAGE_TOO_LARGE: "send less per record, or raise the topic's max.message.bytes",
         ErrorCode.RECORD_LIST_TOO_LARGE: "lower batch.size, or raise the topic's segment.bytes",
         ErrorCode.INVALID_PRODUCER_EPOCH: "close this producer and make a new one",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from moldau.config.group_config import validate_group_config
     from moldau.config.listeners import Endpoint
-    from moldau.config.node_config import NodeConfig
+    from moldau.config.node_config import NodeConfig, check_keys
     from moldau.config.properties import parse_properties, read_properties_file
     from moldau.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
     from moldau.config.topic_config import effective_topic_config, validate_topic_config
@@ -44,7 +44,7 @@ at_first_use(
         effective_broker_config validate_dynamic_broker_config
     config.group_config: validate_group_config
     config.listeners: Endpoint
-    config.node_config: NodeConfig
+    config.node_config: NodeConfig check_keys
     config.properties: parse_properties read_properties_file
     config.table: BROKER_KEYS GROUP_KEYS TOPIC_KEYS
     config.topic_config: effective_topic_config validate_topic_config

@@ -379,6 +379,8 @@ def _typed_values(
     for name in sorted(values, key=_FIRST_ASKED_FOR.__contains__, reverse=True):
         if values[name] is REQUIRED:
             hint = f" ({removed[0]})" if removed else ""
+            if not hint and "bootstrap.servers" in properties:
+                hint = " (clients have bootstrap.servers: is this the file of one?)"
             raise ConfigError(name, None, f"is required{hint}")
     return values, of_listeners
 
@@ -402,6 +404,27 @@ def _with_both_ids(properties: Mapping[str, str]) -> dict[str, str]:
         if given in texts:
             texts.setdefault(other, texts[given])
     return texts
+
+
+def check_keys(properties: Mapping[str, str]) -> None:
+    """Refuse what a node only warns of: keys that it does not know. For what a program sets, whose
+    user does not read a node's log. What belongs to plug-ins is let through.
+
+    Raises:
+        ConfigError: the first key that is unknown or removed, or has a value that it cannot have.
+    """
+    for name, text in properties.items():
+        key = find_broker_key(name)
+        if key is not None:
+            accept_value(key._replace(name=name), text)
+            continue
+        if configures_a_provider(name, properties) or name.startswith(PLUGIN_PREFIXES):
+            continue
+        answer = removed_answer(name)
+        if answer is not None:
+            raise ConfigError(name, None, f"was removed from Kafka: {answer}")
+        problem = _unknown_key_warning(name, quiet=False)
+        raise ConfigError(name, None, (problem or "").removeprefix(f"{name} "))
 
 
 def _unknown_key_warning(name: str, *, quiet: bool) -> str | None:

@@ -28,6 +28,7 @@ from moldau.local.secure_files import (
     INTERNAL_LISTENER,
     LayoutError,
     SecureFiles,
+    http_properties,
     properties_text,
     secure_properties,
 )
@@ -42,6 +43,7 @@ FIRST_CONTROLLER_ID: Final = 101
 MOST_BROKERS: Final = FIRST_CONTROLLER_ID - FIRST_BROKER_ID
 MOST_CONTROLLERS: Final = 100
 CONTROLLER_LISTENER: Final = "CONTROLLER"
+HTTP_LISTENER: Final = "moldau.http.listener"
 PROPERTIES: Final = "server.properties"
 HOMES: Final = ("node-*", "broker-*", "controller-*")
 """Directories of nodes in that of their cluster."""
@@ -68,7 +70,9 @@ CAN_HOLD: Final = sys.platform == "linux"
 class NodeSpec:
     """One node. A port of None: it has no such listener.
 
-    `internal_port`: where brokers of a secured cluster talk to it.
+    Attributes:
+        internal_port: where brokers of a secured cluster talk to it.
+        http_port: where a secured cluster's node is scraped, over TLS.
     """
 
     node_id: int
@@ -76,6 +80,7 @@ class NodeSpec:
     broker_port: int | None
     controller_port: int | None
     internal_port: int | None = None
+    http_port: int | None = None
 
     @property
     def name(self) -> str:
@@ -90,7 +95,7 @@ class NodeSpec:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        ports = (self.broker_port, self.internal_port, self.controller_port)
+        ports = (self.broker_port, self.internal_port, self.controller_port, self.http_port)
         return tuple(port for port in ports if port is not None)
 
     @property
@@ -127,6 +132,7 @@ class ClusterLayout:
         broker_port: NextPort,
         controller_port: NextPort,
         internal_port: NextPort | None = None,
+        http_port: NextPort | None = None,
         combined: bool = False,
         config: Mapping[str, str] | None = None,
     ) -> ClusterLayout:
@@ -135,6 +141,7 @@ class ClusterLayout:
         Args:
             broker_port, controller_port: give the next port each time they are called.
             internal_port: as these, for a cluster that is secured; None: it is not.
+            http_port: as these, for one whose nodes are scraped; None: they are not.
             combined: make one controller and one broker a single node, number 1.
 
         Raises:
@@ -143,16 +150,24 @@ class ClusterLayout:
         check_counts(controllers, brokers)
         secure = None if internal_port is None else SecureFiles(directory)
         internal: Callable[[], int | None] = internal_port or (lambda: None)
+        http: Callable[[], int | None] = http_port or (lambda: None)
         if combined and controllers == brokers == 1:
             home = directory / f"node-{FIRST_BROKER_ID}"
-            node = NodeSpec(FIRST_BROKER_ID, home, broker_port(), controller_port(), internal())
+            ports = (broker_port(), controller_port(), internal(), http())
+            node = NodeSpec(FIRST_BROKER_ID, home, *ports)
             return cls(host, (node,), config or {}, secure)
         nodes = [
-            NodeSpec(node_id, directory / f"broker-{node_id}", broker_port(), None, internal())
+            NodeSpec(
+                *(node_id, directory / f"broker-{node_id}"),
+                *(broker_port(), None, internal(), http()),
+            )
             for node_id in range(FIRST_BROKER_ID, FIRST_BROKER_ID + brokers)
         ]
         nodes += [
-            NodeSpec(node_id, directory / f"controller-{node_id}", None, controller_port())
+            NodeSpec(
+                *(node_id, directory / f"controller-{node_id}"),
+                *(None, controller_port(), None, http()),
+            )
             for node_id in range(FIRST_CONTROLLER_ID, FIRST_CONTROLLER_ID + controllers)
         ]
         return cls(host, tuple(nodes), config or {}, secure)
@@ -168,11 +183,12 @@ class ClusterLayout:
         if (directory / PROPERTIES).exists():
             paths = [directory]
         for home in sorted(paths, key=_number_in):
+            path = str(home / PROPERTIES)
             try:
-                values = read_properties_file(str(home / PROPERTIES))
-                node_config = NodeConfig(values)
+                node_config = NodeConfig(read_properties_file(path))
             except ConfigError as error:
-                raise LayoutError(f"{home / PROPERTIES}: {error}") from None
+                about = "" if error.key == path else f"{path}: "
+                raise LayoutError(f"{about}{error}") from None
             brokers, voters = node_config.broker_listeners, node_config.controller_listeners
             host = (*brokers, *voters)[0].host
             nodes.append(
@@ -182,6 +198,7 @@ class ClusterLayout:
                     brokers[0].port if brokers else None,
                     voters[0].port if voters else None,
                     next((e.port for e in brokers if e.listener_name == INTERNAL_LISTENER), None),
+                    _http_port(node_config),
                 )
             )
         if not nodes:
@@ -283,8 +300,15 @@ class ClusterLayout:
             "log.dirs": str(node.data_directory.absolute()),
             **internal_topic_properties(len(self.brokers)),
             **({} if self.secure is None else secure_properties(node.home, self.secure)),
+            **self._http_properties(node),
             **self.config,
         }
+
+    def _http_properties(self, node: NodeSpec) -> dict[str, str]:
+        if self.secure is None or node.http_port is None:
+            return {}
+        address = host_and_port(self.host, node.http_port)
+        return {HTTP_LISTENER: address, **http_properties(node.home, self.secure)}
 
     def format(self, *, cluster_id: str | None = None) -> str:
         """Format every node's storage; returns the cluster id, a fresh one when None was given.
@@ -356,9 +380,26 @@ def check_counts(controllers: int, brokers: int) -> None:
             raise LayoutError(f"{what}={count}: from 1 to {most} can be laid out")
 
 
+def serves_http() -> bool:
+    """Whether nodes here can have an HTTP listener: its libraries are an extra."""
+    from importlib.util import find_spec
+
+    from moldau.node.settings import HTTP_PACKAGES
+
+    return all(find_spec(each) is not None for each in HTTP_PACKAGES)
+
+
 def counting_from(port: int) -> NextPort:
     ports = iter(range(port, port + MOST_BROKERS + MOST_CONTROLLERS))
     return lambda: next(ports)
+
+
+def _http_port(config: NodeConfig) -> int | None:
+    """The port that `ClusterLayout.plan` gave the node; a listener of the user's own is none."""
+    address: str = config[HTTP_LISTENER]
+    if not address or config["moldau.http.ssl.keystore.location"] is None:
+        return None
+    return int(address.rpartition(":")[2]) or None
 
 
 def _number_in(home: Path) -> int:

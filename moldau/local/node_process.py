@@ -77,6 +77,7 @@ class NodeProcess:
 
     def start(self) -> None:
         """Spawn the process without waiting for it to serve. Raises: NodeFailed: it already runs"""
+        __tracebackhide__ = True  # of what a test reads about its own `Cluster`
         if self.running:
             raise NodeFailed(f"node {self.config_path} already runs")
         self._collect()
@@ -121,6 +122,7 @@ class NodeProcess:
         """Wait for the `ready: HOST:PORT` line and return its address. Raises: NodeFailed: the node
         ended or the deadline passed; the text has the end of its log
         """
+        __tracebackhide__ = True
         process = self._process
         assert process is not None, "started"
         end = time.monotonic() + deadline_s
@@ -153,11 +155,13 @@ class NodeProcess:
 
     def pause(self) -> None:
         """SIGSTOP: the process stays, and answers nothing. Raises: NodeFailed: it does not run."""
+        __tracebackhide__ = True
         self._signal(signal.SIGSTOP)
         self._paused = True
 
     def resume(self) -> None:
         """SIGCONT. Raises: NodeFailed: it does not run."""
+        __tracebackhide__ = True
         self._signal(signal.SIGCONT)
         self._paused = False
 
@@ -176,6 +180,7 @@ class NodeProcess:
         return next((line for line in reversed(lines) if line.startswith(COMPLAINT_PREFIX)), "")
 
     def _signal(self, number: signal.Signals) -> None:
+        __tracebackhide__ = True
         process = self._process
         if process is None or process.poll() is not None:
             raise NodeFailed(f"node {self.config_path} does not run")
@@ -211,6 +216,7 @@ def wait_ready_together(nodes: Iterable[NodeProcess]) -> None:
     """Wait until all of them are ready, which may need one another. Raises: NodeFailed: one ended,
     or the deadline passed; the text has the end of its log
     """
+    __tracebackhide__ = True
     waiting = list(nodes)
     end = time.monotonic() + START_DEADLINE_S
     while waiting:

@@ -32,6 +32,13 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"})
 _PASSWORD_KEY: Final = "sasl.jaas.config"
+_USERS_OF_CERTIFICATES: Final = f"RULE:^CN=([^,]+),OU={CLIENTS}$/$1/,DEFAULT"
+#: What stands above the settings in `kcat.conf`.
+_KCAT_COMMENT: Final = """\
+# The super user's settings for librdkafka from 2.6.1 on: kcat -F, confluent-kafka.
+# Older ones cannot log in with SCRAM, neither here nor to Apache Kafka 4 (`kcat -V` says which:
+# Debian 12's kcat has 2.0.2, and reports an authentication failure). `moldau consume` can.
+"""
 
 
 class LayoutError(ValueError):
@@ -152,7 +159,8 @@ class SecureFiles:
                 "sasl.password": password,
                 "ssl.ca.location": str(self.trust.absolute()),
             }
-            replace_file(self.kcat_conf, properties_text(librdkafka).encode())
+            text = _KCAT_COMMENT + properties_text(librdkafka)
+            replace_file(self.kcat_conf, text.encode())
             replace_file(self.admin_properties, properties_text(java).encode())
         if not self.controllers_properties.exists():
             certificate = {
@@ -163,6 +171,21 @@ class SecureFiles:
                 **trust,
             }
             replace_file(self.controllers_properties, properties_text(certificate).encode())
+
+
+def http_properties(home: Path, files: SecureFiles) -> dict[str, str]:
+    """The configuration of the HTTP listener of the node in `home`, beside its address: clients
+    show a certificate, or send the name and the password of a user of SCRAM.
+    """
+    return {
+        "moldau.http.authentication": "BASIC",
+        "moldau.http.ssl.keystore.type": "PEM",
+        "moldau.http.ssl.keystore.location": str((home / KEY_STORE).absolute()),
+        "moldau.http.ssl.truststore.type": "PEM",
+        "moldau.http.ssl.truststore.location": str(files.trust.absolute()),
+        "moldau.http.ssl.client.auth": "requested",
+        "moldau.http.ssl.principal.mapping.rules": _USERS_OF_CERTIFICATES,
+    }
 
 
 def secure_properties(home: Path, files: SecureFiles) -> dict[str, str]:
@@ -181,7 +204,7 @@ def secure_properties(home: Path, files: SecureFiles) -> dict[str, str]:
         "listener.name.controller.ssl.client.auth": "required",
         # A client's certificate names its user; a node's whole subject is its name, which no client
         # can have: it is User:CN=broker-1,OU=nodes.
-        "ssl.principal.mapping.rules": f"RULE:^CN=([^,]+),OU={CLIENTS}$/$1/,DEFAULT",
+        "ssl.principal.mapping.rules": _USERS_OF_CERTIFICATES,
         "moldau.node.principals": f"User:CN=*,OU={NODES}",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{ADMIN}",

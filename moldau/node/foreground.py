@@ -25,7 +25,7 @@ from moldau.node.readable_secrets import readable_secrets
 from moldau.runtime.event_loop import new_event_loop
 from moldau.runtime.garbage_collector import pause_garbage_collector
 from moldau.runtime.stop_signals import StopSignals
-from moldau.runtime.telemetry.logs import configure_logging
+from moldau.runtime.telemetry.logs import ROOT, configure_logging
 from moldau.storage.meta_properties import META_PROPERTIES
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,26 @@ controller and HTTP clients ask for holds up the data loop no longer.
 """
 
 
+class _QuietStart(logging.Filter):
+    """Lets only warnings through between `begin` and `end`: who tries a cluster out waits for
+    `ready`, and elections of the quorum say nothing to them.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING
+
+    def begin(self) -> None:
+        for handler in logging.getLogger(ROOT).handlers:
+            handler.addFilter(self)
+
+    def end(self) -> None:
+        for handler in logging.getLogger(ROOT).handlers:
+            handler.removeFilter(self)
+
+
+_quiet_start: Final = _QuietStart()
+
+
 def run_node(arguments: Sequence[str] | None, signals: StopSignals) -> int:
     """Run a node until a stop signal or a failure; returns the exit status."""
     options = _parser().parse_args(arguments)
@@ -44,6 +64,8 @@ def run_node(arguments: Sequence[str] | None, signals: StopSignals) -> int:
         options.create_topic = [_topic(text) for text in options.create_topic]
         config = NodeConfig.load(options.config, overrides, os.environ)
         configure_logging(config["moldau.log.format"], config["moldau.log.level"])
+        if options.quiet_start and "moldau.log.level" not in config.explicit:
+            _quiet_start.begin()
     except (ConfigError, ValueError) as error:
         return _refuse(str(error), status=2)
     for warning in config.warnings:
@@ -99,6 +121,7 @@ async def _serve_until(stop: asyncio.Event, config: NodeConfig, options: argpars
             await node.create_topic(*topic)
         if options.announce:
             _announce(node.address)
+        _quiet_start.end()
     except NodeStartError:
         await node.stop()
         raise
@@ -148,6 +171,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("config", help="the node's server.properties")
     parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--announce", action="store_true", help="print `ready: HOST:PORT`")
+    parser.add_argument(
+        "--quiet-start", action="store_true", help="log no more than warnings before that"
+    )
     parser.add_argument(
         "--format-if-needed", action="store_true", help="format log directories that are empty"
     )

@@ -220,11 +220,25 @@ class FrameReader:
         """How much of the frame that is not complete has arrived, from 0 to 1."""
         if self._large is not None:
             return self._large_filled / self._large_length
-        arrived = self._rest if self._chunk is None else self._chunk[self._start : self._end]
+        arrived = self._arrived()
         if len(arrived) <= 4:
             return 0.0
         (length,) = _LENGTH.unpack_from(arrived)
         return float(min((len(arrived) - 4) / max(length, 1), 1.0))
+
+    @property
+    def missing_bytes(self) -> int:
+        """How much of the frame that is not complete has not arrived; where not even its length
+        has, the least that it can be.
+        """
+        if self._large is not None:
+            return self._large_length - self._large_filled
+        arrived = self._arrived()
+        length = 1 if len(arrived) < 4 else _LENGTH.unpack_from(arrived)[0]
+        return int(4 + length - len(arrived))
+
+    def _arrived(self) -> bytearray | bytes:
+        return self._rest if self._chunk is None else self._chunk[self._start : self._end]
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Where the transport shall put the next bytes; valid until this reader is called again, or

@@ -8,11 +8,15 @@ sides speak. Invariant: a call that raises leaves no open socket behind.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import select
 import socket
 import ssl
 import sys
+import termios
 from collections.abc import Awaitable, Callable, Sequence
+from struct import Struct
 from typing import Protocol, TypeVar
 
 from moldau.addresses import canonical_address, tls_name
@@ -29,6 +33,8 @@ OS_DEFAULT_BYTES = -1
 
 ACCEPT_PAUSE_S = 1.0
 """After a failure to accept; what asyncio does, too."""
+
+_INT = Struct("i")
 
 logger = logging.getLogger(__name__)
 
@@ -310,3 +316,23 @@ def set_socket_options(
     except OSError:
         # The peer is gone already; the protocol gets connection_lost in a moment.
         return
+
+
+def has_lost_peer(transport: asyncio.BaseTransport, missing_bytes: int) -> bool:
+    """Whether the peer has gone before so much more came: it has reset the connection, or ended its
+    side of it. A transport that does not read does not notice. False where there is no socket, or
+    the system has no `poll` for that (other than Linux).
+    """
+    connection = transport.get_extra_info("socket")
+    ended = getattr(select, "POLLRDHUP", 0)
+    if connection is None or connection.fileno() < 0 or not ended:
+        return False
+    poll = select.poll()
+    poll.register(connection, ended)
+    found = [event for _, event in poll.poll(0)]
+    if found != [ended]:
+        return bool(found)
+    [unread_bytes] = _INT.unpack(fcntl.ioctl(connection.fileno(), termios.FIONREAD, bytes(4)))
+    if transport.get_extra_info("ssl_object") is not None:
+        unread_bytes += RAW_BYTES  # what TLS may hold already
+    return bool(unread_bytes < missing_bytes)

@@ -321,6 +321,7 @@ class ConnectionGroup:
     def _serve_lines(self) -> None:
         self._waking = False
         shares = self.shares
+        shares.free_next()
         if any([shares.serve_line(budget) for budget in shares if budget.waiting_count]):
             self.on_memory_released()
 
@@ -353,18 +354,19 @@ class ConnectionGroup:
     def _make_way(self) -> None:
         """Where connections wait for memory, or too many answers are not read, close the slow."""
         shares = self.shares
-        if shares.freed is not None and not shares.freed.needs_to_be_free:
-            shares.freed = None
+        shares.free_next()
         for budget in shares:
             if not budget.waiting_count and not budget.is_flooded:
                 continue
+            for share in tuple(budget.waiting()):
+                share.owner.end_if_peer_is_lost()
             shares.serve_line(budget, len(budget.line))
             self._close_slow(budget)
-            if not budget.moved:
-                stuck = shares.free_a_frame(budget)
-                if stuck is not None:
-                    self._close_for_others(stuck)
-            budget.moved = False
+            for stuck in budget.stuck():
+                given_up = shares.free_a_frame(stuck)
+                if given_up is not None:
+                    self._close_for_others(given_up)
+            budget.watch()
         self.on_memory_released()
 
     def _close_slow(self, budget: Budget) -> None:

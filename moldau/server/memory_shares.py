@@ -10,7 +10,7 @@ those that wait, however many there are.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
@@ -76,6 +76,9 @@ class Waiter(Protocol):
     def memory_available(self) -> bool:
         """Try again; whether it went on."""
 
+    def end_if_peer_is_lost(self) -> None:
+        """End the connection if its peer has gone: nothing else shows it while nothing is read."""
+
     def close(self, reason: str) -> None:
         """End the connection."""
 
@@ -87,6 +90,7 @@ class Holder:
         held_bytes: what its connections are charged with.
         unread_bytes: answers in memory that it has not read.
         waiting_count: its connections that wait.
+        moved: as of a budget; True until it is watched for the first time.
         credit_ms: how long its requests may be worked on at once, as of `credited_ms`.
     """
 
@@ -94,6 +98,7 @@ class Holder:
         "credit_ms",
         "credited_ms",
         "held_bytes",
+        "moved",
         "share_count",
         "unread_bytes",
         "waiting_count",
@@ -103,6 +108,7 @@ class Holder:
         self.held_bytes = 0
         self.unread_bytes = 0
         self.waiting_count = 0
+        self.moved = True
         self.share_count = 0
         self.credit_ms = 0.0
         self.credited_ms = float("-inf")
@@ -124,8 +130,8 @@ class Budget:
             part of `held_bytes`: they keep none but their own readers waiting.
         is_flooded: whether these are more than half of the limit. Then those with more than a share
             of them are not read from.
-        moved: whether memory was given back, or a connection that waited went on, since this was
-            set to False.
+        moved: whether a buffer other than a chunk was given back, or a connection that waited went
+            on, since `watch`.
     """
 
     kind: PeerKind
@@ -133,7 +139,7 @@ class Budget:
     unread_bytes: int = 0
     is_flooded: bool = False
     waiting_count: int = 0
-    moved: bool = False
+    moved: bool = True
     holders: dict[tuple[bool, str], Holder] = field(default_factory=dict)
     line: OrderedDict[tuple[str, str], OrderedDict[Share, None]] = field(
         default_factory=OrderedDict
@@ -181,6 +187,29 @@ class Budget:
         """All that wait."""
         for shares in self.line.values():
             yield from shares
+
+    def watch(self) -> None:
+        """Note from now on whether what is waited for moves."""
+        self.moved = False
+        for share in self.waiting():
+            if share.barred is not None:
+                share.barred.moved = False
+
+    def stuck(self) -> list[list[Share]]:
+        """Those that wait, and themselves hold what they wait for: of the whole budget, or of one
+        principal or address that may have no more. Nothing of it has moved. In each such group
+        those with a large frame come first, as only its end gives much back, and of these the one
+        that holds least.
+        """
+        groups: defaultdict[Holder | None, list[Share]] = defaultdict(list)
+        for share in self.waiting():
+            if share.held_bytes:
+                groups[share.barred].append(share)
+        return [
+            sorted(group, key=Share.order_when_stuck)
+            for holder, group in groups.items()
+            if not (self if holder is None else holder).moved
+        ]
 
     def holder(self, name: str, *, is_principal: bool) -> Holder:
         """The one of that name, shared by all of its connections."""
@@ -257,6 +286,10 @@ class Share(Account):
         """Whether the frame that may go beyond its budget is still under way."""
         return self.is_waiting or self.owner.is_inside_large_frame
 
+    def order_when_stuck(self) -> tuple[bool, int, int]:
+        """For sorting; see `Budget.stuck`."""
+        return not self.owner.is_inside_large_frame, self.principal.held_bytes, self.held_bytes
+
     @property
     def is_over_share(self) -> bool:
         """Whether its principal or address holds more than it may while others wait."""
@@ -322,11 +355,15 @@ class Share(Account):
         self.held_bytes -= size_bytes
         self.principal.held_bytes -= size_bytes
         self.address.held_bytes -= size_bytes
-        budget = self.budget
-        budget.held_bytes -= size_bytes
-        budget.moved = True
+        self.budget.held_bytes -= size_bytes
+        if size_bytes != CHUNK_BYTES:  # chunks come and go with all small frames
+            self.note_move()
         if self.is_closed and not self.held_bytes:
             self._leave()
+
+    def note_move(self) -> None:
+        """Those that wait for the same as this one may soon go on."""
+        self.principal.moved = self.address.moved = self.budget.moved = True
 
     def count_unread(self, unread_bytes: int) -> None:
         """So much of the answers is in memory, and has not been read."""
@@ -373,6 +410,7 @@ class MemoryShares:
         self.limit_bytes = 0
         self.waiting_count = 0
         self.freed: Share | None = None
+        self._stuck: deque[Share] = deque()
         self._fair_share = DEFAULT_FAIR_SHARE
         self._budgets: dict[PeerKind, Budget] = {}
 
@@ -441,7 +479,7 @@ class MemoryShares:
     def leave_line(self, share: Share) -> None:
         """The account's owner does not wait any more."""
         self._take_out(share)
-        share.budget.moved = True
+        share.note_move()
 
     def _take_out(self, share: Share) -> None:
         line, key = share.budget.line, (share.user, share.host)
@@ -468,26 +506,40 @@ class MemoryShares:
                 break
             key, shares = next(iter(line.items()))
             line.move_to_end(key)
-            share = next(iter(shares))
-            self._take_out(share)
-            if share.owner.memory_available():
-                # One that waits for more already is in the line again.
-                went_on = went_on or not share.is_waiting
-                budget.moved = budget.moved or went_on
-            elif not share.is_closed:
-                self.wait(share, is_first=True)
+            went_on = self._let_try(next(iter(shares))) or went_on
         return went_on
 
-    def free_a_frame(self, budget: Budget) -> Share | None:
-        """Where those that wait hold what the others of them wait for, nothing ever moves. Let a
-        frame of the one that holds least go beyond its budget. If there is no room for that
-        either, returns the account that has to give up its frame, of the one that holds most.
+    def _let_try(self, share: Share) -> bool:
+        """Whether it goes on, and does not wait for more already."""
+        self._take_out(share)
+        if share.owner.memory_available():
+            if not share.is_waiting:
+                share.note_move()
+            return not share.is_waiting
+        if not share.is_closed:
+            self.wait(share, is_first=True)
+        return False
+
+    def free_a_frame(self, stuck: list[Share]) -> Share | None:
+        """Let a frame of a group that is stuck go beyond its budget: of the first. If there is no
+        room for that either, returns the account that has to give up its frame: the last one.
         """
-        holding = [share for share in budget.waiting() if share.held_bytes]
-        if not holding:
-            return None
-        holding.sort(key=lambda share: (share.principal.held_bytes, share.held_bytes))
         if self.freed is None or not self.freed.is_waiting:
-            self.freed = holding[0]
-            return None
-        return next((share for share in reversed(holding) if share is not self.freed), None)
+            self.freed = stuck[0]
+            self._stuck = deque(stuck[1:])
+        elif self.freed in stuck:
+            return next((share for share in reversed(stuck) if share is not self.freed), None)
+        return None
+
+    def free_next(self) -> None:
+        """If the frame that was let through has ended, let one of the next of its group through."""
+        if self.freed is not None:
+            if self.freed.needs_to_be_free:
+                return
+            self.freed = None
+        while self._stuck:
+            share = self._stuck.popleft()
+            if share.is_waiting:
+                self.freed = share
+                self._let_try(share)
+                return

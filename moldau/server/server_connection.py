@@ -26,6 +26,7 @@ from moldau.protocol.framing import FrameReader
 from moldau.protocol.headers import decode_request_header
 from moldau.runtime.clock import TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
+from moldau.runtime.network import has_lost_peer
 from moldau.runtime.slices import Work
 from moldau.server.loop_watchdog import STALL_MS
 from moldau.server.memory_shares import PeerKind, Share
@@ -398,6 +399,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             return False
         self._resume(PauseReason.MEMORY)
         return True
+
+    def end_if_peer_is_lost(self) -> None:
+        """End the connection if its peer has gone before the frame came whole that it waits for:
+        nothing else shows it while nothing is read.
+        """
+        if has_lost_peer(self.transport, self._reader.missing_bytes):
+            self._abort()
 
     def swept(self, elapsed_ms: float) -> None:
         """So much time has passed since the last sweep in which the loop read from its sockets."""

@@ -31,11 +31,14 @@ from moldau.local.layout import (
 from moldau.local.node_process import NodeFailed, NodeProcess, wait_ready_together
 from moldau.local.secure_files import LayoutError
 from moldau.local.watchdog import Watchdog
+from moldau.testing.node_settings import node_settings
 
 __all__ = ["Cluster", "NodeFailed"]
 
 HOST: Final = "127.0.0.1"
 ANSWER_MS: Final = 1_000
+MOST_SHOWN: Final = 6
+"""Logs of so many nodes are in a cluster's `repr`."""
 
 
 class Cluster:
@@ -45,7 +48,8 @@ class Cluster:
 
     Args:
         brokers, controllers: how many of each.
-        config: Kafka keys that override the defaults, on every node. One default is not Kafka's:
+        config: Kafka keys that override the defaults, on every node, with values as Kafka writes
+            them or as Python does. One default is not Kafka's:
             `group.initial.rebalance.delay.ms=0`, so that a group's first member reads at once. With
             three or more brokers, topics get three replicas, two of which must be in sync
             (`default.replication.factor=3`, `min.insync.replicas=2`), as in `moldau dev`.
@@ -57,7 +61,9 @@ class Cluster:
             `moldau[tls]`.
 
     Raises:
-        ValueError: there are no clusters of that size, or another one lies in `directory`.
+        ValueError: there are no clusters of that size, a key of `config` is unknown (the text has
+            the one that it resembles) or cannot have its value, or another cluster lies in
+            `directory`.
         NodeFailed: (on entering) a node did not become ready.
     """
 
@@ -66,15 +72,17 @@ class Cluster:
         brokers: int = 1,
         controllers: int = 1,
         *,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, object] | None = None,
         directory: str | Path | None = None,
         keep: bool = False,
         secure: bool = False,
     ) -> None:
+        __tracebackhide__ = True
         check_counts(controllers, brokers)
         self._is_secure = secure
         self._counts = (controllers, brokers)
-        self._config = {**QUICK_GROUPS, **replication_properties(brokers), **(config or {})}
+        own = node_settings(config or {})
+        self._config = {**QUICK_GROUPS, **replication_properties(brokers), **own}
         self._keep = keep or directory is not None
         self._given_directory = Path(directory) if directory is not None else None
         self.directory = Path()
@@ -85,9 +93,23 @@ class Cluster:
 
     # -- what it is ------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        """Where it serves and where its nodes log: pytest shows it with a test that fails."""
+        controllers, brokers = self._counts
+        shape = f"brokers={brokers} controllers={controllers}"
+        if self._layout is None:
+            return f"<Cluster {shape}, not started>"
+        logs = ", ".join(str(node.log_path) for node in self._layout.nodes[:MOST_SHOWN])
+        more = ", …" if len(self._layout.nodes) > MOST_SHOWN else ""
+        state = "" if self._watchdog is not None else ", closed"
+        return f"<Cluster {shape} on {self.bootstrap_server}{state}, logs {logs}{more}>"
+
     @property
     def bootstrap_server(self) -> str:
-        """`host:port` list of the brokers, for any Kafka client's `bootstrap.servers`."""
+        """`host:port` list of the brokers, for any Kafka client's `bootstrap.servers`. Raises:
+        RuntimeError: the cluster has not been started
+        """
+        __tracebackhide__ = True
         return self._planned.bootstrap_server
 
     @property
@@ -139,13 +161,21 @@ class Cluster:
             return thread.submit(asyncio.run, ask()).result()
 
     def node(self, node_id: int = FIRST_BROKER_ID) -> NodeProcess:
-        """The process behind a node id."""
-        return self._nodes[node_id]
+        """The process behind a node id. Raises: ValueError: there is none."""
+        __tracebackhide__ = True
+        found = self._nodes.get(node_id)
+        if found is None:
+            _ = self._planned  # raises, when there are no nodes yet
+            known = ", ".join(map(str, self.node_ids))
+            raise ValueError(f"there is no node {node_id}; there are {known}")
+        return found
 
     def data_directory(self, node_id: int = FIRST_BROKER_ID) -> Path:
-        """The node's `log.dirs`, with one directory per partition."""
-        [found] = (node for node in self._planned.nodes if node.node_id == node_id)
-        return found.data_directory
+        """The node's `log.dirs`, with one directory per partition. Raises: ValueError: as `node`"""
+        __tracebackhide__ = True
+        self.node(node_id)
+        found = {node.node_id: node for node in self._planned.nodes}
+        return found[node_id].data_directory
 
     # -- what can be done to it ------------------------------------------------------------------
 
@@ -156,6 +186,7 @@ class Cluster:
             NodeFailed: one did not; then nothing is left running.
             RuntimeError: they run already.
         """
+        __tracebackhide__ = True
         if self._watchdog is not None:
             raise RuntimeError("the cluster runs already")
         if self._given_directory is None:
@@ -171,7 +202,7 @@ class Cluster:
             wait_ready_together(self._nodes.values())
         except (LayoutError, NoFreePort) as error:
             self.close()
-            raise NodeFailed(str(error)) from error
+            raise NodeFailed(str(error)) from None
         except BaseException:
             self.close()
             raise
@@ -179,11 +210,13 @@ class Cluster:
 
     def kill(self, node_id: int = FIRST_BROKER_ID) -> None:
         """`kill -9` one node."""
-        self._nodes[node_id].kill()
+        __tracebackhide__ = True
+        self.node(node_id).kill()
 
     def stop(self, node_id: int = FIRST_BROKER_ID) -> int:
         """Controlled shutdown of one node; returns its exit status."""
-        return self._nodes[node_id].stop()
+        __tracebackhide__ = True
+        return self.node(node_id).stop()
 
     def restart(self, node_id: int = FIRST_BROKER_ID) -> None:
         """Start a node that is down, on the address it had before, and wait until it serves.
@@ -192,7 +225,8 @@ class Cluster:
             NodeFailed: it runs already, or does not come up (then it does not run); the text has
                 the end of its log.
         """
-        node = self._nodes[node_id]
+        __tracebackhide__ = True
+        node = self.node(node_id)
         node.start()
         try:
             node.wait_ready()
@@ -202,11 +236,13 @@ class Cluster:
 
     def pause(self, node_id: int = FIRST_BROKER_ID) -> None:
         """SIGSTOP one node: it keeps its connections and answers nothing."""
-        self._nodes[node_id].pause()
+        __tracebackhide__ = True
+        self.node(node_id).pause()
 
     def resume(self, node_id: int = FIRST_BROKER_ID) -> None:
         """Let a paused node go on."""
-        self._nodes[node_id].resume()
+        __tracebackhide__ = True
+        self.node(node_id).resume()
 
     def close(self) -> None:
         """End all processes and remove the directory unless it is to be kept; idempotent."""
@@ -227,6 +263,7 @@ class Cluster:
         watchdog.close()
 
     def __enter__(self) -> Self:
+        __tracebackhide__ = True
         return self.start()
 
     def __exit__(self, *_: object) -> None:
@@ -242,7 +279,9 @@ class Cluster:
 
     @property
     def _planned(self) -> ClusterLayout:
-        assert self._layout is not None, "started"
+        __tracebackhide__ = True
+        if self._layout is None:
+            raise RuntimeError("the cluster is not started: use `with Cluster() as …`, or start()")
         return self._layout
 
     def _lay_out(self) -> None:

@@ -6,6 +6,7 @@ from typing import Final, Self
 
 from moldau.config.properties import PREFIX, properties_of_environment
 from moldau.testing.cluster import Cluster
+from moldau.testing.node_settings import node_settings
 
 OWN_KEYS: Final = (
     *("advertised.", "broker.id", "controller.listener", "controller.quorum."),
@@ -33,13 +34,15 @@ class MoldauContainer:
 
     def with_env(self, key: str, value: str) -> Self:
         """Configure as Kafka's images are, before the start: `KAFKA_NUM_PARTITIONS` is
-        `num.partitions`. Raises: ValueError: another variable, or one of addresses, roles or files
+        `num.partitions`. Raises: ValueError: another variable, one of addresses, roles or files, a
+        key that does not exist, or a value that it cannot have
         """
         found = properties_of_environment({key: str(value)})
         if not key.startswith(PREFIX):
             raise ValueError(f"{key}: only variables {PREFIX}… are read")
         if any(name.startswith(OWN_KEYS) for name in found):
             raise ValueError(f"{key}: addresses, roles and directories are chosen here")
+        found = node_settings(found)
         self._config.update(found)
         return self
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
+from moldau.testing.node_settings import node_settings, texts_of
+
 if TYPE_CHECKING:
     from moldau.testing.cluster import Cluster
 
@@ -33,10 +35,14 @@ class Shape(NamedTuple):
         """This shape, but for the counts that are given; `config` is laid over its configuration.
         Raises: ValueError: it cannot be; the text says what can
         """
+        __tracebackhide__ = True
         shape = self
         for name, value in given.items():
             if name == "config" and isinstance(value, Mapping):
-                config = {**dict(shape.config), **_texts_of(value)}
+                try:
+                    config = {**dict(shape.config), **node_settings(value)}
+                except ValueError as error:
+                    raise ValueError(f"config: {error}") from None
                 shape = shape._replace(config=tuple(sorted(config.items())))
             elif name == "secure" and isinstance(value, bool):
                 shape = shape._replace(secure=value)
@@ -103,12 +109,14 @@ def moldau_clusters(pytestconfig: pytest.Config) -> Iterator[Callable[..., Clust
     clusters: dict[Shape, Cluster] = {}
 
     def running(**given: object) -> Cluster:
+        __tracebackhide__ = True
         shape = pytestconfig.stash[_configured].changed(**given)
         if shape not in clusters:
             cluster = Cluster(
                 shape.brokers, shape.controllers, config=dict(shape.config), secure=shape.secure
             )
-            clusters[shape] = stack.enter_context(cluster)
+            stack.callback(cluster.close)
+            clusters[shape] = cluster.start()
         return clusters[shape]
 
     with contextlib.ExitStack() as stack:
@@ -122,6 +130,7 @@ def moldau_cluster(
     """A running cluster, shared by all tests of the session that ask for the same one: a node, or
     what the options `moldau_…` and the test's `@pytest.mark.moldau` say.
     """
+    __tracebackhide__ = True
     shape: Shape = getattr(request, "param", request.config.stash[_configured])
     return moldau_clusters(**{**shape._asdict(), "config": dict(shape.config)})
 
@@ -131,16 +140,20 @@ def moldau_topics(moldau_cluster: Cluster) -> Callable[..., str]:
     """Makes topics that no other test uses: `moldau_topics(partitions=3, replication_factor=1,
     config={…})` gives the name. Also inside of a running event loop.
     """
-    from moldau.client import NewTopic
+    from moldau.client import KafkaError, NewTopic
     from moldau.client.sync import Admin
 
     def made(
         partitions: int = 1, replication_factor: int = -1, config: Mapping[str, object] = {}
     ) -> str:
+        __tracebackhide__ = True
         name = f"test-{uuid.uuid4().hex}"
-        with Admin(config=moldau_cluster.client_properties) as admin:
-            topic = NewTopic(name, partitions, replication_factor, _texts_of(config))
-            admin.create_topics([topic])
+        topic = NewTopic(name, partitions, replication_factor, texts_of(config))
+        try:
+            with Admin(config=moldau_cluster.client_properties) as admin:
+                admin.create_topics([topic])
+        except KafkaError as error:  # where in the client it was raised says nothing to the test
+            raise error.with_traceback(None) from None
         return name
 
     return made
@@ -149,11 +162,5 @@ def moldau_topics(moldau_cluster: Cluster) -> Callable[..., str]:
 @pytest.fixture
 def moldau_topic(moldau_topics: Callable[..., str]) -> str:
     """The name of a topic with one partition that no other test uses."""
+    __tracebackhide__ = True
     return moldau_topics()
-
-
-def _texts_of(config: Mapping[str, object]) -> dict[str, str]:
-    return {
-        key: str(value).lower() if isinstance(value, bool) else str(value)
-        for key, value in config.items()
-    }

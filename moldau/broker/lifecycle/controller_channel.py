@@ -84,6 +84,10 @@ class ControllerAnswer(NamedTuple):
 class ControllerChannel(Protocol):
     """Sends one request to the active controller (KIP-590's forwarding, from the broker's side)."""
 
+    @property
+    def active_controller_id(self) -> int:
+        """The active controller as far as known, -1 while none is."""
+
     async def send(
         self, request: Request[Response], principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
     ) -> Response:
@@ -183,6 +187,11 @@ class NetworkControllerChannel:
         self.waiting_count = 0
         self._leader_changed = asyncio.Event()
         self._is_closed = False
+
+    @property
+    def active_controller_id(self) -> int:
+        leader = self._leader()
+        return -1 if leader is None else leader.node_id
 
     def leader_changed(self) -> None:
         """The quorum has another leader, or none: stop waiting for answers of the old one."""

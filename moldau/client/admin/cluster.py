@@ -79,6 +79,13 @@ class ConfigResource:
     resource_type: ConfigResourceType
     name: str
 
+    def __str__(self) -> str:
+        if not self.name and self.resource_type is ConfigResourceType.BROKER:
+            return "all brokers"
+        if self.resource_type is ConfigResourceType.BROKER_LOGGER:
+            return f"loggers of broker {self.name}"
+        return f"{self.resource_type.name.lower().replace('_', ' ')} {self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
@@ -276,9 +283,7 @@ class ClusterCalls(AdminCalls):
                 resource = ConfigResource(
                     ConfigResourceType(result.resource_type), result.resource_name
                 )
-                self._raise_configs(
-                    result.error_code, result.error_message, resource.name, began_ms
-                )
+                self._raise_configs(result.error_code, result.error_message, resource, began_ms)
                 described[resource] = {entry.name: _entry(entry) for entry in result.configs}
             return described
 
@@ -323,9 +328,10 @@ class ClusterCalls(AdminCalls):
             else:
                 response = await self._ask_node_or_any(node_id, request)
             for result in response.responses:
-                self._raise_configs(
-                    result.error_code, result.error_message, result.resource_name, began_ms
+                resource = ConfigResource(
+                    ConfigResourceType(result.resource_type), result.resource_name
                 )
+                self._raise_configs(result.error_code, result.error_message, resource, began_ms)
             return {}
 
         async def attempt() -> None:
@@ -348,7 +354,9 @@ class ClusterCalls(AdminCalls):
             for entry in response.config_resources
         ]
 
-    def _raise_configs(self, code: int, message: str | None, name: str, began_ms: float) -> None:
+    def _raise_configs(
+        self, code: int, message: str | None, resource: ConfigResource, began_ms: float
+    ) -> None:
         """Raise a resource's error; nothing for NONE. A topic that is unknown for longer than a new
         one may be is not asked for again.
 
@@ -357,8 +365,7 @@ class ClusterCalls(AdminCalls):
         if code != ErrorCode.NONE:
             is_old = self._client.clock.monotonic_ms() - began_ms >= NEWS_MS
             final = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and is_old
-            what = f"configuration of {name or 'all brokers'}"
-            raise error_for(code, message, what, final=final)
+            raise error_for(code, message, f"configuration of {resource}", final=final)
 
     async def _ask_node_or_any(self, node_id: int | None, request: Request[Response]) -> Response:
         if node_id is None:

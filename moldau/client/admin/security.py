@@ -306,7 +306,7 @@ class SecurityCalls(AdminCalls):
         for entry in response.entries:
             found = _entity(entry)
             entity = given.get(frozenset(found), found)
-            outcome[entity] = problem_of(entry, f"quotas of {entity}")
+            outcome[entity] = problem_of(entry, f"quotas of {_words_of(entity)}")
         return outcome
 
     # -- SCRAM credentials (KIP-554) --------------------------------------------------------------
@@ -518,6 +518,13 @@ def _raise_first(answers: Iterable[BrokerError | None]) -> None:
 
 def _entity(entry: described_quotas.EntryData | altered_quotas.EntryDataResponse) -> QuotaEntity:
     return tuple((each.entity_type, each.entity_name) for each in entry.entity)
+
+
+def _words_of(entity: QuotaEntity) -> str:
+    """`user alice, client-id orders`, as an error names whose quotas it is about."""
+    return ", ".join(
+        f"the default {kind}" if name is None else f"{kind} {name}" for kind, name in entity
+    )
 
 
 def _salted(each: ScramUpsertion) -> altered_scram.ScramCredentialUpsertion:

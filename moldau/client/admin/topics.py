@@ -12,6 +12,7 @@ from moldau.client.admin.calls import (
     AdminCalls,
     check_kind,
     check_several,
+    problem_of,
     raise_any,
 )
 from moldau.client.cluster.metadata_updates import metadata_request
@@ -193,12 +194,17 @@ class TopicCalls(AdminCalls):
             timeout_ms=OPERATION_TIMEOUT_MS,
             validate_only=validate_only,
         )
-        await self._ask_controller(
-            request,
-            "create partitions",
-            timeout_ms,
-            check=lambda found: raise_any(found.results, lambda each: f"topic {each.name}"),
-        )
+
+        def check(response: grown.CreatePartitionsResponse) -> None:
+            # The active controller knows every topic: that it is unknown does not pass.
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for each in response.results:
+                if error := problem_of(
+                    each, f"topic {each.name}", final=each.error_code == unknown
+                ):
+                    raise error
+
+        await self._ask_controller(request, "create partitions", timeout_ms, check=check)
 
     async def list_topics(
         self, *, include_internal: bool = False, timeout_ms: float | None = None

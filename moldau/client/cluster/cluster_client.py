@@ -72,9 +72,10 @@ class ClusterUser:
         client_id, servers = self._client.config.client_id, ",".join(self._client.config.addresses)
         return f"<{room}.{kind.__qualname__} client_id={client_id} bootstrap={servers}>"
 
-    def __del__(self) -> None:
+    # At the interpreter's end modules lose their names before the last objects are collected.
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         if hasattr(self, "_client") and self._client._connections.abandon():
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            _warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
 
 class ClusterClient:

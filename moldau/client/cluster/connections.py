@@ -102,11 +102,12 @@ class Connections:
         if self._guard is not None:
             await self._guard.aclose()
 
-    def abandon(self) -> bool:
+    def abandon(self, _process_id: Callable[[], int] = os.getpid) -> bool:
         """The client is collected: close what it has left open. Returns whether it should have been
-        closed before. From any thread; in the child of a fork nothing is touched.
+        closed before. From any thread; in the child of a fork nothing is touched. Late in the
+        interpreter's end, too, when this module has no names any more.
         """
-        if not self._is_left_open or self._owner_process_id != os.getpid():
+        if not self._is_left_open or self._owner_process_id != _process_id():
             return False
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._drop)

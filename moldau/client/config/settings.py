@@ -246,4 +246,8 @@ def _is_ignored(key: ConfigKey, value: object) -> bool:
 
 
 def _unknown(name: str, known: Iterable[str]) -> ConfigurationError:
+    from moldau.config import BROKER_KEYS
+
+    if name in BROKER_KEYS:
+        return ConfigurationError(f"{name}: no such setting: nodes have it, clients do not")
     return ConfigurationError(f"{name}: no such setting{did_you_mean(name, known, WHERE_LISTED)}")

@@ -61,9 +61,10 @@ class BlockingClient(Generic[Inner]):
     def __repr__(self) -> str:
         return repr(self._inner).replace("moldau.client.", "moldau.client.sync.", 1)
 
-    def __del__(self) -> None:
+    # At the interpreter's end modules lose their names before the last objects are collected.
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         if not self._closed and not self._portal.forked:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            _warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def _call(
         self, work: Work[Result], /, *arguments: object, callers: Callers | None = None
@@ -83,8 +84,13 @@ class BlockingClient(Generic[Inner]):
     def _close(
         self, work: Work[None], /, *arguments: object, callers: Callers | None = None
     ) -> None:
-        """Close once; after an interruption closing goes on in the background."""
+        """Close once; after an interruption closing goes on in the background. What the
+        interpreter's end has closed stays closed.
+        """
         if self._closed:
+            return
+        if self._portal.ended:
+            self._closed = True
             return
         self._portal.check()
         self._closed = True

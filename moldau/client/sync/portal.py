@@ -60,11 +60,16 @@ class Closable(Protocol):
 
 
 class ThreadPortal:
-    """A `LoopThread` that blocking callers wait for. States: running → ended, or forked."""
+    """A `LoopThread` that blocking callers wait for. States: running → ended, or forked.
+
+    Attributes:
+        forked: this process is the child of one that made it.
+        ended: the interpreter ends, and what was open has been closed.
+    """
 
     def __init__(self) -> None:
         self.forked: bool = False
-        self._ended = False
+        self.ended: bool = False
         self._clients: dict[Closable, asyncio.Future[None] | None] = {}  # and their closing
         self._thread = LoopThread("moldau-client-sync", new_event_loop)
         self._thread.start()
@@ -105,7 +110,7 @@ class ThreadPortal:
                 "this client was made before a fork and belongs to the parent process: make a new "
                 "one in this process"
             )
-        if self._ended:
+        if self.ended:
             raise ClientClosed("the interpreter is ending: the client has been closed")
 
     def check_may_block(self) -> None:
@@ -137,15 +142,15 @@ class ThreadPortal:
 
     def stop(self) -> None:
         """Close what is open and end the thread, at the interpreter's exit. Idempotent."""
-        if self.forked or self._ended:
+        if self.forked or self.ended:
             return
-        self._ended = True
+        self.ended = True
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._begin_end)
         self._thread.join(2 * EXIT_TIMEOUT_S)
 
     def _abandon(self, client: Closable) -> None:
-        if self.forked or self._ended:
+        if self.forked or self.ended:
             return
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._close_in_background, client)
@@ -403,7 +408,7 @@ def thread_portal() -> ThreadPortal:
     """The process's portal, started by the first call."""
     global _shared
     with _making:
-        if _shared is None or _shared._ended:
+        if _shared is None or _shared.ended:
             _shared = ThreadPortal()
         return _shared
 

@@ -332,7 +332,7 @@ class Transaction:
     def __exit__(self, kind: object, value: BaseException | None, _: object) -> None:
         if kind is None:
             self._producer._call(self._block.end, None)
-        else:
+        elif not self._producer._portal.ended:  # which closed the producer, and aborted it so
             BlockingClient._call(self._producer, self._block.end, value)
 
 

@@ -25,12 +25,14 @@ Document = dict[str, object]
 
 
 def cluster(services: BrokerServices) -> Document:
-    """Cluster id, brokers, finalized features and how far this broker's metadata is."""
+    """Cluster id, active controller (-1 while none is known), brokers, finalized features and how
+    far this broker's metadata is.
+    """
     image = services.metadata.image
     return {
         "cluster_id": services.cluster_id,
         "broker_id": services.broker_id,
-        "controller_id": services.metadata.controller_id_for_clients(),
+        "controller_id": services.controller.active_controller_id,
         "metadata_offset": image.provenance.last_contained_offset,
         "features": dict(sorted(image.features.finalized_levels.items())),
         "topic_count": len(image.topics.topics_by_id),

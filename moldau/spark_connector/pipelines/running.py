@@ -292,11 +292,13 @@ class ProgressView:
         self._console.print(one_line(text), highlight=False, markup=False, soft_wrap=True)
 
     def _table(self) -> Table:
-        from rich.box import SIMPLE_HEAD
+        from rich.box import Box
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=SIMPLE_HEAD)
+        box = Box("\n".join(["    "] * 2 + ["────"] + ["    "] * 5))
+        # With one rule below the headers and two spaces between columns, as every table has them.
+        table = Table(box=box, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for column in ("pipeline", "batch", "rows", "ms", "rows/s", "lag", "rows in all"):
             table.add_column(column, justify="left" if column == "pipeline" else "right")
         for name, last in self._last.items():

@@ -1,13 +1,11 @@
 """A new user's mistakes, played against the command.
 
 Owns the table of mistakes and what the commands need around them (files, ports, listeners that are
-no brokers). Invariant: each mistake is answered by one line on the standard error, which names what
-was wrong, and by an exit status; never by a traceback.
+no brokers). Habits of other tools, wrong places and half-done steps are in `test_more_mistakes`.
 """
 
 from __future__ import annotations
 
-import shlex
 import signal
 import socket
 import threading
@@ -22,29 +20,12 @@ import pytest
 from moldau.local.layout import PortHolder
 from moldau.testing import Cluster
 from tests.system.cli.conftest import FAILED, WRONG_USAGE, Cli
+from tests.system.cli.mistakes import Mistake, play
 from tests.system.processes import properties, without_slow_node
 
 INTERRUPTED: Final = 130
 DEADLINE_S: Final = 60
 HOST: Final = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """One wrong command line.
-
-    Attributes:
-        command: without `moldau`; names in braces are the `World`'s.
-        status: the exit status to expect.
-        words: what the one line must say, in any case of letters.
-        typed: the standard input.
-    """
-
-    name: str
-    command: str
-    status: int
-    words: tuple[str, ...]
-    typed: str = ""
 
 
 CLUSTER: Final = (
@@ -225,16 +206,7 @@ def listening(answer: bytes, connected: threading.Event | None = None) -> Iterat
 
 @pytest.mark.parametrize("mistake", [pytest.param(each, id=each.name) for each in MISTAKES])
 def test_a_mistake_is_answered_by_one_line_that_names_it(cli: Cli, world: World, mistake: Mistake):
-    words = [word.format(**world.names) for word in shlex.split(mistake.command)]
-    ended = cli.end(*words, given=mistake.typed.encode())
-    assert ended.status == mistake.status, ended
-    lines = ended.errors.splitlines()
-    longest = max(lines, key=len, default="")
-    # On a slow machine the client's warning comes too, and the error says the same and more.
-    assert [each for each in lines if each.removeprefix("moldau: ") not in longest] == []
-    assert longest.startswith("moldau: "), ended
-    for word in mistake.words:
-        assert word.format(**world.names).lower() in longest.lower()
+    assert play(cli, world.names, mistake) == []
 
 
 @pytest.mark.parametrize("command", ["consume taken --from-beginning", "topics list -b {silent}"])

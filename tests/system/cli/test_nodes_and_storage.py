@@ -58,6 +58,8 @@ def test_dev_creates_topics_and_leaves_nothing_behind(cli: Cli):
         assert node.stderr is not None
         log = node.stderr.read()
         assert "Traceback" not in log
+        first = next(line for line in log.splitlines() if " INFO " in line)
+        assert " INFO    node.foreground: node serves" in first, "of elections nothing before it"
         # How long work holds a loop says something about the machine.
         warnings = [line for line in log.splitlines() if " WARNING " in line]
         assert [line for line in warnings if " WARNING server.loop_watchdog: " not in line] == []

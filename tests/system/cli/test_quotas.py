@@ -46,6 +46,11 @@ def test_addresses_have_quotas_of_their_own(cli: Cli):
     ("arguments", "said"),
     [
         ("--user a --set producer_byte_rate=-1", "must be greater than 0"),
+        ("--user a --set producer_byte_rate=-1", "quotas of user a: "),
+        (
+            "--user= --client-id x --set producer_byte_rate=-1",
+            "quotas of the default user, client-id x: ",
+        ),
         ("--user a --set producer_byte_rat=1", "producer_byte_rat"),
         ("--ip example --set connection_creation_rate=1", "is no IP address"),
         ("--ip 192.0.2.1 --user a --set producer_byte_rate=1", "not for both"),

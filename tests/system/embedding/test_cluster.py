@@ -52,6 +52,9 @@ def test_a_node_keeps_its_address_and_identity_through_kill_stop_and_pause():
     with Cluster() as cluster:
         address, cluster_id = cluster.bootstrap_server, cluster_id_of(cluster.bootstrap_server)
         node, directory = cluster.node(), cluster.directory
+        assert repr(cluster) == (
+            f"<Cluster brokers=1 controllers=1 on {address}, logs {directory}/node-1/node.log>"
+        )
         cluster.kill()
         assert node.exit_code == -signal.SIGKILL
         with pytest.raises(NodeFailed, match="does not run"):
@@ -66,8 +69,11 @@ def test_a_node_keeps_its_address_and_identity_through_kill_stop_and_pause():
         assert (cluster.bootstrap_server, cluster_id_of(address)) == (address, cluster_id)
         with pytest.raises(RuntimeError, match="runs already"):
             cluster.start()
+        with pytest.raises(ValueError, match=r"there is no node 7; there are 1$"):
+            cluster.kill(7)
         process_id = node.pid
     assert not runs(process_id)
+    assert f"on {address}, closed, logs" in repr(cluster)
     assert not directory.exists()
 
 
@@ -154,9 +160,10 @@ def test_a_kept_cluster_of_another_size_is_refused(tmp_path: Path):
 
 
 def test_a_node_that_does_not_start_raises_with_its_log_and_leaves_nothing():
-    cluster = Cluster(config={"log.segment.bytes": "many"})
-    with pytest.raises(NodeFailed, match=r"status 2(.|\n)*log\.segment\.bytes"):
+    cluster = Cluster(config={"group.min.session.timeout.ms": 9_000_000})
+    with pytest.raises(NodeFailed, match=r"status 2(.|\n)*group\.max\.session") as failed:
         cluster.start()
+    assert failed.value.__suppress_context__ or failed.value.__context__ is None
     assert not cluster.node().running
     assert not cluster.directory.exists()
 

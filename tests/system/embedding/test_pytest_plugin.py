@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,7 @@ import pytest
 from moldau.testing.pytest_plugin import Shape
 
 THEIR_TESTS = """
-import asyncio, sys
 import pytest
-
-def test_the_plugin_alone_loads_next_to_nothing():
-    loaded = [name for name in sys.modules if name.startswith("moldau.")]
-    assert loaded == ["moldau.first_use", "moldau.testing", "moldau.testing.pytest_plugin"]
 
 seen = []
 
@@ -78,6 +74,15 @@ def test_the_first_cluster_still_runs(moldau_cluster, servers):
     assert servers == moldau_cluster.bootstrap_server
 """
 
+ALONE = """
+import sys
+
+def test_the_plugin_alone_loads_next_to_nothing():
+    loaded = [name for name in sys.modules if name.startswith("moldau.")]
+    own = ["moldau.testing.node_settings", "moldau.testing.pytest_plugin"]
+    assert loaded == ["moldau.first_use", "moldau.testing", *own]
+"""
+
 ASYNCHRONOUS = """
 import os
 
@@ -95,6 +100,29 @@ import pytest
 
 @pytest.mark.moldau(3)
 def test_it(moldau_cluster): ...
+"""
+FAILING = """
+import pytest
+from moldau.testing import Cluster
+
+@pytest.mark.moldau(config={"group.min.session.timeout.ms": 9_000_000})
+def test_of_a_node_that_does_not_start(moldau_cluster): ...
+
+def test_of_a_topic_that_cannot_be(moldau_topics):
+    moldau_topics(config={"retention.m": 3})
+
+def test_of_a_shape_that_cannot_be(moldau_clusters):
+    moldau_clusters(config={"num.partition": 3})
+
+def test_of_a_node_that_is_not_there(moldau_cluster):
+    moldau_cluster.pause(7)
+
+def test_of_a_cluster_of_its_own():
+    with Cluster(config={"group.min.session.timeout.ms": 9_000_000}): ...
+
+def test_of_a_killed_node(moldau_clusters):
+    cluster = moldau_clusters(config={"num.partitions": 2})
+    assert cluster.bootstrap_server == "elsewhere"
 """
 #: Whatever else is installed here is not what is looked at.
 OTHER_PLUGINS = ("asyncio", "hypothesispytest", "timeout", "xdist", "cacheprovider")
@@ -119,7 +147,13 @@ def test_fixtures_in_another_project(tmp_path: Path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmoldau_config =\n    log.retention.hours=5\n")
     result = run_pytest(tmp_path, "--strict-markers", "test_theirs.py")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "8 passed" in result.stdout
+    assert "7 passed" in result.stdout
+
+
+def test_without_a_fixture_next_to_nothing_is_loaded(tmp_path: Path):
+    (tmp_path / "test_alone.py").write_text(ALONE)
+    result = run_pytest(tmp_path)
+    assert "1 passed" in result.stdout, result.stdout
 
 
 def test_fixtures_with_a_worker_and_asyncio(tmp_path: Path):
@@ -148,6 +182,16 @@ def test_an_option_that_cannot_be_ends_the_run(tmp_path: Path):
     )
 
 
+def test_a_key_that_no_node_knows_ends_the_run(tmp_path: Path):
+    (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
+    result = run_pytest(tmp_path, "-o", "moldau_config=num.partition=3")
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert result.stderr.strip() == (
+        "ERROR: moldau_config: num.partition: is not a known key and has no effect; "
+        "did you mean num.partitions?"
+    )
+
+
 def test_a_marker_that_cannot_be_is_named(tmp_path: Path):
     (tmp_path / "test_marked.py").write_text(POSITIONAL)
     result = run_pytest(tmp_path)
@@ -155,6 +199,23 @@ def test_a_marker_that_cannot_be_is_named(tmp_path: Path):
     assert "@pytest.mark.moldau: arguments=(3,): " in result.stdout
     assert "(brokers=NUMBER, controllers=NUMBER, config={KEY: VALUE}, secure=BOOL)" in result.stdout
     assert "Traceback" not in result.stdout
+
+
+def test_a_failure_shows_the_tests_own_lines_and_the_error(tmp_path: Path):
+    (tmp_path / "test_failing.py").write_text(FAILING)
+    said = run_pytest(tmp_path).stdout
+    assert "5 failed, 1 error" in said
+    for error in (
+        "9000000: must not exceed group.max.session.timeout.ms=1800000",
+        "retention.m: is not a topic configuration; did you mean retention.ms?",
+        "num.partition: is not a known key and has no effect; did you mean num.partitions?",
+        "ValueError: there is no node 7; there are 1",
+    ):
+        assert error in said
+    assert re.search(r"<Cluster brokers=1 .*on 127\.0\.0\.1:\d+, logs .*node\.log>", said)
+    assert [line for line in said.splitlines() if re.search(r"moldau/\w+/\w+\.py:", line)] == []
+    for chained in ("During handling", "direct cause", "<moldau.testing", "Traceback ("):
+        assert chained not in said
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,11 @@ def attacked(target: Target, greed: Greed) -> Iterator[GreedyClients]:
         print(greedy.look())
 
 
+def descriptors(cluster: Cluster) -> int:
+    """How many files and connections the first node has open."""
+    return len(list(Path(f"/proc/{cluster.node().pid}/fd").iterdir()))
+
+
 def new_clients_are_served(cluster: Cluster) -> None:
     """Each of them opens a connection, logs in and asks."""
     for _ in range(ROUNDS):
@@ -92,13 +97,19 @@ def test_clients_with_a_login_stop_neither_others_nor_their_logins(
 ) -> None:
     with Cluster(secure=True, directory=tmp_path, config={} if greed is SLOW else SMALL) as cluster:
         target = client_listener(cluster, logs_in=True)
-        with Witness(settings_of(cluster)) as witness, attacked(target, greed):
-            witness.goes_on()
-            new_clients_are_served(cluster)
-            witness.goes_on()
-            if greed is HUGE:
-                log = cluster.node().log_path
-                until(lambda: "Principal = User:mallory holds" in log.read_text(), what="the log")
+        with Witness(settings_of(cluster)) as witness:
+            with attacked(target, greed):
+                witness.goes_on()
+                new_clients_are_served(cluster)
+                witness.goes_on()
+                if greed is HUGE:
+                    log = cluster.node().log_path
+                    until(lambda: "User:mallory holds" in log.read_text(), what="the log")
+                during = descriptors(cluster)
+            until(
+                lambda: descriptors(cluster) < during - greed.count // 2,
+                what="those whose clients have gone are ended, also where they wait for memory",
+            )
 
 
 def test_strangers_stop_neither_clients_nor_their_logins(tmp_path: Path) -> None:

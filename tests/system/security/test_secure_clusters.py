@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
@@ -41,7 +43,7 @@ BROKER = "node-1"
 
 def settings_in(path: Path) -> dict[str, str]:
     lines = path.read_text().splitlines()
-    return dict(line.split("=", 1) for line in lines)
+    return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
 
 
 def can_list(settings: dict[str, str]) -> bool:
@@ -265,16 +267,28 @@ def test_a_secured_cluster_is_bootstrapped_and_restarted(tmp_path: Path) -> None
         base = next(
             port
             for port in range(20_000, 60_000, 7)
-            if all(can_hold(holder, port + far) for far in (0, 1, 2, 100, 200, 201, 202))
+            if all(
+                can_hold(holder, port + far)
+                for far in (0, 1, 2, 100, 200, 201, 202, *range(300, 304))
+            )
         )
     finally:
         holder.close()
     options = f"--secure --controllers 1 --brokers 3 --host {HOST} --base-port {base}"
     with Terminal(tmp_path) as terminal:
         serving = terminal.serve(f"moldau quorum bootstrap cluster {options} --start")
-        told = serving.wait_said(r"(?s)try\n  (.*)\n  (.*)\n  (.*)\n").groups()
+        *told, http = serving.wait_said(
+            r"try\n  (.*)\n  (.*)\n  (.*)\n  curl .* (https://.*/metrics)\n"
+        ).groups()
+        assert http == f"https://{HOST}:{base + 300}/metrics"
         said = [terminal.run(command) for command in told]
         assert said[2] == "Prague\n"
+        files = SecureFiles(tmp_path / "cluster")
+        for far in range(300, 304):
+            address = f"https://{HOST}:{base + far}/metrics"
+            assert b"\nkafka_" in scraped(address, files.trust, files.admin_certificate)
+            with pytest.raises(HTTPError, match="401"):
+                scraped(address, files.trust)
         serving.interrupt()
         nodes = [
             terminal.serve(f"moldau server start {path}")
@@ -286,6 +300,15 @@ def test_a_secured_cluster_is_bootstrapped_and_restarted(tmp_path: Path) -> None
         assert terminal.run(told[2]) == "Prague\n"
         for node in nodes:
             node.kill()
+
+
+def scraped(address: str, trust: Path, certificate: Path | None = None) -> bytes:
+    """What a node shows to the client with a certificate, or without one."""
+    context = ssl.create_default_context(cafile=str(trust))
+    if certificate is not None:
+        context.load_cert_chain(certificate)
+    with urlopen(address, context=context, timeout=30) as answer:
+        return bytes(answer.read())
 
 
 def can_hold(holder: PortHolder, port: int) -> bool:

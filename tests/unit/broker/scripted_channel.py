@@ -27,6 +27,8 @@ class Sent:
 class ScriptedChannel:
     """A ControllerChannel. Requests wait in `sent` until the test answers them."""
 
+    active_controller_id = 103
+
     def __init__(self) -> None:
         self.sent: list[Sent] = []
         self.all_requests: list[Any] = []

@@ -203,7 +203,7 @@ async def test_a_group_with_members_is_left_alone(broker: ScriptedBroker):
         *("--execute", "--json"),
     )
     assert done.status == 1
-    assert "busy: offsets can only be moved while nobody is in the group" in done.errors
+    assert "busy: offsets can only be moved while no member is in the group" in done.errors
     assert {row["group_id"] for row in json.loads(done.output)["offsets"]} == {"idle"}
     [request] = broker.requests_of(commit.OffsetCommitRequest)
     assert request.group_id == "idle"  # type: ignore[attr-defined]
@@ -213,6 +213,14 @@ async def test_a_group_with_members_is_left_alone(broker: ScriptedBroker):
     ("arguments", "said"),
     [
         (("groups", "reset-offsets", "g", "--all-topics"), "where to?"),
+        (
+            ("groups", "reset-offsets", "g", "--all-topics", "--to-earliest", "--to-offset", 3),
+            "--to-earliest and --to-offset exclude each other",
+        ),
+        (
+            ("groups", "reset-offsets", "g", "--all-topics", "--to-latest", "--by-duration", "P1D"),
+            "--to-latest and --by-duration exclude each other",
+        ),
         (("groups", "reset-offsets", "g", "--to-latest"), "give --topic or --all-topics"),
         (
             ("groups", "reset-offsets", "g", "--all-topics", "--by-duration", "1 day"),

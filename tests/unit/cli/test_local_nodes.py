@@ -45,6 +45,26 @@ def test_every_node_is_written_and_how_to_start_it_is_printed(tmp_path: Path):
         assert servers == ["localhost:21100", "localhost:21101", "localhost:21102"]
 
 
+def test_a_secured_cluster_has_listeners_to_scrape_and_says_who_can_read_its_files(tmp_path: Path):
+    home = tmp_path / "secured"
+    counts = ("--controllers", 1, "--brokers", 2, "--base-port", 21000)
+    done = bootstrap(home, "--secure", *counts)
+    assert (done.status, done.errors) == (0, "")
+    assert done.output.splitlines()[-1] == (
+        f"  curl --cacert {home}/authority/ca.pem --cert {home}/admin.pem "
+        "https://localhost:21300/metrics"
+    )
+    for port, name in enumerate(("broker-1", "broker-2", "controller-101"), start=21300):
+        config = NodeConfig.load(str(home / name / "server.properties"))
+        assert config["moldau.http.listener"] == f"localhost:{port}"
+        assert config["moldau.http.ssl.keystore.location"] == str(home / name / "certificate.pem")
+        assert config["moldau.http.ssl.client.auth"] == "requested"
+        assert config["moldau.http.authentication"] == ("BASIC",)
+    comment = [line for line in (home / "kcat.conf").read_text().splitlines() if line[0] == "#"]
+    assert "librdkafka from 2.6.1 on" in comment[0]
+    assert "Debian 12's kcat has 2.0.2" in " ".join(comment)
+
+
 def test_a_directory_that_holds_anything_is_left_alone(tmp_path: Path):
     (tmp_path / "mine").write_text("important")
     done = bootstrap(tmp_path)
@@ -62,6 +82,10 @@ def test_a_directory_that_holds_anything_is_left_alone(tmp_path: Path):
         (("--controllers", 0), "--controllers"),
         (("--brokers", 101), "--brokers"),
         (("--base-port", 65500), "--base-port 65500 leaves no ports for 3 controllers"),
+        (
+            ("--base-port", 65300, "--secure"),
+            "--base-port 65300 leaves no ports for 3 controllers and 3 brokers with --secure",
+        ),
     ],
 )
 def test_what_cannot_be_laid_out(tmp_path: Path, arguments: tuple[object, ...], said: str):
@@ -159,5 +183,12 @@ def test_a_cluster_keeps_its_shape(tmp_path: Path):
             "localhost:21000,localhost:21001,localhost:21002, it cannot have "
             f"{option} {value}: leave that out, or choose another directory"
         )
+    damaged = tmp_path / "many" / "broker-1" / "server.properties"
+    damaged.write_bytes(b"node.id=\xff")
+    line = refuse("dev", "--data", tmp_path / "many")
+    assert line == f"moldau: {damaged}: is not UTF-8 text (byte 8)", "the path once"
+    damaged.write_bytes(b"node.id=x\nprocess.roles=broker\n")
+    line = refuse("dev", "--data", tmp_path / "many")
+    assert line.startswith(f"moldau: {damaged}: node.id=x: must be")
     line = refuse("dev", "--data", tmp_path / "many" / "broker-2")
     assert line.endswith("/many/broker-2: holds only broker 2 of a cluster")

@@ -24,6 +24,7 @@ from moldau.cli.output import (
     print_rows,
     print_table,
     progress_bar,
+    refusing,
     safe_bytes,
     say,
     table_lines,
@@ -90,6 +91,13 @@ def test_many_rows_of_names_stay_a_table():
     assert len(lines) == 13
     assert lines[-1] == f"{'n' * 50}  {'m' * 50}  10"
     assert len(table_lines(("name", "other", "at"), rows[:10], width=80)) == 39
+
+
+def test_what_an_error_is_about_is_named_once(capsys: pytest.CaptureFixture[str]):
+    for text, line in (("bad", "/a/b: bad"), ("/a/b: bad", "/a/b: bad"), ("/a/bc: bad", None)):
+        with pytest.raises(SystemExit), refusing(ValueError, of="/a/b"):
+            raise ValueError(text)
+        assert capsys.readouterr().err == f"moldau: {line or '/a/b: /a/bc: bad'}\n"
 
 
 def test_cells_forge_nothing_and_markup_is_text():

@@ -173,6 +173,29 @@ def test_what_a_profile_has_for_its_cluster_goes_to_no_other(
     assert sent(None, "p")
 
 
+def test_a_profile_that_an_address_leaves_out_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its settings would go to another cluster; on its own they are taken, and nothing is said."""
+    run("create", "p", "bootstrap.servers=p:1,p:2", "sasl.username=ann", "--use")
+
+    def said(bootstrap_server: str | None) -> tuple[bool, str]:
+        settings = client_properties(bootstrap_server, None, None)
+        return "sasl.username" in settings, capsys.readouterr().err
+
+    line = (
+        "moldau: the profile p is left out, because elsewhere:1 is not its cluster's; "
+        "--profile p takes its settings there\n"
+    )
+    assert said("elsewhere:1") == (False, line)
+    assert said("p:2") == (True, "")
+    assert said(None) == (True, "")
+    monkeypatch.setenv("MOLDAU_BOOTSTRAP_SERVER", "elsewhere:1")
+    assert said(None) == (False, line)
+    run("create", "bare", "bootstrap.servers=bare:1", "--use")
+    assert said("elsewhere:1") == (False, "")
+
+
 def test_a_file_and_a_profile(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         servers(command_config=str(tmp_path), profile="p")

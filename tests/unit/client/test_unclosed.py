@@ -30,6 +30,33 @@ producer = sync.Producer(sys.argv[1])
 producer.send("t", b"delivered all the same")
 """
 
+#: Scripts that end while a client is open, which a part of Python that goes last still holds.
+LAST = {
+    "a blocking client": "warnings.kept = sync.Producer(sys.argv[1])",
+    "an asyncio client": (
+        "async def main():\n"
+        "    abc.kept = client.Admin(sys.argv[1])\n"
+        "    await abc.kept.list_topics()\n"
+        "asyncio.run(main())"
+    ),
+    "a block that was not left": (
+        "def opened():\n"
+        "    with sync.Producer(sys.argv[1]) as producer:\n"
+        "        yield producer\n"
+        "kept = opened()\n"
+        "next(kept)"
+    ),
+    "a transaction that was not left": (
+        "def opened():\n"
+        "    with sync.Producer(sys.argv[1], transactional_id='last') as producer:\n"
+        "        with producer.transaction():\n"
+        "            producer.send('t', b'aborted')\n"
+        "            yield producer\n"
+        "kept = opened()\n"
+        "next(kept)"
+    ),
+}
+
 
 @pytest.fixture(scope="module")
 def threaded() -> Iterator[ThreadedCluster]:
@@ -197,3 +224,19 @@ def test_a_script_that_ends_with_an_open_client_delivers_and_is_warned(
     assert len(unclosed) == 1, ended.stderr
     assert unclosed[0].endswith(f"ResourceWarning: {told}")
     assert b"delivered all the same" in threaded.call(lambda cluster: cluster.values("t"))
+
+
+@pytest.mark.parametrize("options", [(), ("-W", "always")], ids=["", "warned"])
+@pytest.mark.parametrize("script", LAST.values(), ids=LAST)
+def test_a_client_that_is_collected_last_leaves_no_traceback(
+    servers: str, script: str, options: tuple[str, ...]
+):
+    """Then modules have lost their names already, the interpreter's own too."""
+    imports = "import abc, asyncio, sys, warnings\nfrom moldau import client\n"
+    code = f"{imports}from moldau.client import sync\n{script}"
+    ended = subprocess.run(
+        [sys.executable, *options, "-c", code, servers], capture_output=True, text=True, check=True
+    )
+    lines = ended.stderr.splitlines()
+    assert [line for line in lines if "ResourceWarning: unclosed <moldau.client" not in line] == []
+    assert len(lines) <= (1 if options else 0)

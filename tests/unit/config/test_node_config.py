@@ -69,6 +69,10 @@ def test_environment_names_translate_and_foreign_variables_are_left_alone():
         ({"node.id": "one"}, "node.id=one: must be a 32-bit whole number, at least 0"),
         ({"broker.id": "2"}, "broker.id=2: must equal node.id"),
         ({"process.roles": None}, "process.roles: is required"),
+        (
+            {"process.roles": None, "bootstrap.servers": "h:1"},
+            "process.roles: is required (clients have bootstrap.servers: is this the file of one?)",
+        ),
         ({"process.roles": ""}, "process.roles=: must be a non-empty list"),
         ({"process.roles": "broker,brokr"}, "out of broker, controller"),
         ({"process.roles": "broker"}, "is a controller listener, but process.roles has no contr"),

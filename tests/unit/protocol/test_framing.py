@@ -211,6 +211,7 @@ def test_a_large_frame_that_has_begun_waits_before_its_buffer_grows() -> None:
         assert reader.make_ready() != reader.is_blocked
     assert account.held_bytes == 5 * FIRST_LARGE_BUFFER_BYTES
     assert reader.arrived_part == pytest.approx(2 / 3)
+    assert reader.missing_bytes == len(data) - position
     reader.resume()
     assert reader.is_blocked
     other.release(held)
@@ -240,6 +241,15 @@ def test_small_frames_wait_where_there_is_no_memory_for_a_chunk() -> None:
     assert account.held_bytes == 0
 
 
+def test_a_frame_whose_length_is_not_known_has_a_byte_at_least() -> None:
+    reader = FrameReader(ReceiveMemory())
+    assert reader.missing_bytes == 5
+    assert feed(reader, b"\0\0\0", [CHUNK_BYTES]) == []
+    assert reader.missing_bytes == 2
+    assert feed(reader, b"\x07", [CHUNK_BYTES]) == []
+    assert reader.missing_bytes == 7
+
+
 def test_a_small_frame_that_is_not_complete_holds_what_has_arrived() -> None:
     memory, account = ReceiveMemory(), Limited(10 * CHUNK_BYTES)
     reader = FrameReader(memory, account=account)
@@ -249,6 +259,7 @@ def test_a_small_frame_that_is_not_complete_holds_what_has_arrived() -> None:
     reader.release(first)
     assert account.held_bytes == 1_000 - 9
     assert reader.arrived_part == pytest.approx((1_000 - 13) / 60_000)
+    assert reader.missing_bytes == len(data) - 1_000
     (second,) = feed(reader, data[1_000:], [CHUNK_BYTES])
     assert second == bytes(60_000)
     reader.release(second)

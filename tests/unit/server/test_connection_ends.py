@@ -299,3 +299,23 @@ def test_the_time_of_the_next_frame_begins_with_it() -> None:
     rig.loop.run()
     assert numbers(rig) == [1]
     assert connection.lag_ms < before - 1_000, "it has only begun"
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_connection_ends_with_its_peer_though_nothing_is_read(
+    monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    asked = []
+
+    def has_lost_peer(transport: object, missing_bytes: int) -> bool:
+        asked.append((transport, missing_bytes))
+        return is_lost
+
+    monkeypatch.setattr("moldau.server.server_connection.has_lost_peer", has_lost_peer)
+    rig = Rig()
+    connection = rig.connection()
+    receive(connection, frame(1, bytes(1_000))[:100])
+    transport = transport_of(connection)
+    connection.end_if_peer_is_lost()
+    assert asked == [(transport, len(frame(1, bytes(1_000))) - 100)]
+    assert (connection.is_closed, transport.aborted) == (is_lost, is_lost)

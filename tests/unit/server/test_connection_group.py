@@ -291,6 +291,7 @@ class Waiter:
 
     listener_name = "L"
     is_inside_large_frame = False
+    is_lost = False
 
     def __init__(self) -> None:
         self.tries = 0
@@ -299,6 +300,10 @@ class Waiter:
     def memory_available(self) -> bool:
         self.tries += 1
         return False
+
+    def end_if_peer_is_lost(self) -> None:
+        if self.is_lost:
+            self.close("lost")
 
     def close(self, reason: str) -> None:
         self.closed.append(reason)
@@ -400,6 +405,7 @@ def test_where_nothing_moves_a_frame_is_let_through_and_then_one_given_up() -> N
     rig.group.start_sweeping()
     least, first = waiting(rig, "a", held=10, wanted=5)
     most, second = waiting(rig, "b", held=20, wanted=5)
+    swept(rig)
     second.refund(1)
     swept(rig)
     assert (least.tries, most.tries) >= (1, 1)
@@ -414,6 +420,15 @@ def test_where_nothing_moves_a_frame_is_let_through_and_then_one_given_up() -> N
     swept(rig)
     assert rig.group.shares.freed is not first
     assert second.is_waiting
+
+
+def test_those_that_wait_are_ended_when_their_peers_have_gone() -> None:
+    rig = Rig()
+    rig.group.start_sweeping()
+    owners = [waiting(rig, "a", held=10, wanted=5)[0] for _ in range(3)]
+    owners[1].is_lost = owners[2].is_lost = True
+    swept(rig)
+    assert [each.closed for each in owners] == [[], ["lost"], ["lost"]]
 
 
 def test_memory_that_comes_back_wakes_those_that_wait_once() -> None:

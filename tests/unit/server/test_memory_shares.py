@@ -465,24 +465,121 @@ def test_the_frame_of_who_holds_least_is_let_through_first() -> None:
         rig.shares.wait(share)
         shares.append(share)
     most, more, least, _ = shares
-    assert rig.shares.free_a_frame(rig.budget) is None
+    rig.budget.watch()
+
+    def free_a_frame() -> Share | None:
+        [stuck] = rig.budget.stuck()
+        return rig.shares.free_a_frame(stuck)
+
+    assert free_a_frame() is None
     assert rig.shares.freed is least
     # Without room for that either, who holds most gives up.
-    assert rig.shares.free_a_frame(rig.budget) is most
+    assert free_a_frame() is most
     most.close()
-    assert rig.shares.free_a_frame(rig.budget) is more
+    rig.budget.watch()
+    assert free_a_frame() is more
     more.close()
-    assert rig.shares.free_a_frame(rig.budget) is None
+    rig.budget.watch()
+    assert free_a_frame() is None
     assert rig.shares.freed is least
     least.close()
+    assert rig.shares.freed is None
+
+
+def test_a_large_frame_is_let_through_before_small_ones() -> None:
+    rig = Rig()
+    small, large = rig.share(), rig.share()
+    for share, held in ((small, 4), (large, 5 * MIB)):
+        share.charge(held)
+        rig.shares.wait(share)
+    rig.peers[large].is_inside_large_frame = True
+    rig.budget.watch()
+    assert rig.budget.stuck() == [[large, small]]
+
+
+def test_one_that_waits_for_its_own_share_is_stuck_though_others_move() -> None:
+    rig = Rig()
+    greedy, neighbour, other = rig.share("greedy"), rig.share("n"), rig.share("other", "o")
+    for share in (greedy, neighbour, other):
+        share.charge(10)
+        rig.shares.wait(share)
+    greedy.barred, neighbour.barred = greedy.principal, neighbour.address
+    rig.budget.watch()
+    assert rig.budget.stuck() == [[greedy], [neighbour], [other]]
+    other.refund(1)
+    assert rig.budget.stuck() == [[greedy], [neighbour]]
+    neighbour.refund(1)
+    assert rig.budget.stuck() == [[greedy]], "both come from one address"
+    greedy.refund(1)
+    assert rig.budget.stuck() == []
+
+
+def test_small_frames_are_no_progress_for_large_ones() -> None:
+    rig = Rig()
+    share = rig.share()
+    share.charge(2 * CHUNK_BYTES)
+    rig.shares.wait(share)
+    assert rig.budget.stuck() == [], "nobody has watched"
+    rig.budget.watch()
+    share.refund(CHUNK_BYTES)
+    assert rig.budget.stuck() == [[share]]
+    share.refund(CHUNK_BYTES - 1)
+    assert rig.budget.stuck() == []
+
+
+def test_one_that_gives_up_is_of_those_that_wait_for_the_same() -> None:
+    rig = Rig()
+    freed, beside, stranger = rig.share("a"), rig.share("a"), rig.share("b")
+    for share in (freed, beside, stranger):
+        share.charge(10)
+        rig.shares.wait(share)
+    freed.barred = beside.barred = freed.principal
+    rig.budget.watch()
+    own, others = rig.budget.stuck()
+    assert rig.shares.free_a_frame(own) is None
+    assert rig.shares.freed is freed
+    assert rig.shares.free_a_frame(others) is None
+    assert rig.shares.freed is freed, "one at a time"
+    assert rig.shares.free_a_frame(own) is beside
+
+
+def test_the_next_of_a_group_is_let_through_when_a_frame_has_ended() -> None:
+    rig = Rig()
+    shares = [rig.share(str(number)) for number in range(4)]
+    for held, share in enumerate(shares, 1):
+        share.charge(held)
+        rig.shares.wait(share)
+    first, gone, next_one, last = shares
+    rig.shares.free_next()
+    assert rig.shares.freed is None, "none is stuck"
+    rig.budget.watch()
+    [stuck] = rig.budget.stuck()
+    rig.shares.free_a_frame(stuck)
+    rig.shares.free_next()
+    assert rig.shares.freed is first
+    assert rig.served() == []
+    gone.close()
+    first.close()
+    rig.shares.free_next()
+    assert rig.shares.freed is next_one
+    assert rig.served() == [next_one]
+    rig.peers[next_one].is_inside_large_frame = True
+    rig.shares.free_next()
+    assert rig.shares.freed is next_one
+    rig.peers[next_one].is_inside_large_frame = False
+    rig.peers[last].goes_on = False
+    rig.shares.free_next()
+    assert (rig.shares.freed, last.is_waiting) == (last, True)
+    last.close()
+    rig.shares.free_next()
     assert rig.shares.freed is None
 
 
 def test_nothing_is_let_through_while_nothing_is_held() -> None:
     rig = Rig()
     rig.shares.wait(rig.share())
-    assert rig.shares.free_a_frame(rig.budget) is None
-    assert rig.shares.freed is None
+    rig.budget.watch()
+    assert rig.budget.stuck() == []
 
 
 def test_a_frame_that_was_let_through_is_under_way_until_it_has_ended() -> None:
@@ -502,9 +599,13 @@ def test_the_next_frame_is_let_through_once_the_last_one_does_not_wait() -> None
     for share in (first, second):
         share.charge(10)
         rig.shares.wait(share)
-    rig.shares.free_a_frame(rig.budget)
+    rig.budget.watch()
+    [stuck] = rig.budget.stuck()
+    rig.shares.free_a_frame(stuck)
     freed = rig.shares.freed
     assert freed is not None
     rig.shares.leave_line(freed)
-    assert rig.shares.free_a_frame(rig.budget) is None
+    rig.budget.watch()
+    [stuck] = rig.budget.stuck()
+    assert rig.shares.free_a_frame(stuck) is None
     assert rig.shares.freed is ({first, second} - {freed}).pop()

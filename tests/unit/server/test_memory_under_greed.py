@@ -54,6 +54,7 @@ class Peer:
         dice, now = self.world.dice, self.world.now
         while self.in_work and self.in_work[0][0] <= now:
             self.reader.release(self.in_work.popleft()[1])
+            self.world.shares.free_next()
             self.world.shares.serve_line(self.share.budget)
         if self.is_closed:
             return
@@ -149,11 +150,11 @@ class World:
         ]
         for share in budget.needed(slow):
             share.owner.close("too slow")
-        if not budget.moved:
-            stuck = self.shares.free_a_frame(budget)
-            if stuck is not None:
-                stuck.owner.close("others wait")
-        budget.moved = False
+        for stuck in budget.stuck():
+            given_up = self.shares.free_a_frame(stuck)
+            if given_up is not None:
+                given_up.owner.close("others wait")
+        budget.watch()
 
     def check_counts(self) -> None:
         shares = self.shares

@@ -18,6 +18,7 @@ from moldau.client import (
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    UnknownTopicOrPartition,
 )
 from moldau.protocol import ApiKey, ErrorCode
 from tests.fake_broker import (
@@ -167,6 +168,13 @@ async def test_a_change_that_was_refused_is_made_by_another_try(api_key: ApiKey)
             }
             assert state == wanted[api_key], code.name
     assert failed == []
+
+
+async def test_a_topic_that_is_unknown_to_the_controller_is_not_asked_for_again():
+    async with _cluster() as cluster, Admin(cluster.bootstrap_servers) as admin:
+        with pytest.raises(UnknownTopicOrPartition):
+            await ends(admin.create_partitions({"gone": NewPartitions(5)}), "gone")
+        assert cluster.recorder.count(ApiKey.CREATE_PARTITIONS) == 1
 
 
 async def test_brokers_that_do_not_forward_are_asked_at_the_controller():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.broker.harness import BROKER_ID, DataPath
+from tests.unit.broker.harness import DataPath
 from tests.unit.node.http.site import config
 from tests.virtual.machine import pytest_asyncio_loop_factories, the_machine_is_virtual
 
@@ -19,5 +19,4 @@ async def broker(tmp_path: Path) -> AsyncIterator[DataPath]:
     """A data path on a real directory, without topics, of a node that knows its controller."""
     async with DataPath(tmp_path) as data_path:
         data_path.services.node_config = config()
-        data_path.metadata.controller_id_for_clients = lambda: BROKER_ID  # type: ignore[attr-defined]
         yield data_path

@@ -31,7 +31,7 @@ async def test_the_cluster(broker: DataPath):
     assert document == {
         "cluster_id": CLUSTER_ID,
         "broker_id": BROKER_ID,
-        "controller_id": BROKER_ID,
+        "controller_id": 103,  # not the broker that clients are sent to
         "metadata_offset": broker.metadata.image.provenance.last_contained_offset,
         "features": {},
         "topic_count": 1,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from moldau.cli.output import table_lines
 from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.output_claims import claim
 from moldau.spark_connector.pipelines.running import (
@@ -70,8 +72,11 @@ def test_on_a_terminal_there_is_a_table_with_the_sum():
     with progress_view(Console(file=written, force_terminal=True, width=120)) as view:
         for number in range(3):
             view.batch_done(batch_progress("delays", said(number)))
-    assert "4,500" in written.getvalue()
-    assert "rows/s" in written.getvalue()
+    columns = ("pipeline", "batch", "rows", "ms", "rows/s", "lag", "rows in all")
+    row = ("delays", 2, "1,500", 500, "3,000", 9, "4,500")
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", written.getvalue()).splitlines()
+    drawn = [line.rstrip() for line in shown if line.strip()]
+    assert drawn[-3:] == table_lines(columns, [row]), "as every other table of the command"
 
 
 class FakeQuery:

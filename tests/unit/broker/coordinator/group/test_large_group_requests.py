@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import GeneratorType
 
 import pytest
@@ -13,6 +14,7 @@ from moldau.broker.coordinator.shard import Shard
 from moldau.metadata.steps import at_once
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tests.kit.counting import Newcomers, collector_at_rest
 from tests.unit.broker.coordinator.group.harness import CLIENT, Groups, error_of, subscription
 
 COUNT = MAX_READ_AT_ONCE + 1
@@ -86,6 +88,19 @@ def test_every_protocol_has_to_be_readable(count: int, broken: int | None) -> No
     else:
         with pytest.raises(RemoteProtocolError):
             _ = joining.subscription
+
+
+def test_an_unreadable_subscription_leaves_no_cycle() -> None:
+    """It would hold the request, and with it the connection."""
+    protocols = [JoinGroupRequestProtocol(name="p", metadata=b"\0")]
+    new = Newcomers(Joining)
+    with collector_at_rest():
+        joining = at_once(Joining.read(JoinGroupRequest(protocols=protocols), 9, CLIENT, None))
+        for _ in range(2):
+            with contextlib.suppress(RemoteProtocolError):
+                _ = joining.subscription
+        del joining
+        assert new.objects() == []
 
 
 # -- many that wait ------------------------------------------------------------------------------
