@@ -1,6 +1,8 @@
 # Every target says what it does: `make help`. Nothing but python3 (3.11 or newer) and make is needed.
 PYTHON ?= python3
-BIN := .venv/bin
+# Another place for the environment: make setup VENV=/tmp/venv
+VENV ?= .venv
+BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 BENCH ?=
@@ -12,21 +14,24 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all long helm fmt lint type mypy public-types style sim fuzz-listeners soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs site dist try-dist bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
+.PHONY: help setup setup-all test test-all long helm fmt lint checks type mypy public-types style tidy sim fuzz-listeners soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs site dist try-dist bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Create .venv and install everything from the package registry (fast when up to date)
-	@$(PYTHON) .ci/bootstrap.py
+setup: ## What the gate needs, into .venv (VENV=place): 400 MB, one to three minutes; nothing to do when up to date
+	@$(PYTHON) .ci/bootstrap.py lean $(VENV)
 
-test: setup lint ## The gate, within ten minutes on two cores: lint, types, import contracts, all logic, and each client and tool once
+setup-all: ## Spark, Java, the demos' data and others' tools too: 2 GB, up to fifteen minutes; targets that need them do it
+	@$(PYTHON) .ci/bootstrap.py all $(VENV)
+
+test: setup checks ## The gate, within ten minutes on two cores: style, types, import contracts, all logic, and each client and tool once
 	$(PYTEST) -n 3 -m "gate or smoke" --run-again $(PYTEST_ARGS)
 
-test-all: setup helm lint ## What continuous integration runs: the gate, and everything with processes, clients of others, Java and Spark
+test-all: setup-all helm checks ## What continuous integration runs: the gate, and everything with processes, clients of others, Java and Spark
 	$(PYTEST) -n 4 -m "not long" --run-again $(PYTEST_ARGS)
 
-long: setup ## Random seeds, soaks, fuzzers, hypothesis at large, mutants, minutes of Spark: MINUTES=n in all, ONLY="a b", SEED=n
+long: setup-all ## Random seeds, soaks, fuzzers, hypothesis at large, mutants, minutes of Spark: MINUTES=n in all, ONLY="a b", SEED=n
 	@$(BIN)/python -m tests.kit.long_run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 helm: setup ## Build helm from its Go module into .cache, where Go is and helm is not: tests of the chart use it
@@ -39,7 +44,10 @@ fmt: setup ## Format the code, fix what can be fixed mechanically, write the blo
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-lint: setup ## Style, types and import contracts, on two cores
+lint: setup ## Style, types, import contracts and the rules of tests/tidy, on two cores
+	@$(MAKE) --no-print-directory -j 2 -O mypy public-types style tidy
+
+checks: setup ## What is checked before any test runs: lint without tidy, which is among the tests
 	@$(MAKE) --no-print-directory -j 2 -O mypy public-types style
 
 type: mypy public-types ## Static types, strictly; and the client's public types are complete for pyright
@@ -55,6 +63,9 @@ style: setup ## Style and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
+
+tidy: setup ## The rules of tests/tidy: words, files, documents, generated code
+	$(BIN)/python -m pytest -q --no-header -n 0 tests/tidy
 
 sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data, SIM=transactions: with coordinators
 	@$(BIN)/python -m tests.simulation.$(if $(SIM),$(SIM).)run $(SIM_ARGS)
@@ -74,22 +85,22 @@ soak-client: setup ## A million records through consume-transform-produce with o
 soak-faces: setup ## Both faces of the client under signals, cancellations and threads, on the fake cluster: RECORDS=n of each kind (a million), SEED=n
 	@$(BIN)/python -m tests.unit.client.fire.run $(if $(RECORDS),--records $(RECORDS)) $(if $(SEED),--seed $(SEED))
 
-soak-topics: setup ## Topics deleted, created again, grown, moved and led by others under clients and results stores: MINUTES=n, SEED=n, READERS="assigned stores"
+soak-topics: setup-all ## Topics deleted, created again, grown, moved and led by others under clients and results stores: MINUTES=n, SEED=n, READERS="assigned stores"
 	@$(BIN)/python -m tests.system.topics.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(READERS),--readers $(READERS))
 
-mutants: setup ## Small changes of cores and storage, and whether a fast test fails: AREAS="a b", COUNT=n, SEED=n, WORKERS=n
+mutants: setup-all ## Small changes of cores and storage, and whether a fast test fails: AREAS="a b", COUNT=n, SEED=n, WORKERS=n
 	@$(BIN)/python -m tests.mutation.run $(if $(AREAS),--areas $(AREAS)) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS)) $(MUTANTS_ARGS)
 
-interop: setup ## Only the tests against real Kafka clients and tools
+interop: setup-all ## Only the tests against real Kafka clients and tools
 	$(PYTEST) -n 2 tests/interop $(PYTEST_ARGS)
 
-differential-groups: setup ## Random sequences of group requests to our broker and to Apache Kafka's: SEQUENCES=n, SEED=n, FIRST=n
+differential-groups: setup-all ## Random sequences of group requests to our broker and to Apache Kafka's: SEQUENCES=n, SEED=n, FIRST=n
 	@$(BIN)/python -m tests.interop.differential.groups.run $(if $(SEQUENCES),--sequences $(SEQUENCES)) $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST))
 
-spark: setup ## Everything with Spark, the long ones too: drivers and executors killed at every step, every job
+spark: setup-all ## Everything with Spark, the long ones too: drivers and executors killed at every step, every job
 	$(BIN)/python -m pytest tests/spark $(PYTEST_ARGS)
 
-spark-matrix: setup ## tests/spark with older PySparks too: VERSIONS="4.1 4.2"
+spark-matrix: setup-all ## tests/spark with older PySparks too: VERSIONS="4.1 4.2"
 	$(BIN)/python .ci/spark_matrix.py $(VERSIONS)
 
 docs: setup ## Write the generated parts of the documents: tables, commands, state diagrams
@@ -104,25 +115,25 @@ dist: setup ## Build and check dist/: a source distribution, and a wheel for thi
 try-dist: setup ## Install dist/ into clean environments, with and without a compiler, and use each: PYTHONS="python3.12 python3.13"
 	$(BIN)/python tools/try_distributions.py $(PYTHONS)
 
-bench: setup ## Side by side with peers and limits (BENCH=name for one of them)
+bench: setup-all ## Side by side with peers and limits (BENCH=name for one of them)
 	$(BIN)/python -m benchmarks.run $(BENCH) $(BENCH_ARGS)
 
-bench-spark: setup ## Our Spark source and sink beside Spark's own: rows/s, micro-batches (needs Java; Maven for Spark's own)
+bench-spark: setup-all ## Our Spark source and sink beside Spark's own: rows/s, micro-batches (needs Java; Maven for Spark's own)
 	PYTHONPATH=$$($(BIN)/python .ci/spark_matrix.py --fetch 4.1) $(BIN)/python -m benchmarks.run spark $(BENCH_ARGS)
 
-bench-client: setup ## The client beside confluent-kafka, aiokafka and kafka-python: throughput, CPU, memory
+bench-client: setup-all ## The client beside confluent-kafka, aiokafka and kafka-python: throughput, CPU, memory
 	$(BIN)/python -m benchmarks.run client $(BENCH_ARGS)
 
-demo: setup ## 336,776 flights through 3+3 nodes and Spark, exactly once, while a broker, the controller and the driver are killed
+demo: setup-all ## 336,776 flights through 3+3 nodes and Spark, exactly once, while a broker, the controller and the driver are killed
 	@$(BIN)/python -m demo.story $(DEMO_ARGS)
 
-demo-node: setup ## One node, 336,776 flights, clients of others, and a kill -9 in the middle
+demo-node: setup-all ## One node, 336,776 flights, clients of others, and a kill -9 in the middle
 	$(BIN)/python demo/flights.py
 
 demo-isr: setup ## Three brokers: a link is cut, replicas die, unclean election off and on, as a timeline
 	@$(BIN)/python -m demo.isr
 
-demo-transactions: setup ## 336,776 flights through transactions while brokers, coordinators and the application are killed: DEMO_ARGS="--protocol consumer"
+demo-transactions: setup-all ## 336,776 flights through transactions while brokers, coordinators and the application are killed: DEMO_ARGS="--protocol consumer"
 	@$(BIN)/python -m demo.transactions $(DEMO_ARGS)
 
 clean: ## Remove the virtual environment and every cache

@@ -1,21 +1,27 @@
-"""Makes a fresh machine ready: `.venv` with everything, and optional tools that are easy to get.
+"""Makes a fresh machine ready: a virtual environment, and optional tools that are easy to get.
 
-Owns: `.venv`, `.cache`, the stamp that shows whether they are current. Standard library only.
-Must not: fail because an optional tool is missing; it says so in one line instead.
-Invariant: a second run with unchanged inputs does nothing, whatever the files' times are.
+    python3 .ci/bootstrap.py lean [VENV]    what the gate needs
+    python3 .ci/bootstrap.py all [VENV]     Spark, Java, the demos' data and others' tools as well
+    python3 .ci/bootstrap.py helm
+
+Owns: `.venv` (or VENV), `.cache`, the stamps that show whether they are current. Standard library
+only. Must not: fail because an optional tool is missing; it says so in one line instead.
+Invariants: a second run with unchanged inputs does nothing, whatever the files' times are; an
+environment that has everything keeps everything.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
+VENV = ROOT / (sys.argv[2] if len(sys.argv) > 2 else ".venv")
 VENV_PYTHON = VENV / "bin" / "python"
-STAMP = VENV / ".moldau-stamp"
 CACHE = ROOT / ".cache"
 KAFKA_VERSION = "4.3.0"
 APICURIO_VERSION = "2.6.13.Final"
@@ -23,26 +29,77 @@ HELM_VERSION = "3.18.4"
 KAFKAJS_VERSION = "2.2.4"
 SPARK_KAFKA_VERSION = "4.1.1"
 MINIMUM = (3, 11)
+LEAN, ALL = "lean", "all"
+EXTRAS = {LEAN: "dev", ALL: "dev-all"}
+STAMPS = {LEAN: VENV / ".moldau-stamp-lean", ALL: VENV / ".moldau-stamp"}
 OPTIONAL_TOOL_TIMEOUT_SECONDS = 300
 
 
 def main():
-    """Brings the environment up to date; returns the exit code."""
+    """Does what the command line asks for; returns the exit code."""
     if sys.version_info < MINIMUM:
         return run_with_newer_python()
-    if sys.argv[1:] == ["helm"]:
+    asked = sys.argv[1] if len(sys.argv) > 1 else LEAN
+    if asked == "helm":
         fetch_helm()
         return 0
+    if asked not in EXTRAS:
+        say("it takes lean, all or helm, not " + asked)
+        return 2
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of make -j, and of a second terminal
+        return bring_up_to_date(asked)
+
+
+def bring_up_to_date(asked):
+    """Installs what is asked for, or everything where everything was; returns the exit code."""
     digest = input_digest()
-    if STAMP.exists() and STAMP.read_text().strip() == digest and VENV_PYTHON.exists():
+    if VENV_PYTHON.exists() and (is_current(ALL, digest) or is_current(asked, digest)):
         return 0
+    if STAMPS[ALL].exists():
+        asked = ALL
+    began = time.monotonic()
+    announce(asked)
     if not VENV_PYTHON.exists() and not create_venv():
-        say("cannot create .venv: install your system's python3-venv package, or uv")
+        say("cannot create " + VENV.name + ": install your system's python3-venv package, or uv")
         return 1
-    if not install():
+    if not install(EXTRAS[asked]):
         say("installation failed; the lines above say why")
         return 1
     report_native_codec()
+    if asked == ALL:
+        fetch_tools()
+    STAMPS[asked].write_text(digest + "\n")
+    size = "%d MB in %s" % (megabytes(VENV), VENV.name)  # noqa: UP031 - parsed by old versions too
+    say("ready after %d seconds, %s" % (time.monotonic() - began, size))  # noqa: UP031
+    return 0
+
+
+def is_current(kind, digest):
+    """Whether the environment was made, as lean or with everything, of the same inputs."""
+    return STAMPS[kind].exists() and STAMPS[kind].read_text().strip() == digest
+
+
+def announce(kind):
+    """What will be done, and how long it takes."""
+    if kind == LEAN:
+        say("the packages of the gate into " + VENV.name + ": 400 MB, one to three minutes")
+        say("without Spark, Java, the demos' data and others' tools, which are in make setup-all")
+    else:
+        say("everything into " + VENV.name + ": 1,950 MB, two to five minutes, and then others'")
+        say("tools into .cache: kcat, Kerberos, Kafka's own, kafkajs, where the machine has what")
+        say("gets them (apt, a C compiler, Maven, npm): 250 MB, one to ten minutes")
+
+
+def megabytes(directory):
+    """What the files below a directory take."""
+    found = (path.lstat() for path in directory.rglob("*") if not path.is_dir())
+    return sum(each.st_blocks for each in found) * 512 // 1_000_000
+
+
+def fetch_tools():
+    """Gets what tests compare with, one after the other; what is missing is said in one line."""
     install_kerberos()
     fetch_kcat()
     fetch_jars(
@@ -67,8 +124,6 @@ def main():
         "comparisons with Spark's own Kafka source",
     )
     fetch_kafkajs()
-    STAMP.write_text(digest + "\n")
-    return 0
 
 
 def say(text):
@@ -82,7 +137,7 @@ def run_with_newer_python():
         found = shutil.which("python3.%d" % minor)  # noqa: UP031 - parsed by old versions too
         if found and os.environ.get("MOLDAU_BOOTSTRAP") != "again":
             os.environ["MOLDAU_BOOTSTRAP"] = "again"
-            return subprocess.call([found, str(Path(__file__).resolve())])
+            return subprocess.call([found, str(Path(__file__).resolve()), *sys.argv[1:]])
     say("Python %d.%d or newer is needed, this is %s" % (MINIMUM + (sys.version.split()[0],)))  # noqa: UP031, RUF005
     return 1
 
@@ -101,7 +156,7 @@ def input_digest():
 
 def create_venv():
     """Tries the venv module, then virtualenv put beside it by pip, then uv."""
-    say("creating .venv with Python " + sys.version.split()[0])
+    say("creating " + VENV.name + " with Python " + sys.version.split()[0])
     if quiet([sys.executable, "-m", "venv", str(VENV)]):
         return True
     shutil.rmtree(VENV, ignore_errors=True)
@@ -117,13 +172,13 @@ def create_venv():
     return False
 
 
-def install():
-    """Installs the project in editable form with everything its development needs."""
-    say("installing moldau[dev] from the package registry (a minute or two)")
+def install(extra):
+    """Installs the project in editable form with an extra of its development."""
+    say("installing moldau[" + extra + "] from the package registry")
     command = [str(VENV_PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     # By a plain path: an import hook instead would cost each of the tests' Python processes 20 ms.
     command += ["--config-settings", "editable_mode=compat"]
-    return subprocess.call([*command, "-e", ".[dev]"], cwd=str(ROOT)) == 0
+    return subprocess.call([*command, "-e", ".[" + extra + "]"], cwd=str(ROOT)) == 0
 
 
 def report_native_codec():

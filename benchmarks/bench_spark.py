@@ -172,7 +172,7 @@ def run(effort: Effort) -> Report:
         )
     if not with_own:
         report.notes.append(
-            "Spark's own source and sink are left out (`make setup` fetches them with Maven)."
+            "Spark's own source and sink are left out (`make setup-all` fetches them with Maven)."
         )
     return report
 

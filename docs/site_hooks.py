@@ -21,9 +21,12 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 OUTSIDE: Final = (
     "ARCHITECTURE.md",
     "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "README.md",
+    "SECURITY.md",
     "deploy/README.md",
+    "examples/README.md",
 )
 PREFIX: Final = "outside/"
 _LINK: Final = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]+)?\)")

@@ -22,6 +22,7 @@ from tests.kit.kinds import Kind, is_smoke, kind_of, place_of
 from tests.kit.waiting import patience
 
 pytest_plugins = (
+    "tests.kit.absent",
     "tests.kit.compiled",
     "tests.kit.guard",
     "tests.kit.hypothesis_profiles",

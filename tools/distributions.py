@@ -71,7 +71,7 @@ def check_wheel(path: Path) -> None:
     for group, command in COMMANDS.items():
         if f"[{group}]\n{command}" not in commands:
             raise Refused(f"{path.name} has no {group} entry for moldau")
-    if not any(name.endswith("/LICENSE") for name in info):
+    if not {"LICENSE", "NOTICE"} <= {name.rpartition("/")[2] for name in info}:
         raise Refused(f"{path.name} has no licence")
     if path.stat().st_size > MOST_WHEEL_BYTES:
         raise Refused(f"{path.name} has {path.stat().st_size} bytes, more than {MOST_WHEEL_BYTES}")
@@ -83,7 +83,7 @@ def check_source(path: Path) -> None:
         names = {each.name.partition("/")[2] for each in archive if each.isfile()}
     inside = {name for name in names if name.split("/")[0] in PACKAGES}
     _same(path, inside, package_files(*DATA, *SOURCES))
-    needed = {"pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md"}
+    needed = {"pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md"}
     if needed - names:
         raise Refused(f"{path.name} lacks {', '.join(sorted(needed - names))}")
 

@@ -5,17 +5,17 @@ Invariant: `check` answers what the brokers' authorizer decides for the same ent
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn, TypeVar
 from uuid import UUID
 
 import typer
 
 from moldau import client
 from moldau.addresses import canonical_address
+from moldau.cli.asking import Yes, ask_first, is_asked, names_text
 from moldau.cli.options import AsJson, ClusterAccess
 from moldau.cli.output import fail, print_json, print_rows, say
 from moldau.client.admin.security import AclBinding, AclFilter, SecurityCalls
@@ -29,6 +29,7 @@ from moldau.protocol.access_control import (
     PermissionType,
     ResourceType,
 )
+from moldau.text import did_you_mean
 
 if TYPE_CHECKING:
     from moldau.server.standard_authorizer import StandardAuthorizer
@@ -110,9 +111,15 @@ def _principal(text: str) -> str:
     return text if ":" in text else f"User:{text}"
 
 
-def _word(member: IntEnum) -> str:
+def word(member: IntEnum) -> str:
     """As Kafka's tools write it: DescribeConfigs."""
     return "".join(part.capitalize() for part in member.name.split("_"))
+
+
+def kind_named(text: str, kinds: Iterable[Kind]) -> Kind | None:
+    """The one of these that a text names, whatever its case."""
+    wanted = text.lower().replace("_", "").replace("-", "")
+    return next((member for member in kinds if word(member).lower() == wanted), None)
 
 
 def _named(
@@ -122,12 +129,10 @@ def _named(
     if text is None:
         assert default is not None, "required"
         return default
-    wanted = text.lower().replace("_", "").replace("-", "")
     members = list(kinds)
-    for member in members:
-        if _word(member).lower() == wanted:
-            return member
-    fail(f"{option} {text!r} is none of {', '.join(map(_word, members))}", status=2)
+    if (member := kind_named(text, members)) is not None:
+        return member
+    fail(f"{option} {text!r} is none of {', '.join(map(word, members))}", status=2)
 
 
 def _operations_of(resource_type: ResourceType) -> tuple[Operation, ...]:
@@ -136,20 +141,20 @@ def _operations_of(resource_type: ResourceType) -> tuple[Operation, ...]:
 
 def _fields(binding: AclBinding) -> dict[str, str]:
     return {
-        "resource": _shown(ResourceType, binding.resource_type),
+        "resource": kind_word(ResourceType, binding.resource_type),
         "name": binding.resource_name,
-        "pattern": _shown(PatternType, binding.pattern_type).lower(),
+        "pattern": kind_word(PatternType, binding.pattern_type).lower(),
         "principal": binding.principal,
         "host": binding.host,
-        "permission": _shown(PermissionType, binding.permission),
-        "operation": _shown(Operation, binding.operation),
+        "permission": kind_word(PermissionType, binding.permission),
+        "operation": kind_word(Operation, binding.operation),
     }
 
 
-def _shown(kinds: type[IntEnum], number: int) -> str:
+def kind_word(kinds: type[IntEnum], number: int) -> str:
     """The word of a number; a number that a newer cluster has is shown as it is."""
     try:
-        return _word(kinds(number))
+        return word(kinds(number))
     except ValueError:
         return str(number)
 
@@ -266,7 +271,7 @@ def _pairs(
         needed[ResourceType.GROUP] = {Operation.READ}
     for kind, name in resources:
         if kind not in needed:
-            fail(f"--producer and --consumer say nothing about {_word(kind)} {name}", status=2)
+            fail(f"--producer and --consumer say nothing about {word(kind)} {name}", status=2)
     return [(resource, each) for resource in resources for each in sorted(needed[resource[0]])]
 
 
@@ -276,7 +281,7 @@ def delete(
     resources: Resources,
     which: Which,
     every_one: Annotated[bool, "--all", "Every entry of the cluster."] = False,
-    yes: Annotated[bool, "Do not ask."] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete the access control entries that are described.
 
@@ -288,19 +293,43 @@ def delete(
         fail("which ones? give what they are about, or --all", status=2)
     filters = which.filters(named)
 
-    if not yes:
-        found = access.ask(SecurityCalls, lambda admin: _found(admin, filters))
-        if not found:
-            fail("no entry is like that")
-        if not sys.stdin.isatty():
-            fail(f"{len(found)} entries would be deleted; give --yes if so", status=2)
-        _print(_rows(found))
-        if not typer.confirm(f"Delete {len(found)} entries?", err=True):
-            raise typer.Exit(1)
-    deleted = access.ask(SecurityCalls, lambda admin: admin.delete_acls(filters))
-    if not deleted:
-        fail("no entry is like that")
+    with access.asking(SecurityCalls) as (admin, loop):
+        if is_asked(yes=yes):
+            found = loop.run(_found(admin, filters))
+            if not found:
+                loop.run(_refuse(admin, named, which))
+            entries = "entry" if len(found) == 1 else f"{len(found)} entries"
+            shown = [_text(row) for row in _rows(found)]
+            ask_first(f"delete {entries}: {names_text(shown)}", yes=yes)
+        deleted = loop.run(admin.delete_acls(filters))
+        if not deleted:
+            loop.run(_refuse(admin, named, which))
     _print(_rows(set(deleted)))
+
+
+def _text(row: dict[str, str]) -> str:
+    """An entry in a few words: `User:alice may Read Topic flights`."""
+    may = "may" if row["permission"] == "Allow" else "may not"
+    host = "" if row["host"] == WILDCARD else f" from {row['host']}"
+    prefix = " prefixed" if row["pattern"] == "prefixed" else ""
+    return (
+        f"{row['principal']} {may} {row['operation']}{prefix} {row['resource']} {row['name']}{host}"
+    )
+
+
+async def _refuse(admin: SecurityCalls, named: list[NamedResource], which: Which) -> NoReturn:
+    """Exits with status 1: no entry is as described; names that entries have may be near."""
+    entries = await admin.describe_acls(AclFilter())
+    known = {
+        kind: {each.resource_name for each in entries if each.resource_type == kind}
+        for kind, _ in named
+    }
+    near = [did_you_mean(name, known[kind]) for kind, name in named if name not in known[kind]]
+    if which.principal is not None:
+        principals = {each.principal for each in entries}
+        principal = _principal(which.principal)
+        near += [did_you_mean(principal, principals)] if principal not in principals else []
+    fail(f"no entry is like that{next(filter(None, near), '')}")
 
 
 @app.command("check")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
+from moldau import client
+from moldau.cli.asking import Yes, ask_first, counted, is_asked
 from moldau.cli.completion import complete_brokers
 from moldau.cli.options import AsJson, ClusterAccess, ControllerAccess, registered_broker
-from moldau.cli.output import fail, print_json, print_table, say, size_text, warn
+from moldau.cli.output import print_json, print_table, say, size_text
 from moldau.cli.parameters import Within
 from moldau.client.admin.cluster import ClusterCalls, LogDirectory
 
@@ -108,21 +109,33 @@ def describe(access: ClusterAccess, broker_id: BrokerId, as_json: AsJson = False
 def unregister(
     access: ControllerAccess,
     broker_id: BrokerId,
-    yes: Annotated[bool, "Do not ask about a broker that serves."] = False,
+    yes: Yes = False,
 ) -> None:
-    """Remove a stopped broker from the cluster for good."""
-    if not yes and not access.config().asks_controllers:  # these do not describe brokers
-        broker = access.ask(ClusterCalls, lambda admin: registered_broker(admin, broker_id))
-        if not broker.fenced:
-            _ask(broker_id)
-    access.ask(ClusterCalls, lambda admin: admin.unregister_broker(broker_id))
+    """Remove a stopped broker from the cluster for good.
+
+    A script is stopped for a broker that serves alone: the next start of one registers it again.
+    """
+    deed = f"unregister broker {broker_id}"
+    if yes or access.config().asks_controllers:  # these do not describe brokers
+        ask_first(deed, yes=yes, scripts_go_on=True)
+        access.ask(ClusterCalls, lambda admin: admin.unregister_broker(broker_id))
+    else:
+        with access.asking(client.Admin) as (admin, loop):
+            broker = loop.run(registered_broker(admin, broker_id))
+            if not broker.fenced:
+                deed += ", which serves: stop it first, or it has to be restarted"
+            if is_asked(yes=yes, scripts_go_on=broker.fenced):
+                deed += loop.run(_replicas_text(admin, broker_id))
+                ask_first(deed, yes=yes, scripts_go_on=broker.fenced)
+            loop.run(admin.unregister_broker(broker_id))
     say(f"broker {broker_id} is no longer registered")
 
 
-def _ask(broker_id: int) -> None:
-    problem = f"broker {broker_id} serves: without its registration it has to be restarted"
-    if not sys.stdin.isatty():
-        fail(f"{problem}; stop it first, or give --yes", status=2)
-    warn(problem)
-    if not typer.confirm("Unregister it all the same?", err=True):
-        fail("nothing was changed")
+async def _replicas_text(admin: client.Admin, broker_id: int) -> str:
+    """The replicas that the broker still has, if any. Raises: KafkaError"""
+    topics = (await admin.describe_topics()).values()
+    counts = [sum(broker_id in each.replicas for each in topic.partitions) for topic in topics]
+    replicas, topic_count = sum(counts), sum(map(bool, counts))
+    if not replicas:
+        return ""
+    return f" (it has {counted(replicas, 'replica')} of {counted(topic_count, 'topic')})"

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from moldau.cli.output import fail, print_rows, say
+from moldau.cli.asking import Yes, ask_first
+from moldau.cli.nearby import nearby
+from moldau.cli.output import fail, print_json, print_table, say, warn
 from moldau.cli.parameters import Within
 from moldau.config.principals import RESERVED_NAMES
 from moldau.local.layout import HOMES
@@ -35,7 +38,10 @@ app = typer.Typer()
 
 Directory = Annotated[Path, "DIR", "Where --secure has made the cluster."]
 Days = Annotated[int | None, Within(1, 3650), "How long it is valid (365)."]
-COLUMNS: Final = ["name", "subject", "signed_by", "hosts", "expires", "days_left"]
+COLUMNS: Final = ["name", "expires", "days_left", "subject"]
+DETAILS: Final = [*COLUMNS, "signed_by", "hosts", "location"]
+SOON_DAYS: Final = 30
+"""From when on `show` says what to do, as nodes do by default."""
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 RESERVED: Final = ("admin", "ca", "node", *sorted(RESERVED_NAMES))
 MADE: Final = "certificates"
@@ -48,7 +54,11 @@ def certificates() -> None:
 
 
 @app.command("show")
-def show(directory: Directory, as_json: Annotated[bool, "--json", "Print JSON."] = False) -> None:
+def show(
+    directory: Directory,
+    details: Annotated[bool, "Also who signed each, its hosts and its file."] = False,
+    as_json: Annotated[bool, "--json", "Print JSON."] = False,
+) -> None:
     """List a cluster's certificates, with the days left."""
     files = SecureFiles(directory)
     with _complaints():
@@ -56,8 +66,18 @@ def show(directory: Directory, as_json: Annotated[bool, "--json", "Print JSON."]
 
         _authority(files)  # says it when this is no such cluster
         # While the authority is replaced, there are two.
-        found = [*summaries_of(files.trust), *map(summary_of, _stores(files))]
-    print_rows(COLUMNS, [_row(directory, each) for each in found], as_json=as_json)
+        authorities = [_row(directory, each) for each in summaries_of(files.trust)]
+        signed = [_row(directory, summary_of(path)) for path in _stores(files)]
+    rows = [*authorities, *signed]
+    if as_json:
+        print_json(rows)
+        return
+    columns = DETAILS if details else COLUMNS
+    header = [name.replace("_", " ") for name in columns]
+    print_table(header, ([row[name] for name in columns] for row in rows))
+    place = shlex.quote(str(directory))
+    _say_what_expires(authorities, f"moldau certificates rotate-authority {place}")
+    _say_what_expires(signed, f"moldau certificates renew {place}")
 
 
 @app.command("renew")
@@ -80,7 +100,7 @@ def renew(
 
 
 @app.command("rotate-authority")
-def rotate_authority(directory: Directory, days: Days = None) -> None:
+def rotate_authority(directory: Directory, days: Days = None, yes: Yes = False) -> None:
     """Replace the certificate authority, one step each time.
 
     Run it three times: the new authority is trusted beside the old one; it signs
@@ -106,6 +126,8 @@ def rotate_authority(directory: Directory, days: Days = None) -> None:
                 say(f"{name}: signed by {done.signed_by}, until {done.expires_at:%Y-%m-%d}")
             say("next: give clients that show a certificate the new one, run it again")
         else:
+            deed = "forget the old authority: clients that trust it alone connect no more"
+            ask_first(deed, yes=yes, scripts_go_on=True)
             rotation.forget_the_old()
             [left] = summaries_of(files.trust)
             say(f"trusted: {left.signed_by} alone, until {left.expires_at:%Y-%m-%d}")
@@ -146,6 +168,21 @@ def create(
     say(f"{path}: {made.subject}, until {made.expires_at:%Y-%m-%d}")
 
 
+def _say_what_expires(rows: Iterable[Mapping[str, Any]], command: str) -> None:
+    for has_expired in (True, False):
+        names = [
+            row["name"]
+            for row in rows
+            if row["days_left"] < SOON_DAYS and (row["days_left"] < 0) is has_expired
+        ]
+        if names:
+            one = len(names) == 1
+            when = f"{'expires' if one else 'expire'} within {SOON_DAYS} days"
+            if has_expired:
+                when = f"{'has' if one else 'have'} expired"
+            warn(f"{', '.join(names)} {when}: {command}")
+
+
 @contextmanager
 def _complaints() -> Iterator[None]:
     """What keeps certificates from being read or made is one line."""
@@ -165,7 +202,8 @@ def _authority(files: SecureFiles) -> CertificateAuthority:
     from moldau.local.certificate_authority import CertificateAuthority
 
     if not files.trust.exists():
-        fail(f"{files.directory}: no cluster that was made with --secure")
+        hint = nearby(str(files.directory), lambda path: SecureFiles(Path(path)).trust.exists())
+        fail(f"{files.directory}: no cluster that was made with --secure{hint}")
     return CertificateAuthority.load(files.authority)
 
 
@@ -213,7 +251,7 @@ def _name_of(directory: Path, path: Path) -> str:
     return "node" if path.parent == directory else path.parent.name
 
 
-def _row(directory: Path, summary: CertificateSummary) -> dict[str, object]:
+def _row(directory: Path, summary: CertificateSummary) -> dict[str, Any]:
     left = summary.expires_at - datetime.datetime.now(datetime.UTC)
     return {
         "name": _name_of(directory, summary.path),
@@ -222,4 +260,5 @@ def _row(directory: Path, summary: CertificateSummary) -> dict[str, object]:
         "hosts": ", ".join(summary.hosts),
         "expires": f"{summary.expires_at:%Y-%m-%d}",
         "days_left": left.days,
+        "location": str(summary.path),
     }

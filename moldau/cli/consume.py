@@ -23,7 +23,6 @@ from moldau.cli.options import (
     DEFAULT_TIMEOUT_MS,
     ClientOptions,
     Properties,
-    parse_datetime,
     unknown_topic,
 )
 from moldau.cli.output import (
@@ -38,6 +37,7 @@ from moldau.cli.output import (
     warn,
 )
 from moldau.cli.parameters import Within
+from moldau.cli.record_choice import RecordChoice
 from moldau.cli.record_formats import (
     OUTPUT_FIELDS,
     PLACEHOLDERS,
@@ -51,6 +51,7 @@ from moldau.cli.record_formats import (
 )
 from moldau.cli.streams import check_reader
 from moldau.cli.typed_formats import (
+    Formats,
     KeyFormat,
     ReadFormat,
     RegistryUrl,
@@ -67,10 +68,12 @@ from moldau.client import (
     TopicPartition,
     UnknownTopicOrPartition,
 )
+from moldau.moments import parse_datetime
 from moldau.protocol.types import is_legal_topic_name
 
 if TYPE_CHECKING:
     from moldau.client.sync import Consumer
+    from moldau.record_filter import RecordFilter
 
 POLL_MS: Final = 1_000
 END_POLL_MS: Final = 100
@@ -143,7 +146,9 @@ class ReadOptions:
     isolation: Annotated[Isolation | None, "Whether records of open and aborted transactions."] = (
         None
     )
-    max_messages: Annotated[int | None, Within(1), "Stop after so many records."] = None
+    max_messages: Annotated[
+        int | None, Within(1), "--max-messages -n", "Stop after so many records that are printed."
+    ] = None
     timeout_ms: Annotated[int | None, Within(1), "Stop when no record has come for so long."] = None
     until_end: Annotated[bool, "Stop at the end that the log has at the start."] = False
 
@@ -196,11 +201,16 @@ class FormatOptions:
     def name(self) -> str:
         return "json" if self.as_json else self.output_format
 
-    def formatter(self, settings: dict[str, object]) -> Formatter:
-        """What writes a record; the schema registry's settings are taken out of the client's.
-        Raises: InputProblem: an option of another format, or a field that there is not
+    def typed(self, settings: dict[str, object]) -> Formats:
+        """What keys and values are; the schema registry's settings are taken out of the client's.
+        Exits with status 2 for options that do not fit.
         """
-        typed = typed_formats((self.key_format, self.value_format), self.schema_registry, settings)
+        return typed_formats((self.key_format, self.value_format), self.schema_registry, settings)
+
+    def formatter(self, typed: Formats) -> Formatter:
+        """What writes a record. Raises: InputProblem: an option of another format, or a field that
+        there is not
+        """
         is_template = "%" in self.name
         if not is_template and self.name not in ("text", "json", "raw"):
             raise InputProblem(
@@ -347,6 +357,8 @@ class _Consuming:
     line: RateLine
     commits: bool
     ends: _Ends | None
+    is_wanted: RecordFilter | None
+    read_count: int = 0
     record_count: int = 0
     byte_count: int = 0
     _committed_at: float = field(default_factory=time.monotonic)
@@ -368,11 +380,13 @@ class _Consuming:
                     return limits.max_messages is None
                 wait_ms = min(wait_ms, max(1, round(left_ms)))
             count = DEFAULT_POLL_RECORDS
+            left = None
             if limits.max_messages is not None:
-                count = min(count, limits.max_messages - self.record_count)
+                left = limits.max_messages - self.record_count
+                count = min(count, left) if self.is_wanted is None else count
             polled = self.consumer.getmany(max_records=count, timeout_ms=wait_ms)
             if polled:
-                self._write(polled)
+                self._write(polled, left)
                 idle_since = time.monotonic()
             if self._uncommitted and time.monotonic() - self._committed_at >= COMMIT_INTERVAL_S:
                 self.commit()
@@ -385,33 +399,60 @@ class _Consuming:
             self._uncommitted = {}
         self._committed_at = time.monotonic()
 
-    def _write(self, polled: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
+    def _write(
+        self, polled: Mapping[TopicPartition, list[ConsumerRecord]], most: int | None
+    ) -> None:
         formatter = self.formatter
         for partition, records in polled.items():
             if self.ends is not None:
                 records = self.ends.cut(self.consumer, partition, records)
                 if not records:
                     continue
+            chosen, next_offset, problem = self._chosen(records, most)
             lines: list[bytes] = []
-            problem: Exception | None = None
             try:
-                for record in records:
+                for record in chosen:
                     lines.append(formatter(record))
             except (InputProblem, KafkaError) as error:
-                bad = records[len(lines)]
-                where = f"{bad.topic}, partition {bad.partition}, offset {bad.offset}"
-                problem = KafkaError(f"{where}: {error}")
+                next_offset, problem = chosen[len(lines)].offset, error
             data = b"".join(lines)
             self.out.write(data)
             self.out.flush()
+            most = None if most is None else most - len(lines)
             self.record_count += len(lines)
             self.byte_count += len(data)
-            if self.commits and lines:
-                self._uncommitted[partition] = OffsetAndMetadata(records[len(lines) - 1].offset + 1)
+            if self.commits and next_offset > records[0].offset:
+                self._uncommitted[partition] = OffsetAndMetadata(next_offset)
             if problem is not None:
                 self.commit()
-                raise problem
-        self.line.update(self.record_count, self.byte_count)
+                where = f"{partition.topic}, partition {partition.partition}, offset {next_offset}"
+                raise KafkaError(f"{where}: {problem}")
+            if most == 0:
+                break
+        self.line.update(self.read_count, self.byte_count)
+
+    def _chosen(
+        self, records: list[ConsumerRecord], most: int | None
+    ) -> tuple[list[ConsumerRecord], int, Exception | None]:
+        """The records that are wanted, `most` of them, and behind which offset that was decided:
+        the last one's, or where a record could not be decoded.
+        """
+        is_wanted = self.is_wanted
+        chosen, read_count, next_offset = records, len(records), records[-1].offset + 1
+        if is_wanted is not None:
+            chosen, read_count = [], 0
+            for record in records:
+                read_count += 1
+                try:
+                    if is_wanted(record):
+                        chosen.append(record)
+                except (InputProblem, KafkaError) as error:
+                    return chosen, record.offset, error
+                if len(chosen) == most:
+                    next_offset = record.offset + 1
+                    break
+        self.read_count += read_count
+        return chosen, next_offset, None
 
 
 def consume(
@@ -429,6 +470,7 @@ def consume(
         "Share partitions with the group's members; commit what is read.",
     ] = None,
     reading: ReadOptions,
+    choice: RecordChoice,
     output: Annotated[
         str | None, "--output -o", "Write to this file; an existing one is replaced."
     ] = None,
@@ -458,7 +500,8 @@ def consume(
         pattern, start = pattern_of(topics, regex), reading.start()
         is_open = (reading.end_offset, reading.end_timestamp) == (None, None)
         ends = None if is_open and not reading.until_end else _Ends(reading)
-        formatter = writing.formatter(settings)
+        typed = writing.typed(settings)
+        formatter, is_wanted = writing.formatter(typed), choice.filter(typed)
     if group is not None and (
         reading.partition or reading.from_offset is not None or reading.timestamp is not None
     ):
@@ -470,7 +513,7 @@ def consume(
     if output is None and sys.stdout.isatty():
         formatter = for_terminal(formatter, as_json=writing.name == "json")
     with _ended_by_sigterm():
-        _run(topics, pattern, group, settings, start, reading, ends, formatter, output)
+        _run(topics, pattern, group, settings, start, reading, ends, is_wanted, formatter, output)
 
 
 def _run(
@@ -481,6 +524,7 @@ def _run(
     start: Start,
     limits: ReadOptions,
     ends: _Ends | None,
+    is_wanted: RecordFilter | None,
     formatter: Formatter,
     output: str | None,
 ) -> None:
@@ -504,7 +548,8 @@ def _run(
                 consumer.subscribe(topics)
             else:
                 consumer.subscribe(pattern=pattern)
-            consuming = _Consuming(consumer, out, formatter, line, group is not None, ends)
+            commits = group is not None
+            consuming = _Consuming(consumer, out, formatter, line, commits, ends, is_wanted)
             complete = consuming.run(limits)
             consuming.commit()
         except KafkaError as error:
@@ -523,9 +568,13 @@ def _run(
                 text = f"interrupted; what was written last is not committed: {error}"
                 fail(text, status=INTERRUPTED)
             fail(f"interrupted after {consuming.record_count} records", status=INTERRUPTED)
-        line.finish(consuming.record_count, consuming.byte_count)
+        line.finish(consuming.read_count, consuming.byte_count)
+    count, read_count = consuming.record_count, consuming.read_count
+    among = "" if is_wanted is None else f" among {read_count:,}"
     if not complete:
-        fail(f"{consuming.record_count} of {limits.max_messages} records were there")
+        fail(f"{count} of {limits.max_messages} records were there{among}")
+    if is_wanted is not None and read_count and not count:
+        warn(f"none of {read_count:,} records matched")
 
 
 def for_terminal(formatter: Formatter, *, as_json: bool) -> Formatter:

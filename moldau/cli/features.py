@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from moldau import client
+from moldau.cli.asking import Yes, ask_first
 from moldau.cli.client_settings import key_values
 from moldau.cli.options import AsJson, ClusterAccess, ControllerAccess
 from moldau.cli.output import fail, print_json, print_table, refusing, say
@@ -70,11 +71,16 @@ def downgrade(
     release_version: Release = None,
     unsafe: Annotated[bool, "Even if metadata is lost."] = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Lower feature levels; 0 switches a feature off."""
     kind = client.UpgradeType
     upgrade_type = kind.UNSAFE_DOWNGRADE if unsafe else kind.SAFE_DOWNGRADE
-    _change(access, _levels(feature, release_version), upgrade_type, dry_run)
+    levels = _levels(feature, release_version)
+    if unsafe and not dry_run:
+        shown = ", ".join(f"{name}={level}" for name, level in levels.items())
+        ask_first(f"lose the metadata that is not known at {shown}", yes=yes)
+    _change(access, levels, upgrade_type, dry_run)
 
 
 def _change(

@@ -27,7 +27,6 @@ from moldau.cli.options import (
     GroupChoice,
     Topics,
     existing_partitions,
-    parse_datetime,
     parse_topics,
     partitions_of,
     read_small_file,
@@ -43,6 +42,7 @@ from moldau.cli.output import (
     say,
 )
 from moldau.cli.parameters import Within
+from moldau.moments import parse_datetime
 from moldau.protocol.errors import ErrorCode
 
 MAX_INT64: Final = 2**63 - 1

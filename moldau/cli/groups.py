@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from moldau import client
+from moldau.cli.asking import Yes, ask_first, counted, is_asked, names_text, refuse_unknown
 from moldau.cli.completion import complete_groups
 from moldau.cli.group_offsets import reset_offsets
 from moldau.cli.options import (
@@ -25,6 +26,7 @@ from moldau.cli.options import (
 )
 from moldau.cli.output import complain, fail, print_json, print_rows, print_table, say
 from moldau.client.admin.groups import GroupCalls
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import by_topic
 from moldau.text import did_you_mean
 
@@ -275,6 +277,7 @@ def delete_offsets(
     access: ClusterAccess,
     group_id: Annotated[str, "GROUP", complete_groups, "The group."],
     topics: Topics = None,
+    yes: Yes = False,
 ) -> None:
     """Delete committed offsets of topics that no member reads."""
     wanted = parse_topics(topics)
@@ -282,14 +285,23 @@ def delete_offsets(
         fail("which topics? give --topic", status=2)
     with access.asking(client.Admin) as (admin, loop):
         committed = value_of(loop.run(admin.list_group_offsets([group_id]))[group_id])
-        chosen = []
-        for topic, indexes in wanted.items():
-            of_topic = {each for each in committed if each.topic == topic}
-            if indexes is not None:
-                of_topic = {client.TopicPartition(topic, index) for index in indexes}
-            chosen += sorted(of_topic)
-        # Nothing to delete: the group may be unknown, which the coordinator says best.
-        chosen = chosen or [client.TopicPartition(topic, 0) for topic in wanted]
+        if not committed:
+            loop.run(_check_groups(admin, [group_id]))
+            fail(f"nothing was changed: {group_id} has no committed offsets")
+        refuse_unknown(f"offset of {group_id} for", wanted, {each.topic for each in committed})
+        chosen = [
+            each
+            for each in sorted(committed)
+            if each.topic in wanted and each.partition in (wanted[each.topic] or {each.partition})
+        ]
+        named = [
+            str(client.TopicPartition(topic, index))
+            for topic, indexes in wanted.items()
+            for index in sorted(indexes or ())
+        ]
+        refuse_unknown(f"offset of {group_id} for", named, map(str, committed))
+        offsets = counted(len(chosen), "committed offset")
+        ask_first(f"delete {offsets} of {group_id}: {names_text([*map(str, chosen)])}", yes=yes)
         outcome = loop.run(admin.delete_group_offsets(group_id, chosen))
     for partition, error in outcome.items():
         if error is None:
@@ -346,13 +358,39 @@ def list_groups(
 
 
 @app.command("delete")
-def delete(access: ClusterAccess, groups: GroupChoice) -> None:
+def delete(access: ClusterAccess, groups: GroupChoice, yes: Yes = False) -> None:
     """Delete groups without members, and their offsets."""
     groups.check()
     with access.asking(client.Admin) as (admin, loop):
         chosen = loop.run(groups.found(admin))
+        if not chosen:
+            say("there are no groups")
+            return
+        if not groups.all_groups:
+            loop.run(_check_groups(admin, chosen))
+        if is_asked(yes=yes):
+            offsets = loop.run(admin.list_group_offsets(chosen)).values()
+            count = sum(len(each) for each in offsets if not isinstance(each, client.KafkaError))
+            which = "group" if len(chosen) == 1 else f"{len(chosen)} groups:"
+            goes = counted(count, "committed offset")
+            ask_first(f"delete {which} {names_text(chosen)} ({goes})", yes=yes)
         outcome = loop.run(admin.delete_groups(chosen))
     for group_id, error in outcome.items():
         if error is None:
             say(f"deleted {group_id}")
     complain(outcome.values())
+
+
+async def _check_groups(admin: client.Admin, group_ids: list[str]) -> None:
+    """Exits with status 1, and the nearest ids, unless all of these groups exist. Raises:
+    KafkaError
+    """
+    described = await admin.describe_groups(group_ids)
+    missing = [
+        group_id
+        for group_id, each in described.items()
+        if isinstance(each, client.KafkaError) and each.code == ErrorCode.GROUP_ID_NOT_FOUND
+    ]
+    if missing:  # or of a kind that is not described
+        listed = await admin.list_groups()
+        refuse_unknown("group", missing, {each.group_id for each in listed})

@@ -23,6 +23,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from moldau.cli.client_settings import key_values
+from moldau.cli.nearby import nearby
 from moldau.cli.output import fail, file_errors, refusing, say, warn
 from moldau.cli.parameters import Within
 from moldau.config.listeners import host_and_port
@@ -235,7 +236,7 @@ def dev(
         else:
             home = data.absolute()
         if holds_anything(home):
-            layout = ClusterLayout.found(home)
+            layout = _found_cluster(home)
             counts = {"--controllers": controllers, "--brokers": brokers}
             asked = {**counts, "--host": host, "--port": port}
             _refuse_other_shape(home, layout, asked, secure=secure)
@@ -253,6 +254,21 @@ def dev(
                 arguments += ["--remove-on-exit", str(home)]
             become_node([str(layout.nodes[0].config_path), *arguments])
         raise typer.Exit(run_cluster(layout, topics))
+
+
+def _found_cluster(home: Path) -> ClusterLayout:
+    """The cluster in a directory; exits with status 1, and names a directory near by, for none."""
+    try:
+        return ClusterLayout.found(home)
+    except LayoutError as error:
+        fail(f"{error}{nearby(str(home), _holds_cluster)}")
+
+
+def _holds_cluster(path: str) -> bool:
+    try:
+        return bool(ClusterLayout.found(Path(path)).nodes)
+    except LayoutError:
+        return False
 
 
 def _new_cluster(

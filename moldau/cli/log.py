@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moldau.cli.nearby import directory_errors
 from moldau.cli.output import (
     ProgressBar,
     fail,
-    file_errors,
     print_json,
     progress_bar,
     say,
@@ -59,12 +59,38 @@ def dump(
     )
     error_count = 0
     # On a terminal the rows themselves show how far it is.
+    for path in files:
+        _check_dumped(path)
     total = 0 if sys.stdout.isatty() else sum(_log_bytes(path) for path in files)
     with progress_bar("dumping", total, in_bytes=True) as bar:
         for path in files:
             error_count += _dump_one(path, options, as_json, bar)
     if error_count:
         fail(f"{error_count} error{'s' if error_count > 1 else ''} in these files")
+
+
+def _check_dumped(path: str) -> None:
+    """Exits with status 1 for a path with nothing to show, before the first line of another."""
+    from moldau.runtime.filesystem import OsFilesystem
+    from moldau.storage.dump import dump_path
+
+    with directory_errors(path, _has_files):
+        next(dump_path(OsFilesystem(), path))
+
+
+def _has_files(path: str) -> bool:
+    from moldau.runtime.filesystem import OsFilesystem
+    from moldau.storage.dump import shown_files
+
+    return any(shown_files(OsFilesystem(), path))
+
+
+def _can_verify(path: str) -> bool:
+    from moldau.runtime.filesystem import OsFilesystem
+    from moldau.storage.log_directory import is_log_directory, partition_of
+
+    filesystem = OsFilesystem()
+    return is_log_directory(filesystem, path) or partition_of(filesystem, path) is not None
 
 
 def _dump_one(path: str, options: DumpOptions, as_json: bool, bar: ProgressBar) -> int:
@@ -74,7 +100,7 @@ def _dump_one(path: str, options: DumpOptions, as_json: bool, bar: ProgressBar) 
 
     error_count = 0
     ends_at = start = bar.done
-    with file_errors(path):
+    with directory_errors(path, _has_files):
         for row in dump_path(OsFilesystem(), path, options):
             kind = row["row"]
             if kind == "file":
@@ -96,7 +122,8 @@ def verify(
 ) -> None:
     """Check every batch, index and checkpoint.
 
-    The exit status is 1 when something that was flushed is wrong.
+    The exit status is 1 when something that was flushed is wrong, and when there is nothing to
+    check.
     """
     from moldau.runtime.filesystem import OsFilesystem
     from moldau.storage.verify import Severity, Verification
@@ -104,7 +131,7 @@ def verify(
     findings: list[dict[str, object]] = []
     with progress_bar("checking", _log_bytes(directory), in_bytes=True) as bar:
         verification = Verification(OsFilesystem(), deep=deep, on_progress=bar.advance)
-        with file_errors(directory):
+        with directory_errors(directory, _can_verify):
             for finding in verification.findings(directory):
                 findings.append({**asdict(finding), "severity": finding.severity.name})
                 if not as_json:
@@ -123,6 +150,8 @@ def verify(
         counts = ", ".join(
             f"{verification.counts[severity]} {severity.name.lower()}" for severity in Severity
         )
+        if not verification.segment_count:
+            say("there are no segments yet: only the files beside them were checked")
         say(
             f"{verification.partition_count} partitions, {verification.segment_count} segments, "
             f"{verification.batch_count} batches, {size_text(verification.checked_bytes)}: {counts}"

@@ -36,6 +36,8 @@ COMMANDS: Final = {
     "consume": ("consume", "consume", "Print the records of a topic as they come."),
     "topics": ("topics", "app", "List, create, describe, alter, delete and move topics."),
     "topics reassign": ("reassign", "app", "Move replicas to other brokers."),
+    "topics diff": ("cluster_plan", "diff", "Show how the cluster differs from a file."),
+    "topics apply": ("cluster_plan", "apply", "Make the cluster what a file says."),
     "groups": ("groups", "app", "List, describe and delete groups; move their offsets."),
     "transactions": ("transactions", "app", "List, describe and abort transactions."),
     "configs": ("configs", "app", "Describe and alter the configuration of topics and brokers."),

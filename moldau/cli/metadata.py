@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.output import fail, file_errors, print_json, refusing, say, warn
+from moldau.cli.nearby import directory_errors
+from moldau.cli.output import fail, print_json, refusing, say, warn
 from moldau.text import one_line
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def dump(
 
     filesystem, error_count = OsFilesystem(), 0
     options = DumpOptions(deep=True, print_data=True, decode="metadata")
-    with file_errors(source):
+    with directory_errors(source, _has_metadata):
         for path in metadata_log_files(filesystem, source):
             for row in _records(dump_path(filesystem, path, options)):
                 error_count += row["row"] == "error"
@@ -46,6 +47,13 @@ def dump(
         sys.stdout.flush()
     if error_count:
         fail(f"{error_count} errors in these files")
+
+
+def _has_metadata(path: str) -> bool:
+    from moldau.cli.metadata_files import metadata_log_files
+    from moldau.runtime.filesystem import OsFilesystem
+
+    return bool(metadata_log_files(OsFilesystem(), path))
 
 
 def _records(rows: Iterator[Row]) -> Iterator[Row]:
@@ -112,7 +120,10 @@ def shell(
     from moldau.raft import MetadataLogError
     from moldau.runtime.filesystem import OsFilesystem
 
-    with refusing(MetadataLogError, InvalidMetadataRecord, status=1), file_errors(source):
+    with (
+        refusing(MetadataLogError, InvalidMetadataRecord, status=1),
+        directory_errors(source, _has_metadata),
+    ):
         files = read_metadata(OsFilesystem(), source)
     for damage in files.damage:
         warn(f"read up to here: {damage}")

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -174,18 +173,6 @@ def read_small_file(path: Path) -> bytes:
     """
     with file_errors(path, status=2):
         return small_files.read_small_file(str(path), MAX_FILE_BYTES, takes_pipe=True)
-
-
-def parse_datetime(text: str) -> int:
-    """Milliseconds since 1970 of an ISO 8601 date, which means its midnight, or date and time; UTC
-    by default. Raises: ValueError
-    """
-    if text.isdigit():  # a date without dashes could be a number of milliseconds
-        raise ValueError("a date has dashes")
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
 
 
 def parse_targets(texts: Iterable[str] | None) -> list[Target]:

@@ -35,6 +35,8 @@ INTERRUPTED: Final = 130
 STEPS: Final = 500
 """A bar that moves more often than this only costs time."""
 INTERVAL_S: Final = 0.25
+YES: Final = ("y", "yes")
+NO: Final = ("", "n", "no")
 CLEAR_TO_END: Final = "\x1b[K"
 #: The key of a line that is about all rows.
 SUMMARY: Final = ""
@@ -99,6 +101,26 @@ def error_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True)
+
+
+def can_ask() -> bool:
+    """Whether a person can answer: where questions are shown, and where words come from, are a
+    terminal.
+    """
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str) -> bool:
+    """Ask for yes or no on the terminal; a line without a word, and Ctrl-D, are no."""
+    line = one_line(" ".join(question.split()))
+    while True:
+        print(f"moldau: {line} [y/N] ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+        if not answer:
+            print(file=sys.stderr)
+        word = answer.strip().lower()
+        if word in YES or word in NO:
+            return word in YES
 
 
 class OneLine(logging.Formatter):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moldau.cli.asking import Yes, ask_first, refuse_unknown
 from moldau.cli.client_settings import key_values
 from moldau.cli.options import AsJson, ClientOptions
 from moldau.cli.output import (
@@ -266,8 +267,7 @@ def settle_one(client: ClientOptions, sink_id: SinkId, ledger_topic: LedgerTopic
     from moldau.spark_connector import list_sinks, settle_sink
 
     options = _ledger(client, ledger_topic)
-    if sink_id not in {each.sink_id for each in list_sinks(options)}:
-        fail(f"there is no sink {sink_id}: `moldau pipeline sinks list` shows them")
+    refuse_unknown("sink", [sink_id], (each.sink_id for each in list_sinks(options)))
     settle_sink({**options, "sinkId": sink_id})
     say(f"{sink_id}: settled")
 
@@ -281,13 +281,18 @@ def forget_one(
         str | None, "Only this query, as `list` and errors name it.  [default: all of the sink]"
     ] = None,
     ledger_topic: LedgerTopic = None,
+    yes: Yes = False,
 ) -> None:
     """Settle a sink, and forget what is known of it.
 
     A batch of its that comes again is then written again, in full.
     """
-    from moldau.spark_connector import forget_sink
+    from moldau.spark_connector import forget_sink, list_sinks
 
-    forget_sink({**_ledger(client, ledger_topic), "sinkId": sink_id}, query)
+    options = _ledger(client, ledger_topic)
+    known = list_sinks(options)
+    refuse_unknown("sink", [sink_id], (each.sink_id for each in known))
     what = sink_id if query is None else f"query {query} in {sink_id}"
+    ask_first(f"forget {what}: a batch that comes again is written again, in full", yes=yes)
+    forget_sink({**options, "sinkId": sink_id}, query)
     say(f"{what}: forgotten")

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from moldau import client
+from moldau.cli.asking import Yes, ask_first
 from moldau.cli.client_settings import key_values
 from moldau.cli.completion import complete_profiles
 from moldau.cli.options import AsJson
@@ -179,9 +180,11 @@ def use(name: Name) -> None:
 
 
 @app.command("delete")
-def delete(name: Name) -> None:
+def delete(name: Name, yes: Yes = False) -> None:
     """Delete a profile."""
-    read_profile(name)
+    properties = read_profile(name)
+    secret = " with its secrets" if any(map(_is_secret, properties)) else ""
+    ask_first(f"delete profile {name}{secret}", yes=yes, scripts_go_on=True)
     with file_errors(profile_path(name)):
         profile_path(name).unlink()
     say(f"deleted profile {name}")

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from moldau import client
+from moldau.cli.asking import Yes, ask_first
 from moldau.cli.local_nodes import bootstrap
 from moldau.cli.options import AsJson, ControllerAccess
 from moldau.cli.output import age_text, fail, print_json, print_table, refusing, say
@@ -130,6 +131,7 @@ def remove_controller(
         "Which one, when several voters have the id; the only one when left out.",
     ] = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Take a voter out of the quorum.
 
@@ -155,6 +157,8 @@ def remove_controller(
                 )
             removed = found[0].directory_id
         if not dry_run:
+            what = f"controller {controller_id} out of the quorum"
+            ask_first(f"take {what}: one vote less", yes=yes, scripts_go_on=True)
             loop.run(admin.remove_raft_voter(controller_id, removed))
     done = "would remove" if dry_run else "removed"
     say(f"{done} controller {controller_id} with directory id {uuid_to_base64(removed)}")

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BufferedIOBase
 from typing import Any, Final, NamedTuple
 
-from moldau.cli.options import parse_datetime
 from moldau.client import ConsumerRecord
+from moldau.moments import parse_datetime
 from moldau.text import did_you_mean
 
 READ_BYTES: Final = 262_144

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from moldau.cli.asking import Yes, ask_first, refuse_unknown
 from moldau.cli.options import AsJson, ClusterAccess
 from moldau.cli.output import fail, print_json, print_rows, say
 from moldau.client.admin.security import DelegationToken, SecurityCalls
@@ -82,10 +83,13 @@ def expire(
     access: ClusterAccess,
     token_id: TokenId,
     period_ms: Annotated[int, "End it so many ms from now; at once by default."] = -1,
+    yes: Yes = False,
 ) -> None:
     """End a token. Connections that came with it stay until their sessions end."""
     with access.asking(SecurityCalls) as (admin, loop):
         token = loop.run(_found(admin, token_id))
+        if period_ms <= 0:  # until another end it can be renewed
+            ask_first(f"end token {token_id} of {token.owner} for all that log in with it", yes=yes)
         ends_ms = loop.run(admin.expire_delegation_token(token.hmac, expiry_period_ms=period_ms))
     say(
         f"token {token_id} has ended"
@@ -95,10 +99,9 @@ def expire(
 
 
 async def _found(admin: SecurityCalls, token_id: str) -> DelegationToken:
-    for token in await admin.describe_delegation_tokens():
-        if token.token_id == token_id:
-            return token
-    fail(f"there is no token {token_id} that you may see")
+    tokens = {each.token_id: each for each in await admin.describe_delegation_tokens()}
+    refuse_unknown("token that you may see", [token_id], tokens)
+    return tokens[token_id]
 
 
 def _row(token: DelegationToken) -> dict[str, object]:

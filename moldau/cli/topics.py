@@ -1,5 +1,5 @@
-"""`moldau topics`: describe, reassign (in its own module), elect-leaders, list, create, alter,
-delete.
+"""`moldau topics`: describe, elect-leaders, list, create, alter; reassign and delete have their own
+modules.
 
 Invariants: a figure that no broker reported is None, never a guess; Ctrl-C ends `--watch` with
 status 0 and leaves the terminal as it was; an election that can lose records is requested only
@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import typer
 
 from moldau import client
+from moldau.cli.asking import Yes, ask_first, names_text
 from moldau.cli.client_settings import key_values
 from moldau.cli.completion import complete_topics
 from moldau.cli.options import (
@@ -31,8 +32,9 @@ from moldau.cli.options import (
     parse_targets,
     resolve_names,
 )
-from moldau.cli.output import Block, fail, live_view, print_json, print_table, say, warn
+from moldau.cli.output import Block, fail, live_view, print_json, print_table, say
 from moldau.cli.parameters import Within
+from moldau.cli.topic_deletion import delete
 from moldau.client.admin.topics import TopicCalls
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import uuid_to_base64
@@ -50,10 +52,10 @@ Document = dict[str, Any]
 Row = Mapping[str, Any]
 """One partition in a document."""
 UNCLEAN_WARNING = (
-    "an unclean election may make a replica the leader that lacks acknowledged records: "
-    "these are then lost on all replicas"
+    "one that lacks acknowledged records may lead, and these are then lost on all replicas"
 )
 app = typer.Typer()
+app.command("delete")(delete)
 Name = Annotated[str, complete_topics, "The topic's name."]
 
 
@@ -377,15 +379,16 @@ def elect_leaders(
         Election, "preferred, or unclean: a replica that may lack records."
     ] = Election.PREFERRED,
     everything: Annotated[bool, "--all", "All partitions of all topics."] = False,
-    yes: Annotated[bool, "Do not ask before an unclean election."] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Elect the preferred leaders of partitions."""
     if everything == bool(targets):
         fail("say which: TOPIC[:PARTITION]… or --all", status=2)
     wanted = parse_targets(targets)
-    if election is Election.UNCLEAN and not yes:
-        _ask()
+    if election is Election.UNCLEAN:
+        where = names_text(list(targets or ())) or "all partitions"
+        ask_first(f"elect leaders of {where}: {UNCLEAN_WARNING}", yes=yes)
     kind = (
         client.ElectionType.PREFERRED
         if election is Election.PREFERRED
@@ -419,14 +422,6 @@ def elect_leaders(
     if failed:
         texts = "; ".join(str(error) for error in list(failed.values())[:3])
         fail(f"{len(failed)} of {len(outcome)} elections failed: {texts}")
-
-
-def _ask() -> None:
-    if not sys.stdin.isatty():
-        fail(f"{UNCLEAN_WARNING}; give --yes if that is what you want", status=2)
-    warn(UNCLEAN_WARNING)
-    if not typer.confirm("Elect all the same?", err=True):
-        fail("nothing was elected")
 
 
 @app.command("list")
@@ -506,22 +501,3 @@ def alter(
         if partitions is not None:
             loop.run(admin.create_partitions({name: client.NewPartitions(partitions)}))
     say(f"altered {name}")
-
-
-@app.command("delete")
-def delete(
-    access: ClusterAccess,
-    names: Annotated[list[str], complete_topics, "The topics to delete."],
-    if_exists: Annotated[bool, "Succeed if a topic does not exist."] = False,
-) -> None:
-    """Delete topics and everything in them."""
-    with access.asking(TopicCalls) as (admin, loop):
-        for name in names:
-            try:
-                loop.run(admin.delete_topics([name]))
-            except client.UnknownTopicOrPartition:
-                if not if_exists:
-                    raise
-                say(f"{name} does not exist")
-            else:
-                say(f"deleted {name}")

@@ -15,6 +15,17 @@ from typing import Annotated
 import typer
 
 from moldau import client
+from moldau.cli.asking import (
+    FIGURES_TIMEOUT_MS,
+    WithInternal,
+    Yes,
+    ask_first,
+    counted,
+    is_asked,
+    names_text,
+    refuse_internal,
+    refuse_unknown,
+)
 from moldau.cli.completion import complete_transactional_ids
 from moldau.cli.options import (
     AsJson,
@@ -227,6 +238,8 @@ def abort(
     coordinator_epoch: Annotated[
         int | None, Within(0), "The epoch of the coordinator that began the transaction."
     ] = None,
+    internal: WithInternal = False,
+    yes: Yes = False,
 ) -> None:
     """Abort a transaction that its coordinator has lost."""
     wanted = _parsed(partition)
@@ -238,6 +251,7 @@ def abort(
             "give --start-offset, or --producer-id, --producer-epoch and --coordinator-epoch",
             status=2,
         )
+    refuse_internal([wanted.topic], allowed=internal)
     with access.asking(client.Admin) as (admin, loop):
         if start_offset is not None:
             producers = loop.run(_producers(admin, wanted, None))
@@ -254,8 +268,29 @@ def abort(
             transaction = client.AbortTransaction(
                 wanted, producer_id, producer_epoch, coordinator_epoch
             )
+        if is_asked(yes=yes):
+            lost = loop.run(_records_from(admin, wanted, start_offset))
+            what = f"the transaction of producer {transaction.producer_id} on {wanted}{lost}"
+            ask_first(f"abort {what}, whatever its coordinator decides", yes=yes)
         loop.run(admin.abort_transaction(transaction))
     say(f"aborted the transaction of producer {transaction.producer_id} on {wanted}")
+
+
+async def _records_from(
+    admin: client.Admin, partition: client.TopicPartition, start_offset: int | None
+) -> str:
+    """How many records a transaction may have that begins there; "" where that is not known."""
+    if start_offset is None:
+        return ""
+    asked = await admin.list_partition_offsets(
+        {partition: client.OffsetSpec.LATEST}, timeout_ms=FIGURES_TIMEOUT_MS
+    )
+    end = asked[partition]
+    if isinstance(end, client.KafkaError):
+        return f" from offset {start_offset} on"
+    return (
+        f" from offset {start_offset} on (at most {counted(end.offset - start_offset, 'record')})"
+    )
 
 
 @app.command("find-hanging")
@@ -301,9 +336,14 @@ def find_hanging_transactions(
 
 
 @app.command("force-terminate")
-def force_terminate(access: ClusterAccess, transactional_ids: TransactionalIds) -> None:
+def force_terminate(
+    access: ClusterAccess, transactional_ids: TransactionalIds, yes: Yes = False
+) -> None:
     """Abort open transactions and fence their producers."""
-    outcome = access.ask(client.Admin, lambda admin: admin.fence_producers(transactional_ids))
+    with access.asking(client.Admin) as (admin, loop):
+        deed = loop.run(_termination(admin, list(dict.fromkeys(transactional_ids))))
+        ask_first(deed, yes=yes)
+        outcome = loop.run(admin.fence_producers(transactional_ids))
     for transactional_id, answer in outcome.items():
         if not isinstance(answer, client.KafkaError):
             say(
@@ -311,6 +351,27 @@ def force_terminate(access: ClusterAccess, transactional_ids: TransactionalIds) 
                 f"in epoch {answer.producer_epoch}"
             )
     complain(outcome.values())
+
+
+async def _termination(admin: client.Admin, transactional_ids: list[str]) -> str:
+    """What `force-terminate` does, in one line. Exits with status 1, and the nearest ids, unless
+    all of them exist: fencing makes the others. Raises: KafkaError
+    """
+    described = await admin.describe_transactions(transactional_ids)
+    missing = [
+        each
+        for each, answer in described.items()
+        if isinstance(answer, client.KafkaError)
+        and answer.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    ]
+    if missing:
+        listed = await admin.list_transactions()
+        refuse_unknown("transactional id", missing, {each.transactional_id for each in listed})
+    found = [each for each in described.values() if isinstance(each, client.TransactionDescription)]
+    count = sum(len(each.partitions) for each in found)
+    shown = [f"{each.transactional_id} ({each.state})" for each in found]
+    names = names_text(shown or transactional_ids)
+    return f"fence {names} and abort what is open on {counted(count, 'partition')}"
 
 
 async def _producers(

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from moldau import client
+from moldau.cli.asking import Yes, ask_first, refuse_unknown
 from moldau.cli.options import AsJson, ClusterAccess, raise_first, read_small_file, value_of
 from moldau.cli.output import fail, print_rows, say
 from moldau.cli.parameters import Within
@@ -23,6 +24,7 @@ from moldau.client.admin.security import (
     ScramUpsertion,
     SecurityCalls,
 )
+from moldau.protocol.errors import ErrorCode
 
 app = typer.Typer()
 COLUMNS = ["user", "mechanism", "iterations"]
@@ -38,6 +40,10 @@ class Mechanism(StrEnum):
     @property
     def number(self) -> ScramMechanism:
         return ScramMechanism[self.replace("-", "_")]
+
+    @classmethod
+    def of(cls, number: ScramMechanism) -> str:
+        return number.name.replace("_", "-")
 
 
 @app.command("create")
@@ -69,8 +75,9 @@ def list_users(access: ClusterAccess, as_json: AsJson = False) -> None:
             fail(str(found))
         for info in found:
             number = ScramMechanism(info.mechanism)
-            shown = number.name.replace("_", "-")
-            rows.append({"user": user, "mechanism": shown, "iterations": info.iterations})
+            rows.append(
+                {"user": user, "mechanism": Mechanism.of(number), "iterations": info.iterations}
+            )
     print_rows(COLUMNS, rows, as_json=as_json)
 
 
@@ -79,18 +86,25 @@ def delete(
     access: ClusterAccess,
     name: Name,
     mechanism: Annotated[Mechanism | None, "This one alone; all by default."] = None,
+    yes: Yes = False,
 ) -> None:
     """Let a user log in no more. Connections that are open stay so until their sessions end."""
     with access.asking(SecurityCalls) as (admin, loop):
-        numbers = [] if mechanism is None else [mechanism.number]
-        if mechanism is None:
-            found = loop.run(admin.describe_user_scram_credentials([name]))[name]
-            numbers = [ScramMechanism(each.mechanism) for each in value_of(found)]
+        found = loop.run(admin.describe_user_scram_credentials([name]))[name]
+        if isinstance(found, client.KafkaError) and found.code == ErrorCode.RESOURCE_NOT_FOUND:
+            refuse_unknown("user", [name], loop.run(admin.describe_user_scram_credentials()))
+        numbers = [ScramMechanism(each.mechanism) for each in value_of(found)]
+        if mechanism is not None:
+            known = [Mechanism.of(each) for each in numbers]
+            refuse_unknown(f"password of {name} for", [mechanism.value], known)
+            numbers = [mechanism.number]
+        passwords = " and ".join(Mechanism.of(each) for each in numbers)
+        ask_first(f"delete the {passwords} password of user {name}", yes=yes)
         for number in numbers:
             deletion = ScramDeletion(name, number)
             raise_first(loop.run(admin.alter_user_scram_credentials([deletion])).values())
     for number in numbers:
-        say(f"user {name} has no {number.name.replace('_', '-')} password any more")
+        say(f"user {name} has no {Mechanism.of(number)} password any more")
 
 
 def _password(path: Path | None) -> str:

@@ -607,6 +607,9 @@ _METRICS = (
         "Our own: different denied actions, allowed ones and failed authentications that are "
         "logged in ten seconds, of each, beside one of every client; one client's are half of the "
         "free ones at most, and what is left out is counted."),
+    Key("moldau.certificate.warning.days", INT, 30, within(0, 3_650), LOW, STATIC,
+        "Our own: so long before a certificate of its stores expires a node begins to log a "
+        "warning a day; 0: only when it has expired."),
     Key("moldau.decoded.max.bytes", LONG, 268_435_456, within(134_217_728), LOW, STATIC,
         "Our own: how much memory the decoded requests of more than 16 KiB take together until "
         "they are answered, for the listeners of the broker and for those of the controller. A "

@@ -28,7 +28,7 @@ from moldau.config.listeners import (
 )
 from moldau.config.mechanisms import MECHANISMS, NAMES
 from moldau.config.principals import NODES_OF_OLD, NodePrincipals
-from moldau.config.properties import properties_of_environment, read_properties_file
+from moldau.config.properties import properties_of_environment, read_node_properties
 from moldau.config.providers import PROVIDERS, configures_a_provider, resolved
 from moldau.config.table import (
     BROKER_KEYS,
@@ -163,7 +163,7 @@ class NodeConfig(Mapping[str, Any]):
         Raises:
             ConfigError: an unreadable file, a bad value, or values that contradict each other.
         """
-        properties = read_properties_file(path) if path is not None else {}
+        properties = read_node_properties(path) if path is not None else {}
         from_environment = properties_of_environment(environ or {})
         quiet_keys = (
             frozenset(from_environment) - frozenset(properties) - frozenset(overrides or {})

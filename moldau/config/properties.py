@@ -7,6 +7,7 @@ images.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -24,6 +25,10 @@ _PROPERTY = re.compile(r"((?:[^\\=: \t\f]++|\\.?)*+)[ \t\f]*[=:]?[ \t\f]*(.*)", 
 """The key, up to the first separator that is not escaped, and the value."""
 _ESCAPE = re.compile(r"\\(u.{0,4}|.?)", re.DOTALL)
 _FOUR_DIGITS = re.compile(r"[0-9a-fA-F]{4}")
+
+SERVER_PROPERTIES: Final = "server.properties"
+MOST_LEVELS: Final = 3
+MOST_PROPOSED: Final = 3
 
 PREFIX: Final = "KAFKA_"
 
@@ -89,6 +94,23 @@ def read_properties_file(path: str, *, takes_pipe: bool = True) -> dict[str, str
     except UnicodeDecodeError as error:
         raise ConfigError(path, None, f"is not UTF-8 text (byte {error.start})") from error
     return parse_properties(text, source=path)
+
+
+def read_node_properties(path: str) -> dict[str, str]:
+    """As `read_properties_file`. Where the directory of a node, or of several, is given in the
+    file's place, the error names the file in it. Raises: ConfigError
+    """
+    try:
+        return read_properties_file(path)
+    except ConfigError as error:
+        from glob import escape, glob  # only when there is something to complain about
+
+        for levels in range(MOST_LEVELS):
+            found = glob(os.path.join(escape(path), *["*"] * levels, SERVER_PROPERTIES))
+            if found:
+                hint = f"; did you mean {' or '.join(sorted(found)[:MOST_PROPOSED])}?"
+                raise ConfigError(path, None, error.allowed + hint) from error
+        raise
 
 
 def key_of_variable(variable: str) -> str:

@@ -121,7 +121,7 @@ class BrokerPart:
 
     def __post_init__(self) -> None:
         self._cluster_id = self.directories.online[0].cluster_id
-        self._listener_changes = ListenerChanges(self.config)
+        self.listener_changes = ListenerChanges(self.config)
         self._token_secrets = TokenSecrets(self.config["delegation.token.secret.key"])
         self._scram_users = ScramUsers(lambda: self.metadata.image, self._token_keys)
         self._background = Background(self.clock, self.on_fault)
@@ -223,7 +223,7 @@ class BrokerPart:
 
     async def _bind(self, server: Server) -> Connector:
         """Open the listeners; gives the way to those of other brokers."""
-        changes, image = self._listener_changes, self.metadata.image
+        changes, image = self.listener_changes, self.metadata.image
         listeners = listener_specs(
             self.config.broker_listeners,
             lambda each: changes.security_of(each, image, self._scram_users, self.clock),
@@ -298,7 +298,7 @@ class BrokerPart:
             background=background,
             internal_topics=InternalTopics(self.config, controller, self.clock, background.start),
             is_confirmed=self._is_confirmed,
-            check_listeners=self._listener_changes.check,
+            check_listeners=self.listener_changes.check,
             token_secrets=self._token_secrets,
         )
 
@@ -339,7 +339,7 @@ class BrokerPart:
                 self._coordinators.verifier,
             )
         )
-        self.metadata.add_publisher(self._listener_changes)
+        self.metadata.add_publisher(self.listener_changes)
         self.metadata.add_publisher(lifecycle)
         lifecycle.move_to(BrokerState.RECOVERY)
         lifecycle.start_heartbeats()

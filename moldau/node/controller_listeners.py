@@ -51,7 +51,7 @@ class ControllerListeners:
     _is_closed: bool = False
 
     def __post_init__(self) -> None:
-        self._changes = ListenerChanges(self.config)
+        self.changes = ListenerChanges(self.config)
 
     async def bind(self) -> dict[str, int]:
         """Open the early ones; the ports of all by name.
@@ -118,7 +118,7 @@ class ControllerListeners:
                     await self.binds.add_listener(spec)
                     logger.info("listener %s is open: the ACLs are loaded", spec.name)
                 done = self._values
-                await self._changes.take(dynamic_listener_values(done))
+                await self.changes.take(dynamic_listener_values(done))
         except (ConfigError, OSError) as error:
             self.on_fatal(f"a listener of the controller cannot be opened: {error}")
         finally:
@@ -136,4 +136,4 @@ class ControllerListeners:
         return max(len(config.quorum_voters), len(config.quorum_bootstrap_servers)) > 1
 
     def _security_of(self, endpoint: Endpoint) -> ListenerSecurity | None:
-        return self._changes.security_of(endpoint, MetadataImage.EMPTY, self.users)
+        return self.changes.security_of(endpoint, MetadataImage.EMPTY, self.users)

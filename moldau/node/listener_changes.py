@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+import ssl
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,18 @@ from moldau.server.server import ListenerSpec
 
 if TYPE_CHECKING:
     from moldau.runtime.authentication.listener_tls import ListenerContexts
+    from moldau.runtime.authentication.store_contexts import StoreContexts
     from moldau.server.authentication.listener_security import ListenerSecurity
 
 logger = logging.getLogger(__name__)
+
+
+def contexts_of(peers: PeerSecurity) -> Iterator[tuple[str, StoreContexts | ssl.SSLContext]]:
+    """Those of connections to other nodes, and to the provider of this node's tokens."""
+    if peers.contexts is not None:
+        yield peers.listener_name, peers.contexts
+    if peers.login is not None and peers.login.context is not None:
+        yield peers.listener_name, peers.login.context
 
 
 class ListenerChanges:
@@ -40,8 +50,10 @@ class ListenerChanges:
         self._config = config
         self._own = ConfigResource(ConfigResourceType.BROKER, str(config.node_id))
         self._contexts: dict[Endpoint, ListenerContexts] = {}
+        #: What listeners trust identity providers by.
+        self._providers: list[tuple[str, ssl.SSLContext]] = []
         #: Of connections to other brokers, None with PLAINTEXT.
-        self._peers: PeerSecurity | None = None
+        self.peers: PeerSecurity | None = None
         #: The values that connections to other brokers are made with.
         self._values: Mapping[str, Any] = {}
         self._running: set[asyncio.Task[object]] = set()
@@ -77,6 +89,8 @@ class ListenerChanges:
             security = make({})
         if security is not None and security.contexts is not None:
             self._contexts[endpoint] = security.contexts
+        for context in () if security is None else security.provider_contexts():
+            self._providers.append((endpoint.listener_name, context))
         return security
 
     def connector(
@@ -86,13 +100,23 @@ class ListenerChanges:
         are now. Blocks: reads key stores. Raises: ConfigError: as `inter_broker_connector`.
         """
         made = inter_broker_connector(self._config, own, clock, network, self._values)
-        self._peers = made.security
+        self.peers = made.security
         return made
+
+    def contexts(self) -> Iterator[tuple[str, StoreContexts | ssl.SSLContext]]:
+        """Those of the listeners with TLS by name, of connections to other brokers, and to identity
+        providers.
+        """
+        for endpoint, contexts in [*self._contexts.items()]:  # another thread may be starting it
+            yield endpoint.listener_name, contexts
+        yield from [*self._providers]
+        if self.peers is not None:
+            yield from contexts_of(self.peers)
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if self._own not in delta.configs_delta.changes:
             return
-        own, peers = image.configs.get(*self._own), self._peers
+        own, peers = image.configs.get(*self._own), self.peers
         if peers is not None:
             from moldau.server.authentication.peer_security import change_login
 

@@ -15,7 +15,7 @@ import os
 import random
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
@@ -28,8 +28,10 @@ from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import ConfigError, NodeConfig
 from moldau.config.listeners import host_and_port
 from moldau.node.broker_part import BrokerPart
+from moldau.node.expirations import Expirations, WatchedLogin, WatchedStores
 from moldau.node.faults import FaultHandler
 from moldau.node.formatting import FormatError, FormatPlan, format_storage, random_cluster_id
+from moldau.node.listener_changes import contexts_of
 from moldau.node.listeners import controller_connector, log_in
 from moldau.node.quorum_link import LeaderRelay, NoActiveController, follow_metadata
 from moldau.node.quorum_node import QuorumNode
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from moldau.metadata.image import MetadataImage
     from moldau.node.http.access import HttpAccess, HttpSecurity
     from moldau.node.http.server import HttpListener
+    from moldau.runtime.connector import PeerSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +100,14 @@ class Node:
         self._memory = MemoryKeeper()
         self._watchdog = LoopWatchdog(self._clock, self._registry, "DataLoop")
         self._is_serving = False
+        #: Of connections to controllers, None with PLAINTEXT.
+        self._controllers: PeerSecurity | None = None
+        self._expirations = Expirations(
+            self._clock,
+            self._watched_stores,
+            self._watched_logins,
+            config.get_int("moldau.certificate.warning.days"),
+        )
         self._registry.gauge(
             "kafka.controller:type=KafkaController,name=ActiveControllerCount",
             lambda: float(self._quorum is not None and self._quorum.is_active_controller),
@@ -151,11 +162,12 @@ class Node:
         return host_and_port(endpoint.host, port)
 
     def after_start(self) -> None:
-        """What can wait until the node serves: memory housekeeping, metrics."""
+        """What can wait until the node serves: memory housekeeping, metrics, expirations."""
         loop = asyncio.get_running_loop()
         loop.call_later(COLLECT_AFTER_S, freeze_garbage_collector)
         self._memory.start(loop)
         self._watchdog.start()
+        self._expirations.start()
 
     async def create_topic(self, name: str, partition_count: int, replication_factor: int) -> None:
         """Create a topic unless it exists.
@@ -227,6 +239,7 @@ class Node:
             registry=self._registry,
         )
         connector = controller_connector(self._config, self._clock, quorum.told)
+        self._controllers = connector.security
         # Here, as a start of the quorum is not called off before its end.
         await log_in(connector)
         self._quorum = quorum
@@ -316,6 +329,7 @@ class Node:
             data_loop=asyncio.get_running_loop(),
             access=self._http_access(security),
             limits=HttpLimits.from_config(self._config),
+            expirations=self._expirations,
         )
         await self._http.start(*address)
 
@@ -359,6 +373,7 @@ class Node:
         self._watchdog.stop()
         self._memory.stop()
         self._is_serving = False
+        await self._expirations.stop()
         if self._broker is not None:
             await self._broker.stop()
         for part in (self._http, self._channel):
@@ -373,6 +388,27 @@ class Node:
         self._filesystem.close()
 
     # -- parts -----------------------------------------------------------------------------------
+
+    def _watched_stores(self) -> Iterator[WatchedStores]:
+        """Every store that this node shows or trusts, in the order of its listeners."""
+        own = asyncio.get_running_loop()
+        if self._broker is not None:
+            for name, contexts in self._broker.listener_changes.contexts():
+                yield WatchedStores(name, contexts, own)
+        if self._quorum is not None:
+            for name, contexts in self._quorum.contexts():
+                yield WatchedStores(name, contexts, self._quorum.loop)
+        if self._controllers is not None:
+            for name, contexts in contexts_of(self._controllers):
+                yield WatchedStores(name, contexts, own)
+        if self._http is not None:
+            yield from self._http.stores()
+
+    def _watched_logins(self) -> Iterator[WatchedLogin]:
+        brokers = None if self._broker is None else self._broker.listener_changes.peers
+        for each in (brokers, self._controllers):
+            if each is not None and each.login is not None:
+                yield WatchedLogin(each.listener_name, each.login)
 
     def _open_health_socket(self) -> None:
         """Say from now on whether the loops run, to the end of the stop. Raises: OSError."""

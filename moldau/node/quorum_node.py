@@ -12,12 +12,13 @@ import asyncio
 import logging
 import random
 import secrets
+import ssl
 import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from moldau.broker.lifecycle.controller_channel import OwnController
 from moldau.config import ConfigError, NodeConfig
@@ -63,6 +64,9 @@ from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.request_router import RequestRouter
 from moldau.server.server import Server
 from moldau.server.standard_authorizer import StandardAuthorizer
+
+if TYPE_CHECKING:
+    from moldau.runtime.authentication.store_contexts import StoreContexts
 
 logger = logging.getLogger(__name__)
 
@@ -275,6 +279,10 @@ class QuorumNode:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The quorum's, once started: where `authorizer` may be asked."""
         return self._thread.loop
+
+    def contexts(self) -> list[tuple[str, StoreContexts | ssl.SSLContext]]:
+        """Those of the controller's listeners with TLS, which live on its loop, by name."""
+        return [] if self._listeners is None else list(self._listeners.changes.contexts())
 
     @property
     def is_running(self) -> bool:

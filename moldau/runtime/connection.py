@@ -30,7 +30,12 @@ from moldau.protocol.framing import (
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.schema import Message, Request, Response
 from moldau.protocol.types import Buffer
-from moldau.runtime.authentication import TLS_ADVICE, AuthenticationError, TlsError
+from moldau.runtime.authentication import (
+    TLS_ADVICE,
+    AuthenticationError,
+    LoginExpiration,
+    TlsError,
+)
 from moldau.runtime.clock import Clock, SystemClock, TimerHandle
 from moldau.runtime.fault_words import words_of
 from moldau.runtime.files import source_bytes
@@ -102,6 +107,10 @@ class Login(Protocol):
     def mechanism(self) -> str:
         """The SASL mechanism's name."""
 
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """What an identity provider is trusted by, other than the system's authorities."""
+
     async def prepare(self) -> None:
         """Have what may take long before the peer waits for it. Raises: AuthenticationError."""
 
@@ -110,6 +119,9 @@ class Login(Protocol):
 
     def change(self, value: Callable[[str], Any]) -> None:
         """Go by what the keys say now, as far as a login that exists can."""
+
+    def expirations(self) -> Sequence[LoginExpiration]:
+        """What it depends on that expires, and that others renew. Blocks."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -268,6 +280,12 @@ class Connection(asyncio.BufferedProtocol):
         return connection
 
     # -- use ------------------------------------------------------------------------------------
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """What the peer has shown, in DER; None without TLS."""
+        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        return None if tls is None else cast("bytes | None", tls.getpeercert(binary_form=True))
 
     @property
     def is_closed(self) -> bool:

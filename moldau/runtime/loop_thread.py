@@ -102,6 +102,11 @@ class LoopThread:
         self._thread.join(timeout_s)
 
 
+async def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[object, None, T]) -> T:
+    """Run a coroutine on the loop of any thread, and bring its result to the caller's."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+
 async def call_on(
     loop: asyncio.AbstractEventLoop, function: Callable[[*Ts], T], *arguments: *Ts
 ) -> T:
@@ -110,4 +115,4 @@ async def call_on(
     async def call() -> T:
         return function(*arguments)
 
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), loop))
+    return await run_on(loop, call())

@@ -9,13 +9,18 @@ one authentication only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
-from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
+from moldau.runtime.authentication import (
+    AuthenticationError,
+    LoginExpiration,
+    SecuritySettingError,
+)
 from moldau.runtime.connection import Send
 
 T = TypeVar("T")
@@ -47,9 +52,14 @@ class ClientExchange(Protocol):
 
 
 class SaslLogin:
-    """What a client, or a node towards other nodes, logs in with, by one mechanism."""
+    """What a client, or a node towards other nodes, logs in with, by one mechanism.
+
+    Attributes:
+        context: of TLS towards an identity provider; None without a trust store for it.
+    """
 
     mechanism: str
+    context: ssl.SSLContext | None = None
 
     async def exchange(self, host: str) -> ClientExchange:
         """An exchange for one authentication to a broker at `host`.
@@ -69,6 +79,12 @@ class SaslLogin:
 
     def change(self, value: Value) -> None:
         """Go by what the keys say now, as far as a login that exists can."""
+
+    def expirations(self) -> Sequence[LoginExpiration]:
+        """What it depends on that expires, and that others renew: files with tokens, a cache of
+        tickets. Blocks. What cannot be read is left out: the login itself says so.
+        """
+        return ()
 
     async def authenticate(self, send: Send, peer: str) -> int:
         """Log in, or log in again (KIP-368).

@@ -334,7 +334,8 @@ def dump_path(
 ) -> Iterator[Row]:
     """Rows of one file, of a partition's directory, or of everything in a log directory.
 
-    Raises: FileNotFoundError. Other trouble with a file becomes an error row of that file.
+    Raises: FileNotFoundError: also for a directory with nothing to show in it. Other trouble with
+        a file becomes an error row of that file.
     """
     options = options or DumpOptions()
     path = path.rstrip("/") or "/"
@@ -343,13 +344,23 @@ def dump_path(
     if not filesystem.is_directory(path):
         yield from _dump_file(filesystem, path, options)
         return
+    found = False
+    for child in shown_files(filesystem, path):
+        found = True
+        yield from _dump_file(filesystem, child, options)
+    if not found:
+        raise FileNotFoundError(2, "there are no files of a log in this directory", path)
+
+
+def shown_files(filesystem: Filesystem, path: str) -> Iterator[str]:
+    """The files of a directory, and of partitions in it, that can be shown. Raises: OSError"""
     for name in filesystem.listdir(path):
         child = os.path.join(path, name)
         if filesystem.is_directory(child):
             if parse_partition_directory(name) or marked_partition(name):
-                yield from dump_path(filesystem, child, options)
+                yield from shown_files(filesystem, child)
         elif _reader_for(name) is not None:
-            yield from _dump_file(filesystem, child, options)
+            yield child
 
 
 def _dump_file(filesystem: Filesystem, path: str, options: DumpOptions) -> Iterator[Row]:

@@ -25,6 +25,7 @@ from moldau.runtime.filesystem import DirectoryLock, Filesystem, LockHeld
 from moldau.storage.checkpoints import (
     HIGH_WATERMARK_CHECKPOINT,
     OFFSET_CHECKPOINTS,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     CleanShutdown,
     Offsets,
@@ -50,6 +51,7 @@ METADATA_PARTITION: Final = TopicPartition("__cluster_metadata", 0)
 _MAX_PARTITION = (1 << 31) - 1
 _MARKED_NAME = re.compile(r"(\S+)-(\d+)\.(\S+)-(delete|future|stray)")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_LOG_FILE = re.compile(r"\d{20}\..+|\d{20}-\d{10}\.checkpoint")
 
 logger = logging.getLogger(__name__)
 
@@ -285,6 +287,27 @@ def marked_directory_name(topic_partition: TopicPartition, unique_id: UUID, mark
     assert mark in (DELETE_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX)
     ending = f"-{topic_partition.partition}.{unique_id.hex}{mark}"
     return topic_partition.topic[: MAX_NAME_BYTES - len(ending)] + ending
+
+
+def is_log_directory(filesystem: Filesystem, path: str) -> bool:
+    """Whether a directory is formatted, or has a partition's in it. Raises: OSError"""
+    return filesystem.exists(os.path.join(path, META_PROPERTIES)) or any(
+        partition_of(filesystem, os.path.join(path, name)) is not None
+        for name in filesystem.listdir(path)
+    )
+
+
+def partition_of(filesystem: Filesystem, path: str) -> TopicPartition | None:
+    """The partition of a directory that has a partition's name and its files, or None: `broker-1`
+    may be a node's. Raises: OSError
+    """
+    name = os.path.basename(os.path.abspath(path))
+    named = parse_partition_directory(name) or marked_partition(name)
+    if named is None or not filesystem.is_directory(path):
+        return None
+    names = filesystem.listdir(path)
+    has_files = PARTITION_METADATA in names or any(map(_LOG_FILE.fullmatch, names))
+    return named if has_files else None
 
 
 @dataclass(slots=True)

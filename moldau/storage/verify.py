@@ -54,8 +54,9 @@ from moldau.storage.log_directory import (
     DELETE_SUFFIX,
     METADATA_PARTITION,
     directory_mark,
-    marked_partition,
+    is_log_directory,
     parse_partition_directory,
+    partition_of,
 )
 from moldau.storage.meta_properties import META_PROPERTIES, read_meta_properties
 from moldau.storage.producer_entry import NO_OFFSET
@@ -446,24 +447,26 @@ class Verification:
     def findings(self, path: str) -> Iterator[Finding]:
         """Check a log directory, or one partition's directory.
 
-        Raises: FileNotFoundError; NotADirectoryError.
+        Raises: FileNotFoundError: there is none, or nothing in it to check; NotADirectoryError.
         """
         path = path.rstrip("/") or "/"
         if not self.filesystem.exists(path):
             raise FileNotFoundError(2, "there is no such directory", path)
         if not self.filesystem.is_directory(path):
             raise NotADirectoryError(20, "not a directory", path)
-        name = os.path.basename(os.path.abspath(path))
-        topic_partition = parse_partition_directory(name) or marked_partition(name)
         # A log directory may be called "disk-1" too; what is in it decides.
-        is_log_directory = self.filesystem.exists(os.path.join(path, META_PROPERTIES))
-        if topic_partition is not None and not is_log_directory:
-            parent = os.path.dirname(os.path.abspath(path))
-            recovery_points = self._recovery_points(parent)
-            self._compacted = self._compacted_partitions(parent)
-            yield from self._counted(self._partition(path, topic_partition, recovery_points))
-        else:
+        if is_log_directory(self.filesystem, path):
             yield from self._counted(self._log_directory(path))
+            return
+        topic_partition = partition_of(self.filesystem, path)
+        if topic_partition is None:
+            raise FileNotFoundError(2, "this is neither a log directory nor a partition's", path)
+        if not any(map(_SEGMENT.fullmatch, self.filesystem.listdir(path))):
+            raise FileNotFoundError(2, "there are no segments in it to check", path)
+        parent = os.path.dirname(os.path.abspath(path))
+        recovery_points = self._recovery_points(parent)
+        self._compacted = self._compacted_partitions(parent)
+        yield from self._counted(self._partition(path, topic_partition, recovery_points))
 
     def _counted(self, findings: Iterator[Finding]) -> Iterator[Finding]:
         for finding in findings:

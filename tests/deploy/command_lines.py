@@ -25,6 +25,8 @@ _BEGIN: Final = re.compile(
 )
 _END: Final = re.compile(r"\s+#\s.*$|\s+\|\s.*$|\s+[<>]\s.*$|\s+&&\s.*$|\)\s*$")
 
+_QUOTED: Final = re.compile(r""" '[^']*'| "[^"]*\"""", re.VERBOSE)
+
 
 class CommandLine(NamedTuple):
     """One command, where it stands, and whether it may be a mere name (`moldau topics alter`)."""
@@ -63,7 +65,10 @@ def in_shell(where: str, line: str) -> Iterator[CommandLine]:
     """The command of a line of shell, without what comes after it."""
     found = _BEGIN.search(line.strip())
     if found is not None:
-        yield CommandLine(where, _words(_END.sub("", found[1])), may_be_a_name=False)
+        unquoted = _QUOTED.sub(lambda quoted: "x" * len(quoted[0]), found[1])
+        end = _END.search(unquoted)
+        command = found[1] if end is None else found[1][: end.start()]
+        yield CommandLine(where, _words(command), may_be_a_name=False)
 
 
 def _words(text: str) -> tuple[str, ...]:

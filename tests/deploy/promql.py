@@ -20,6 +20,13 @@ DASHBOARD: Final = DEPLOY / "grafana" / "dashboards" / "moldau.json"
 #: What Prometheus adds to every series of a target, or as its own series.
 TARGET_LABELS: Final = frozenset({"job", "instance", "cluster", "role"})
 OF_PROMETHEUS: Final = frozenset({"up"})
+#: Only nodes have them that speak TLS, or log in with what another program renews.
+OF_SECURED: Final = frozenset(
+    {
+        "kafka_server_certificate_metrics_expiry_seconds",
+        "kafka_server_login_metrics_expiry_seconds",
+    }
+)
 _OF_HISTOGRAM: Final = re.compile(r"_(bucket|sum|count)$")
 _VARIABLE: Final = re.compile(r"\$__rate_interval|\$(\w+)")
 _QUERY: Final = re.compile(r"label_values\((.*), (\w+)\)")

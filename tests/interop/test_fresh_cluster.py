@@ -79,7 +79,7 @@ def with_confluent(bootstrap: str) -> None:
 
 def with_kafkajs(bootstrap: str) -> None:
     if NODE is None or NODE_MODULES is None:
-        pytest.skip("no Node, or `make setup` could not get kafkajs")
+        pytest.skip("no Node, or `make setup-all` could not get kafkajs")
     subprocess.run(
         [NODE, str(SCRIPT), bootstrap, TOPIC, GROUP],
         env=dict(os.environ, NODE_PATH=str(NODE_MODULES)),

@@ -33,7 +33,7 @@ def missing() -> str:
         if shutil.which(program, path=_PATH) is None:
             return f"{program} is not installed (Debian: krb5-kdc, krb5-admin-server, krb5-user)"
     if importlib.util.find_spec("gssapi") is None:
-        return "the package gssapi is not installed (make setup tries to, with libkrb5-dev)"
+        return "the package gssapi is not installed (make setup-all tries to, with libkrb5-dev)"
     return ""
 
 

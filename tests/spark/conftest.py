@@ -23,18 +23,19 @@ from moldau.client import NewTopic
 from moldau.client.sync import Admin
 from moldau.spark_connector.pipelines.embedded_spark import lean_spark_home
 from moldau.testing import Cluster
+from tests.kit.absent import ABSENT, why_skipped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 HERE = Path(__file__).parent
-IS_SPARK_4_1 = version("pyspark").startswith("4.1.")
+IS_SPARK_4_1 = "pyspark" not in ABSENT and version("pyspark").startswith("4.1.")
 SEVERAL_BATCHES = pytest.mark.skipif(
     IS_SPARK_4_1, reason="PySpark 4.1 takes everything there is into a run's first batch"
 )
 SPARK_KAFKA_JARS = sorted((HERE.parents[1] / ".cache").glob("spark-kafka-*/*.jar"))
-"""Spark's own Kafka source and sink, where `make setup` could fetch them."""
+"""Spark's own Kafka source and sink, where `make setup-all` could fetch them."""
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -58,6 +59,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not str(item.path).startswith(f"{HERE}{os.sep}"):
             continue
+        if "pyspark" in ABSENT:
+            item.add_marker(pytest.mark.skip(reason=why_skipped("pyspark")))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
         if IS_SPARK_4_1:

@@ -23,7 +23,7 @@ from tests.storage.transaction_reader import aborted_transactions
 
 pytestmark = [pytest.mark.real, pytest.mark.java]
 
-#: Where `make setup` puts Apache Kafka's jars when Java and Maven are installed.
+#: Where `make setup-all` puts Apache Kafka's jars when Java and Maven are installed.
 KAFKA_LIBS = os.environ.get("KAFKA_LIBS") or str(
     Path(__file__).parents[2] / ".cache" / "kafka-4.3.0"
 )
@@ -35,7 +35,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("java") is None:
         pytest.skip("java is not installed")
     if not list(Path(KAFKA_LIBS).glob("kafka-tools-*.jar")):
-        pytest.skip("Apache Kafka's jars are not there: `make setup` fetches them with Maven")
+        pytest.skip("Apache Kafka's jars are not there: `make setup-all` fetches them with Maven")
     path = tmp_path_factory.mktemp("kafka") / "topic-0"
     filesystem = OsFilesystem()
     config = LogConfig(segment_bytes=40_000, index_interval_bytes=1000)

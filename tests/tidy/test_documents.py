@@ -80,6 +80,14 @@ def test_the_command_reference_is_current():
     assert reference.PAGE.read_text(encoding="utf-8") == reference.render(), "run `make docs`"
 
 
+def test_the_badges_are_current():
+    badges = _generator().badges
+    pictures = badges.pictures()
+    assert {path: path.read_text(encoding="utf-8") for path in pictures} == pictures, "`make docs`"
+    assert sorted(pictures) == sorted(badges.FOLDER.glob("*"))
+    assert badges.row() in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+
+
 def test_every_key_is_in_the_compatibility_tables():
     text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     assert [name for name in [*BROKER_KEYS, *TOPIC_KEYS] if f"| `{name}` |" not in text] == []

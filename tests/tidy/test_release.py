@@ -42,7 +42,8 @@ def wheel(home: Path, names: Iterable[str], platform: str = "manylinux_2_17_x86_
         for name in names:
             archive.writestr(name, "")
         archive.writestr(f"{info}/entry_points.txt", ENTRIES)
-        archive.writestr(f"{info}/licenses/LICENSE", "")
+        for name in ("LICENSE", "NOTICE"):
+            archive.writestr(f"{info}/licenses/{name}", "")
     return path
 
 
@@ -55,7 +56,7 @@ def source(home: Path, names: Iterable[str]) -> Path:
 
 
 CODEC = "moldau/protocol/records/_native.cpython-311-x86_64-linux-gnu.so"
-BESIDE = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md")
+BESIDE = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md")
 
 
 def test_whole_distributions_are_as_they_must_be(distributions: ModuleType, tmp_path: Path):

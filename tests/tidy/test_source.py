@@ -20,6 +20,7 @@ from tests.tidy.sources import (
     trees_of,
 )
 
+CHECKED = ("moldau", "tests", "docs", "benchmarks", "examples", "tools", ".ci")
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 
@@ -82,7 +83,7 @@ def _is_table(name: str) -> bool:
 def test_files_are_short_enough_to_read():
     long = {
         name_of(path): lines
-        for path in python_files("moldau", "tests", "docs", "benchmarks", "tools", ".ci")
+        for path in python_files(*CHECKED)
         if not _is_table(name_of(path))
         and (lines := len(path.read_text(encoding="utf-8").splitlines())) > MAX_FILE_LINES
     }
@@ -92,7 +93,7 @@ def test_files_are_short_enough_to_read():
 def test_functions_are_short_enough_to_read():
     long = [
         f"{name_of(path)}:{function.lineno} {dotted}: {length} lines"
-        for path in python_files("moldau", "tests", "docs", "benchmarks", "tools", ".ci")
+        for path in python_files(*CHECKED)
         for dotted, function in functions_of(tree_of(path))
         if (length := (function.end_lineno or 0) - function.lineno + 1) > MAX_FUNCTION_LINES
     ]
@@ -102,7 +103,7 @@ def test_functions_are_short_enough_to_read():
 def test_every_module_says_what_it_owns():
     silent = [
         name_of(path)
-        for path in python_files("moldau", "tests", "docs", "benchmarks", "tools", ".ci")
+        for path in python_files(*CHECKED)
         if path.stat().st_size and not ast.get_docstring(tree_of(path))
     ]
     assert silent == []

@@ -42,6 +42,7 @@ PYTHON = (
     "benchmarks",
     "demo",
     "deploy",
+    "examples",
     "tools",
     ".ci",
 )

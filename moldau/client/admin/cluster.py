@@ -407,6 +407,20 @@ class ClusterCalls(AdminCalls):
 
         return await self._client.retry(attempt, what="describe log dirs", timeout_ms=timeout_ms)
 
+    async def describe_certificates(
+        self, broker_ids: Collection[int], *, timeout_ms: float | None = None
+    ) -> dict[int, bytes | None]:
+        """The certificate that each broker has shown to this client, in DER; None without TLS."""
+        check_several(broker_ids)
+
+        async def ask(broker_id: int) -> dict[int, bytes | None]:
+            return {broker_id: (await self._client.connection(broker_id)).peer_certificate}
+
+        async def attempt() -> dict[int, bytes | None]:
+            return await gathered(map(ask, broker_ids))
+
+        return await self._client.retry(attempt, what="see certificates", timeout_ms=timeout_ms)
+
     async def unregister_broker(self, broker_id: int, *, timeout_ms: float | None = None) -> None:
         """Remove a broker that is gone for good. Raises: BrokerError (BROKER_ID_NOT_REGISTERED)"""
         request = UnregisterBrokerRequest(broker_id=broker_id)

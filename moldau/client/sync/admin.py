@@ -48,6 +48,7 @@ class Admin(BlockingClient[AsyncAdmin]):
     delete_records: Final = face_of(AsyncAdmin.delete_records)
     delete_topics: Final = face_of(AsyncAdmin.delete_topics)
     describe_acls: Final = face_of(AsyncAdmin.describe_acls)
+    describe_certificates: Final = face_of(AsyncAdmin.describe_certificates)
     describe_client_quotas: Final = face_of(AsyncAdmin.describe_client_quotas)
     describe_cluster: Final = face_of(AsyncAdmin.describe_cluster)
     describe_configs: Final = face_of(AsyncAdmin.describe_configs)

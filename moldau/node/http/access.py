@@ -216,7 +216,9 @@ class HttpAccess:
         clock = SystemClock()
         self._log = AuthenticationLog(clock, security.max_log_lines)
         self._passwords = PasswordChecks(authority.image, clock.monotonic_ms)
-        contexts = security.contexts
+        contexts = self.contexts = security.contexts
+        keys = None if security.tokens is None else security.tokens.keys
+        self.provider_context = None if keys is None else keys.context
         self.max_log_lines = security.max_log_lines
         self.handshakes = None if contexts is None else HttpHandshakes(contexts, self._log)
         self._keys_tried: asyncio.Task[None] | None = None

@@ -15,6 +15,7 @@ from typing import Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import NO_LEADER, MetadataImage
+from moldau.node.expirations import Expirations
 from moldau.node.http.metrics import Sample
 from moldau.server.connection_group import ConnectionGroup
 from moldau.storage.cleaner.log_cleaner import CLEANER_MANAGER, LogCleaner
@@ -32,6 +33,8 @@ CONTROLLER: Final = "kafka.controller:type=KafkaController,name="
 BROKER_METADATA: Final = "kafka.server:type=broker-metadata-metrics,name="
 SOCKET_SERVER: Final = "kafka.network:type=SocketServer,name="
 CONNECTIONS: Final = "kafka.server:type=socket-server-metrics,name="
+CERTIFICATES: Final = "kafka.server:type=certificate-metrics,name=expiry-seconds"
+LOGINS: Final = "kafka.server:type=login-metrics,name=expiry-seconds"
 
 
 @dataclass(slots=True)
@@ -137,6 +140,26 @@ def directory_samples(services: BrokerServices) -> list[Sample]:
     for path in log_manager.directories.unavailable:
         labels = (("logDirectory", path),)
         samples.append(_gauge(LOG_MANAGER + "LogDirectoryOffline", 1, labels))
+    return samples
+
+
+def expiration_samples(expirations: Expirations) -> list[Sample]:
+    """Seconds until certificates expire, by listener and store, and what the node logs in with."""
+    samples = [
+        _gauge(
+            CERTIFICATES,
+            expirations.seconds_left(each.expires_at_ms),
+            (("listener", each.listener), ("location", each.location), ("store", each.store)),
+        )
+        for each in expirations.certificates
+    ]
+    for watched, login in expirations.logins:
+        labels = (
+            ("listener", watched.listener),
+            ("location", login.source),
+            ("mechanism", watched.login.mechanism),
+        )
+        samples.append(_gauge(LOGINS, expirations.seconds_left(login.expires_at_ms), labels))
     return samples
 
 

@@ -16,8 +16,8 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Final, TypeVar, TypeVarTuple
@@ -27,8 +27,9 @@ from aiohttp import web
 
 from moldau.addresses import canonical_address, network_of
 from moldau.broker.api.services import BrokerServices
+from moldau.node.expirations import Expirations, WatchedStores
 from moldau.node.http import collect, metrics, views
-from moldau.node.http.access import HttpAccess, HttpRefused
+from moldau.node.http.access import LISTENER_NAME, HttpAccess, HttpRefused
 from moldau.node.http.connections import (
     ClientLines,
     HttpConnection,
@@ -37,7 +38,7 @@ from moldau.node.http.connections import (
     begin,
 )
 from moldau.protocol.access_control import Operation, ResourceType
-from moldau.runtime.loop_thread import LoopThread, call_on
+from moldau.runtime.loop_thread import LoopThread, call_on, run_on
 from moldau.runtime.network import Listener
 from moldau.runtime.ports import Ports
 from moldau.runtime.telemetry.metrics import Registry
@@ -59,6 +60,7 @@ RULES: Final[Mapping[str, Operation | None]] = {
     "/healthz": Operation.DESCRIBE,
     "/readyz": Operation.DESCRIBE,
     "/api/v1/cluster": Operation.DESCRIBE,
+    "/api/v1/certificates": Operation.DESCRIBE,
     "/api/v1/metadata": Operation.DESCRIBE,
     "/api/v1/log-directories": Operation.DESCRIBE,
     "/api/v1/topics": None,
@@ -110,6 +112,7 @@ class HttpListener:
         data_loop: where `services` may be looked at.
         access: decides who may read what.
         limits: what clients may take.
+        expirations: of certificates and what the node logs in with.
     """
 
     services: Callable[[], BrokerServices | None]
@@ -120,6 +123,7 @@ class HttpListener:
     data_loop: asyncio.AbstractEventLoop
     access: HttpAccess
     limits: HttpLimits
+    expirations: Expirations
     port: int = 0
     _runner: web.AppRunner | None = None
     _listener: Listener | None = None
@@ -150,6 +154,12 @@ class HttpListener:
             raise
         scheme = "HTTP" if self.access.handshakes is None else "HTTPS"
         logger.info("%s listener on %s:%d", scheme, host, self.port)
+
+    def stores(self) -> Iterator[WatchedStores]:
+        """Those of TLS, if it has any and runs."""
+        for contexts in (self.access.contexts, self.access.provider_context):
+            if contexts is not None and self._thread.is_running:
+                yield WatchedStores(LISTENER_NAME, contexts, self._thread.loop)
 
     async def close(self) -> None:
         """Stop serving and end the thread (idempotent)."""
@@ -202,6 +212,7 @@ class HttpListener:
             "/healthz": self._healthz,
             "/readyz": self._readyz,
             "/api/v1/cluster": self._cluster,
+            "/api/v1/certificates": self._certificates,
             "/api/v1/metadata": self._metadata,
             "/api/v1/topics": self._topics,
             "/api/v1/topics/{topic}": self._topic,
@@ -236,15 +247,20 @@ class HttpListener:
             return answer
 
     async def _on_data_loop(self, function: Callable[[*Ts], Result], *arguments: *Ts) -> Result:
-        try:
+        with _busy_if_late():
             async with asyncio.timeout(DATA_LOOP_TIMEOUT_S):
                 return await call_on(self.data_loop, function, *arguments)
-        except TimeoutError:
-            raise web.HTTPServiceUnavailable(text="the broker is busy\n") from None
+
+    async def _look_at_expirations(self) -> None:
+        with _busy_if_late():
+            async with asyncio.timeout(DATA_LOOP_TIMEOUT_S):
+                await run_on(self.data_loop, self.expirations.look())
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         samples = await self._on_data_loop(metrics.snapshot, self.registry)
         samples += self._loop_load.samples()
+        await self._look_at_expirations()
+        samples += collect.expiration_samples(self.expirations)
         server, services = self.server(), self.services()
         if server is not None:
             samples += await self._on_data_loop(collect.server_samples, server.connections)
@@ -289,6 +305,10 @@ class HttpListener:
     async def _cluster(self, _request: web.Request) -> web.Response:
         return _json(await self._show(views.cluster))
 
+    async def _certificates(self, _request: web.Request) -> web.Response:
+        await self._look_at_expirations()
+        return _json(views.certificates(self.expirations))
+
     async def _metadata(self, _request: web.Request) -> web.Response:
         # The image never changes: its digest, which takes long for a big one, delays no other page.
         image = await self._show(lambda services: services.metadata.image)
@@ -315,6 +335,14 @@ class HttpListener:
 
     async def _log_directories(self, _request: web.Request) -> web.Response:
         return _json(await self._show(views.log_directories))
+
+
+@contextmanager
+def _busy_if_late() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise web.HTTPServiceUnavailable(text="the broker is busy\n") from None
 
 
 async def _receive(

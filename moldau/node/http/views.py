@@ -7,12 +7,14 @@ ever shown.
 
 from __future__ import annotations
 
+import datetime
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.cluster_view import alive_brokers, is_internal_topic, partition_state
 from moldau.broker.replica.partition import Partition
 from moldau.metadata.image import ConfigResourceType, MetadataImage, TopicImage
+from moldau.node.expirations import Expirations
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition, uuid_to_base64
 from moldau.storage.log_manager import describe_log_dirs
@@ -48,6 +50,41 @@ def cluster(services: BrokerServices) -> Document:
                 },
             }
             for broker_id, registration in sorted(image.cluster.brokers.items())
+        ],
+    }
+
+
+def certificates(expirations: Expirations) -> Document:
+    """What expires first in each key and trust store of the node's listeners, and of what it logs
+    in to other nodes with. In any thread.
+    """
+
+    def times(expires_at_ms: float) -> Document:
+        at = datetime.datetime.fromtimestamp(expires_at_ms / 1000, datetime.UTC)
+        left_s = int(expirations.seconds_left(expires_at_ms))
+        return {"expires_at": f"{at:%Y-%m-%dT%H:%M:%SZ}", "seconds_left": left_s}
+
+    return {
+        "warning_days": expirations.warning_days,
+        "certificates": [
+            {
+                "listener": each.listener,
+                "store": each.store,
+                "location": each.location,
+                "subject": each.subject,
+                **times(each.expires_at_ms),
+                "certificate_count": each.certificate_count,
+            }
+            for each in expirations.certificates
+        ],
+        "logins": [
+            {
+                "listener": watched.listener,
+                "mechanism": watched.login.mechanism,
+                "location": login.source,
+                **times(login.expires_at_ms),
+            }
+            for watched, login in expirations.logins
         ],
     }
 

@@ -6,7 +6,7 @@ opened by their callers.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 PLAINTEXT_ADVICE: Final = (
     "set security.protocol to PLAINTEXT or SASL_PLAINTEXT (between nodes it is in "
@@ -35,6 +35,19 @@ def is_lasting_status(status: int) -> bool:
     """
     is_of_client = 300 <= status < 500 and status not in _PASSING_STATUSES
     return is_of_client or status in _LASTING_STATUSES
+
+
+class LoginExpiration(NamedTuple):
+    """The end of something that this process logs in with and that others keep up to date.
+
+    Attributes:
+        source: which it is, as `token file /run/token`.
+        lifetime_ms: from its beginning to its end; None when that is not known.
+    """
+
+    source: str
+    expires_at_ms: float
+    lifetime_ms: float | None = None
 
 
 class TlsError(Exception):

@@ -6,11 +6,12 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.store_contexts import StoreContexts
 from moldau.runtime.authentication.tls import (
+    StoreContext,
     TlsSettings,
     contents,
     is_tls_1_3_suite,
@@ -39,21 +40,14 @@ class ListenerTlsSettings(TlsSettings):
     protocol: str = "TLSv1.3"
 
 
-class ListenerContext(NamedTuple):
-    """A context for the server's side, and the certificates that it shows, as PEM."""
-
-    context: ssl.SSLContext
-    chain: str
-
-
-def listener_context(settings: ListenerTlsSettings) -> ListenerContext:
-    """Both are of the same bytes, whatever becomes of the file. Blocks: reads each store once.
+def listener_context(settings: ListenerTlsSettings) -> StoreContext:
+    """A context for the server's side. Blocks: reads each store once.
 
     Raises:
         SecuritySettingError: there is no key store, a file cannot be read, a password is wrong, or
             a type, version or cipher suite is not served.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = StoreContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
     if settings.protocol not in PROTOCOLS:
         raise SecuritySettingError(
@@ -71,7 +65,7 @@ def listener_context(settings: ListenerTlsSettings) -> ListenerContext:
     context.verify_mode = CLIENT_AUTHENTICATION[settings.client_auth]
     if context.verify_mode is not ssl.CERT_NONE:
         load_trust(context, settings.trust, ssl.Purpose.CLIENT_AUTH)
-    return ListenerContext(context, chain)
+    return context
 
 
 def _restrict_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
@@ -95,21 +89,16 @@ class ListenerContexts(StoreContexts):
 
     Attributes:
         settings: that it is made by.
-        chain: the certificates that it shows, as PEM.
     """
 
     def __init__(self, settings: ListenerTlsSettings, listener_name: str) -> None:
         """Reads the stores. Raises: SecuritySettingError."""
         self.settings = settings
-        self.chain = ""
-        super().__init__(
-            partial(self._made, settings),
-            (settings.own, settings.trust),
-            f"listener {listener_name}",
-        )
+        make = partial(listener_context, settings)
+        super().__init__(make, (settings.own, settings.trust), f"listener {listener_name}")
 
     async def change(
-        self, settings: ListenerTlsSettings, check: Callable[[ListenerContext], None]
+        self, settings: ListenerTlsSettings, check: Callable[[StoreContext], None]
     ) -> None:
         """Have other settings for new connections; those that cannot be used are logged, and the
         present ones stay.
@@ -119,17 +108,12 @@ class ListenerContexts(StoreContexts):
         """
         if settings == self.settings:
             return
-        make = partial(self._made, settings)
-        stores = (settings.own, settings.trust)
-        if await self.replace(make, stores, first=partial(self._made, settings, check)):
-            self.settings = settings
 
-    def _made(
-        self,
-        settings: ListenerTlsSettings,
-        check: Callable[[ListenerContext], None] = lambda _: None,
-    ) -> ssl.SSLContext:
-        made = listener_context(settings)
-        check(made)
-        self.chain = made.chain
-        return made.context
+        def checked() -> StoreContext:
+            made = listener_context(settings)
+            check(made)
+            return made
+
+        make = partial(listener_context, settings)
+        if await self.replace(make, (settings.own, settings.trust), first=checked):
+            self.settings = settings

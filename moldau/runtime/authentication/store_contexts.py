@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from moldau.config.small_files import file_state
 from moldau.runtime.authentication import SecuritySettingError, StoreUnreadable
-from moldau.runtime.authentication.tls import Store
+from moldau.runtime.authentication.tls import Store, StoreContext
 from moldau.runtime.fault_words import words_of
 
 _Signature: TypeAlias = tuple[tuple[int, ...] | None, ...]
@@ -37,7 +36,7 @@ class StoreContexts:
     """
 
     def __init__(
-        self, make: Callable[[], ssl.SSLContext], stores: tuple[Store, ...], owner: str
+        self, make: Callable[[], StoreContext], stores: tuple[Store, ...], owner: str
     ) -> None:
         """Reads the stores. Raises: SecuritySettingError."""
         self._make = make
@@ -51,11 +50,11 @@ class StoreContexts:
         self._context = make()
 
     @property
-    def last(self) -> ssl.SSLContext:
+    def last(self) -> StoreContext:
         """The context that was made last, whatever the files hold now."""
         return self._context
 
-    async def current(self) -> ssl.SSLContext:
+    async def current(self) -> StoreContext:
         """The context for a new connection, from what the files hold now."""
         if _signature(self._paths) != self._seen:
             failures = self._failures
@@ -66,9 +65,9 @@ class StoreContexts:
 
     async def replace(
         self,
-        make: Callable[[], ssl.SSLContext],
+        make: Callable[[], StoreContext],
         stores: tuple[Store, ...],
-        first: Callable[[], ssl.SSLContext] | None = None,
+        first: Callable[[], StoreContext] | None = None,
     ) -> bool:
         """Make contexts in another way, of other stores, from now on; False when that cannot be
         done: it is logged, and all stays as it is.

@@ -14,7 +14,7 @@ import ssl
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.config.small_files import read_small_file
 from moldau.runtime.authentication import (
@@ -38,6 +38,11 @@ _WEAK_ADVICE: Final = (
     "OpenSSL's security level refuses such signatures (SHA-1) and short keys (RSA below 2048 "
     "bits); let the certificate, and its authority's, be issued again with stronger ones, or lower "
     "the level: ssl.cipher.suites=DEFAULT@SECLEVEL=0,TLS_AES_256_GCM_SHA384"
+)
+_EXPIRED: Final = "has expired"
+_EXPIRED_ADVICE: Final = (
+    "it, or an authority's in its chain or in ssl.truststore, has to be renewed "
+    "(`moldau certificates renew` does so where --secure has made the cluster)"
 )
 _KEY_BITS: Final = re.compile(r"(AES|CAMELLIA|ARIA)_(\d+)")
 _CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
@@ -106,14 +111,42 @@ class TlsSettings:
     cipher_suites: tuple[str, ...] = ()
 
 
-def client_context(settings: TlsSettings) -> ssl.SSLContext:
+class LoadedStore(NamedTuple):
+    """A store as it was when a context was made of it.
+
+    Attributes:
+        certificates: as PEM; those of a key store begin with the one that is shown.
+    """
+
+    store: Store
+    certificates: str
+
+
+class StoreContext(ssl.SSLContext):
+    """A TLS context that knows what it was made of, whatever becomes of the files.
+
+    Attributes:
+        own: what it shows; None for nothing.
+        trust: what it trusts; None for the system's authorities, and where no peer is asked.
+    """
+
+    own: LoadedStore | None = None
+    trust: LoadedStore | None = None
+
+    @property
+    def chain(self) -> str:
+        """The certificates that it shows, as PEM; "" for none."""
+        return "" if self.own is None else self.own.certificates
+
+
+def client_context(settings: TlsSettings) -> StoreContext:
     """A context that trusts what the settings say: the system's authorities without a truststore.
 
     Raises:
         SecuritySettingError: a file that is not there or cannot be read, a wrong password, a type
             that is not served.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = StoreContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.checks_hostname
     set_versions(context, settings.enabled_protocols)
     set_ciphers(context, settings.cipher_suites)
@@ -150,15 +183,18 @@ def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", None) or error.reason or error
         advice = "is the authority of ssl.keystore in ssl.truststore?"
+        if _TOO_WEAK.search(str(reason)):
+            advice = _WEAK_ADVICE
+        elif _EXPIRED in str(reason):
+            advice = _EXPIRED_ADVICE
         raise SecuritySettingError(
-            f"nodes with these settings refuse one another ({reason}): "
-            f"{_WEAK_ADVICE if _TOO_WEAK.search(str(reason)) else advice}"
+            f"nodes with these settings refuse one another ({reason}): {advice}"
         ) from None
     finally:
         client.check_hostname = checks_hostname
 
 
-def load_trust(context: ssl.SSLContext, store: Store, purpose: ssl.Purpose) -> None:
+def load_trust(context: StoreContext, store: Store, purpose: ssl.Purpose) -> None:
     """Let the context trust a store's certificates, each by itself, as in Java, also one that
     another authority has signed; or else the system's for a purpose. Raises: SecuritySettingError.
     """
@@ -168,13 +204,14 @@ def load_trust(context: ssl.SSLContext, store: Store, purpose: ssl.Purpose) -> N
         return
     authorities, _no_key = contents(store)
     where = f"{store.prefix}.location: {store.location}" if store.location else store.prefix
-    certificates = _certificates_of(authorities or "")
+    certificates = certificates_of(authorities or "")
     if not certificates:
         raise SecuritySettingError(
             f"{where}: no certificates in it: at least one -----BEGIN CERTIFICATE----- (or TRUSTED "
             "CERTIFICATE) is needed; without a truststore the system's authorities are trusted"
         )
-    data = _ascii("\n".join(certificates), where)
+    text = "\n".join(certificates)
+    data = _ascii(text, where)
     try:
         # From a file OpenSSL reads blocks of all kinds, and what the trusted ones are trusted for.
         with _private_file(data) as path:
@@ -184,10 +221,11 @@ def load_trust(context: ssl.SSLContext, store: Store, purpose: ssl.Purpose) -> N
         raise SecuritySettingError(f"{where}: a certificate in it is damaged ({reason})") from None
     except OSError as error:
         raise _unreadable(where, error) from None
+    context.trust = LoadedStore(store, text)
 
 
 def load_key(
-    context: ssl.SSLContext, chain: str, key: str, store: Store, key_password: str | None
+    context: StoreContext, chain: str, key: str, store: Store, key_password: str | None
 ) -> None:
     """Let the context show a certificate chain. Raises: SecuritySettingError."""
     # A PEM key is protected by ssl.key.password; without one OpenSSL would ask the terminal.
@@ -208,6 +246,7 @@ def load_key(
         ) from None
     except OSError as error:
         raise _unreadable(store.prefix, error) from None
+    context.own = LoadedStore(store, chain)
 
 
 def set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
@@ -340,10 +379,11 @@ def _split_pem(text: str, where: str) -> tuple[str | None, str | None]:
     keys = [found[0] for found in _BLOCK.finditer(text) if found[1].endswith("PRIVATE KEY")]
     if not keys and _BLOCK.search(text) is None:
         raise SecuritySettingError(f"{where}: no PEM in it (-----BEGIN …)")
-    return "\n".join(_certificates_of(text)) or None, keys[0] if keys else None
+    return "\n".join(certificates_of(text)) or None, keys[0] if keys else None
 
 
-def _certificates_of(text: str) -> list[str]:
+def certificates_of(text: str) -> list[str]:
+    """The certificates in PEM text, each with its two lines around it."""
     return [found.group(0) for found in _BLOCK.finditer(text) if found.group(1) in _CERTIFICATES]
 
 
@@ -387,6 +427,8 @@ def tls_error(peer: str, error: ssl.SSLError) -> TlsError:
                 "connect by a name in the certificate, or set "
                 "ssl.endpoint.identification.algorithm to nothing"
             )
+        elif _EXPIRED in error.verify_message:
+            advice = _EXPIRED_ADVICE
         elif _TOO_WEAK.search(error.verify_message):
             advice = _WEAK_ADVICE
         else:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from moldau.config.settings import KeyedSettings, of_key
 from moldau.runtime.aside import Aside
-from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
+from moldau.runtime.authentication import (
+    AuthenticationError,
+    LoginExpiration,
+    SecuritySettingError,
+)
 from moldau.runtime.clock import Clock
 from moldau.sasl.gssapi.core import NO_LAYER, OFFER
 from moldau.sasl.gssapi.library import (
@@ -44,6 +49,8 @@ DEFAULT_KEYTAB: Final = "FILE:/etc/krb5.keytab"
 
 TIMEOUT_MS: Final = 30_000.0
 """How long one step of a login may take: the library asks each KDC more than once."""
+
+_LOG = logging.getLogger(__name__)
 
 _asides: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Aside]] = WeakKeyDictionary()
 
@@ -92,6 +99,7 @@ class KeytabTickets:
         self._rules: RenewalRules | None = None
         self._lock = threading.Lock()
         self._login: _Login | None = None
+        self._has_failed = False
         self._generation = 0
         self._cache = f"MEMORY:moldau-{os.getpid()}-{next(_numbers)}"
 
@@ -109,10 +117,16 @@ class KeytabTickets:
                 return login.credentials
             try:
                 self._login = login = self._log_in(now_ms, rules)
-            except KerberosError:
+                self._has_failed = False
+            except KerberosError as error:
                 if login is None or now_ms >= login.expires_at_ms:
                     raise
                 login.renew_at_ms = now_ms + rules.min_pause_ms
+                if not self._has_failed:
+                    self._has_failed = True
+                    left_s = (login.expires_at_ms - now_ms) / 1000
+                    text = "no new ticket of %s, the last one is good for %d s more: %s"
+                    _LOG.warning(text, self._principal, left_s, error)
             return login.credentials
 
     def forget(self) -> None:
@@ -190,12 +204,32 @@ class KerberosLogin(SaslLogin):
         tickets = self._own_tickets
         if tickets is not None:
             return tickets.current(self.clock, self.rules)
-        store = None if self.ticket_cache is None else {b"ccache": file_name(self.ticket_cache)}
-        # The library looks into the cache for each login: a renewal notifies no process.
-        got = acquired(store, self.principal, "initiate")
+        got = self._in_cache()
         if got.lifetime is not None and got.lifetime <= 0:
             raise KerberosError(f"the ticket in the cache has expired ({NEW_TICKET})")
         return got.creds
+
+    def _in_cache(self) -> Any:
+        """What kinit has put into the cache. The library looks there for each login: a renewal
+        notifies no process. Raises: KerberosError.
+        """
+        store = None if self.ticket_cache is None else {b"ccache": file_name(self.ticket_cache)}
+        return acquired(store, self.principal, "initiate")
+
+    def expirations(self) -> Sequence[LoginExpiration]:
+        """The ticket in the cache: those got with a keytab this process renews itself, and a keytab
+        has no end.
+        """
+        if self.uses_keytab:
+            return ()
+        try:
+            got = self._in_cache()
+        except KerberosError:
+            return ()
+        if got.lifetime is None:
+            return ()
+        source = f"ticket cache {self.ticket_cache or 'of KRB5CCNAME'}"
+        return [LoginExpiration(source, self.clock.now_ms() + got.lifetime * 1000.0)]
 
     def change(self, value: Value) -> None:
         """Renew tickets by other rules from now on; no effect without a keytab."""

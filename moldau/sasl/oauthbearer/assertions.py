@@ -48,6 +48,11 @@ class WatchedFile(Generic[T]):
         self._seen: tuple[int, ...] | None = None
         self._content: T | None = None
 
+    @property
+    def place(self) -> str:
+        """The setting and the file that it names."""
+        return f"{self._key}: {self._path}"
+
     def __call__(self) -> T:
         """Raises: AuthenticationError: the file cannot be used now."""
         try:
@@ -57,9 +62,9 @@ class WatchedFile(Generic[T]):
                 self._content, self._seen = self._parse(data), seen
         except OSError as error:
             reason = error.strerror or "it cannot be read"
-            raise AuthenticationError(f"{self._key}: {self._path}: {reason}") from None
+            raise AuthenticationError(f"{self.place}: {reason}") from None
         except ValueError as error:
-            raise AuthenticationError(f"{self._key}: {self._path}: {error}") from None
+            raise AuthenticationError(f"{self.place}: {error}") from None
         return self._content
 
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from moldau.config.backoff import Backoff
 from moldau.config.definition import ConfigError
 from moldau.runtime.aside import Aside
-from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
+from moldau.runtime.authentication import (
+    AuthenticationError,
+    LoginExpiration,
+    SecuritySettingError,
+)
 from moldau.runtime.clock import Clock
 from moldau.sasl.login import SaslLogin, Value
 from moldau.sasl.mechanism import MechanismConfig
@@ -50,6 +55,7 @@ from moldau.sasl.oauthbearer.tokens import (
     OAuthBearerToken,
     RefreshRules,
     TokenSource,
+    expiration_of,
     from_function,
     token_of,
 )
@@ -79,8 +85,23 @@ class TokenLogin(SaslLogin):
 
     mechanism = "OAUTHBEARER"
 
-    def __init__(self, tokens: TokenSource) -> None:
+    def __init__(
+        self,
+        tokens: TokenSource,
+        files: Sequence[WatchedFile[str]] = (),
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """`files` have a token or an assertion that another program keeps up to date."""
         self.tokens = tokens
+        self.context = context
+        self._files = files
+
+    def expirations(self) -> Sequence[LoginExpiration]:
+        found = []
+        for each in self._files:
+            with suppress(AuthenticationError):
+                found.append(expiration_of(each.place, each()))
+        return [each for each in found if each is not None]
 
     async def prepare(self) -> None:
         await self.tokens()
@@ -111,8 +132,18 @@ def login(config: MechanismConfig) -> TokenLogin:
             )
         assert config.context is not None, "a client has it"
         source = token_source(value, config.options, clock, context=config.context)
-    rules = RefreshRules.of(value)
-    return TokenLogin(CachedTokens(source, clock, config.dice, rules, pauses))
+    tokens = CachedTokens(source, clock, config.dice, RefreshRules.of(value), pauses)
+    context = source.context if isinstance(source, TokenEndpoint) else None
+    return TokenLogin(tokens, _files(value, source), context)
+
+
+def _files(value: Value, source: TokenSource) -> Sequence[WatchedFile[str]]:
+    """What a source reads tokens or assertions from."""
+    if isinstance(source, TokenFile):
+        return (source.file,)
+    path = value(FILE_KEY)
+    is_read = path is not None and isinstance(source, TokenEndpoint)
+    return (WatchedFile(FILE_KEY, path, jwt_text),) if is_read else ()
 
 
 def _source_of_node(config: MechanismConfig) -> TokenSource:
@@ -146,12 +177,12 @@ class TokenFile:
     """A token that another program keeps up to date in a file. Call it as a `TokenSource`."""
 
     def __init__(self, path: str) -> None:
-        self._file = WatchedFile("token file", path, jwt_text)
+        self.file = WatchedFile("token file", path, jwt_text)
         self._aside = Aside("moldau-token-file", DEFAULT_HTTP_TIMEOUT_MS)
 
     async def __call__(self) -> OAuthBearerToken:
         """Raises: AuthenticationError."""
-        return token_of(await self._aside(self._file))
+        return token_of(await self._aside(self.file))
 
 
 def token_source(

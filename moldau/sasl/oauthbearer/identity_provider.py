@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from moldau.config.definition import ConfigError
 from moldau.runtime.authentication import SecuritySettingError
-from moldau.runtime.authentication.tls import TlsSettings, client_context, store_of
+from moldau.runtime.authentication.tls import (
+    StoreContext,
+    TlsSettings,
+    client_context,
+    store_of,
+)
 from moldau.sasl.mechanism import MechanismConfig
 
 PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer"
@@ -41,7 +45,7 @@ def check_allowed(config: MechanismConfig, key: str, url: str) -> None:
             raise ConfigError(key, url, f"is not allowed: {allowed_key} must have it")
 
 
-def endpoint_context(config: MechanismConfig, url: str) -> ssl.SSLContext | None:
+def endpoint_context(config: MechanismConfig, url: str) -> StoreContext | None:
     """TLS towards an identity provider, by the options of OAuthBearerLoginModule; None for http.
     Blocks: reads files. Raises: ConfigError.
     """

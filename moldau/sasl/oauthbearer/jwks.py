@@ -174,7 +174,13 @@ class _KeysRefused(KeySetError):
 
 
 class KeySource:
-    """Where the keys of a listener come from."""
+    """Where the keys of a listener come from.
+
+    Attributes:
+        context: of TLS towards them; None without a trust store of its own.
+    """
+
+    context: ssl.SSLContext | None = None
 
     def keys(self) -> KeySet:
         """What is known now."""
@@ -253,6 +259,7 @@ class KeyEndpoint(KeySource):
 
     def __init__(self, settings: EndpointSettings, clock: Clock) -> None:
         self._settings = settings
+        self.context = settings.context
         self._clock = clock
         self._keys = KeySet()
         self._task: asyncio.Task[None] | None = None

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 
 from moldau.config.backoff import Backoff
 from moldau.config.settings import KeyedSettings, of_key
-from moldau.runtime.authentication import AuthenticationError
+from moldau.runtime.authentication import AuthenticationError, LoginExpiration
 from moldau.runtime.clock import Clock
 from moldau.runtime.shared_work import outcome_of
 
@@ -169,15 +169,24 @@ def from_function(function: Callable[[], object]) -> TokenSource:
 def token_of(value: str, like: OAuthBearerToken | None = None) -> OAuthBearerToken:
     """A token from its text; the end of a JWT is read off it (nothing of it is verified)."""
     extensions = () if like is None else like.extensions
-    return OAuthBearerToken(value.strip(), _jwt_end_ms(value), extensions)
+    return OAuthBearerToken(value.strip(), _jwt_time_ms(value, "exp"), extensions)
 
 
-def _jwt_end_ms(value: str) -> float | None:
+def _jwt_time_ms(value: str, claim: str) -> float | None:
     parts = value.strip().split(".")
     if len(parts) != 3:
         return None
     try:
         claims = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        return float(claims["exp"]) * 1000
+        return float(claims[claim]) * 1000
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def expiration_of(source: str, value: str) -> LoginExpiration | None:
+    """The end of a JWT, which is read off it; None for one that does not say it."""
+    end_ms = _jwt_time_ms(value, "exp")
+    if end_ms is None:
+        return None
+    begin_ms = _jwt_time_ms(value, "iat")
+    return LoginExpiration(source, end_ms, None if begin_ms is None else end_ms - begin_ms)

@@ -1,4 +1,5 @@
-"""The name in a client's certificate, and the rules that make a user name of it (KIP-371).
+"""What a certificate says: its name, until when it is valid, and the rules that make a user name of
+a client's (KIP-371).
 
 Owns what `ssl.principal.mapping.rules` mean. Must not verify a certificate: OpenSSL has done so
 when one comes here. Invariant: the same certificate has the same name as in Apache Kafka, which
@@ -7,10 +8,13 @@ takes the RFC 2253 form that Java writes.
 
 from __future__ import annotations
 
+import datetime
 import re
 import ssl
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+
+from moldau.runtime.authentication.tls import certificates_of
 
 _KEYWORDS: Final = {
     "2.5.4.3": "CN",
@@ -31,6 +35,13 @@ _ESCAPED: Final = re.compile(r'[,=+<>#;"\\]')
 _EXPLICIT_VERSION: Final = 0xA0
 _EXTENSIONS: Final = 0xA3
 _ALTERNATIVE_NAMES: Final = "2.5.29.17"
+_FEWEST_FIELDS: Final = 6
+"""Serial number, algorithm, issuer, validity, subject and key."""
+_UTC_TIME: Final = 0x17
+_TIMES: Final = {_UTC_TIME: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+"""The types of a time in a certificate (RFC 5280, section 4.1.2.5), and how each is written."""
+_SHORT_YEARS_END: Final = 2050
+"""Years of two digits are those of a hundred years before."""
 
 
 class _Element(NamedTuple):
@@ -54,20 +65,23 @@ def _elements(data: bytes) -> Iterator[_Element]:
         at += length
 
 
+def certificates_in(text: str) -> Iterator[bytes]:
+    """The certificates in PEM text, in DER. Behind a trusted one stands what it is trusted for."""
+    for each in certificates_of(text):
+        yield ssl.PEM_cert_to_DER_cert(each.replace(" X509 ", " ").replace(" TRUSTED ", " "))
+
+
 def first_certificate(chain: str) -> bytes:
-    """The first certificate of a PEM chain, in DER."""
-    begin = chain.index("-----BEGIN")
-    end = chain.index("-----END", begin)
-    text = chain[begin : chain.index("-----", end + 8) + 5]
-    return ssl.PEM_cert_to_DER_cert(text.replace(" X509 ", " ").replace(" TRUSTED ", " "))
+    """The first certificate of a PEM chain, in DER. Raises: ValueError: there is none."""
+    first, *_ = certificates_in(chain)
+    return first
 
 
 def subject_name(certificate: bytes) -> str:
-    """The subject of a certificate in DER, as in `CN=alice,OU=orders,C=CZ`; "" for an empty one."""
-    [whole] = _elements(certificate)
-    signed = next(_elements(whole.contents))
-    fields = [each for each in _elements(signed.contents) if each.tag != _EXPLICIT_VERSION]
-    subject = fields[4]  # behind serial number, algorithm, issuer and validity
+    """The subject of a certificate in DER, as in `CN=alice,OU=orders,C=CZ`; "" for an empty one.
+    Raises: ValueError: it is not in DER.
+    """
+    subject = _fields(certificate)[4]  # behind serial number, algorithm, issuer and validity
     parts = [
         "+".join(_attribute(*_elements(each.contents)) for each in _elements(part.contents))
         for part in _elements(subject.contents)
@@ -75,11 +89,21 @@ def subject_name(certificate: bytes) -> str:
     return ",".join(reversed(parts))
 
 
+def end_of(certificate: bytes) -> datetime.datetime:
+    """The last moment at which a certificate is valid, in UTC. Raises: ValueError: it is not in
+    DER, or its time is written in none of the two ways.
+    """
+    _, after = _elements(_fields(certificate)[3].contents)
+    form = _TIMES.get(after.tag, "")
+    at = datetime.datetime.strptime(after.contents.decode("latin-1"), form)
+    if after.tag == _UTC_TIME and at.year >= _SHORT_YEARS_END:
+        at = at.replace(year=at.year - 100)
+    return at.replace(tzinfo=datetime.UTC)
+
+
 def alternative_names(certificate: bytes) -> frozenset[bytes]:
     """The subject's alternative names of a certificate in DER, each as its DER."""
-    [whole] = _elements(certificate)
-    signed = next(_elements(whole.contents))
-    for part in _elements(signed.contents):
+    for part in _fields(certificate):
         if part.tag != _EXTENSIONS:
             continue
         [extensions] = _elements(part.contents)
@@ -89,6 +113,19 @@ def alternative_names(certificate: bytes) -> frozenset[bytes]:
                 [names] = _elements(value.contents)
                 return frozenset(each.whole for each in _elements(names.contents))
     return frozenset()
+
+
+def _fields(certificate: bytes) -> list[_Element]:
+    """What is signed, without the version, which older certificates do not name."""
+    try:
+        whole = next(_elements(certificate))
+        signed = next(_elements(whole.contents))
+        found = [each for each in _elements(signed.contents) if each.tag != _EXPLICIT_VERSION]
+    except (IndexError, StopIteration):
+        found = []
+    if len(found) < _FEWEST_FIELDS:
+        raise ValueError("no certificate in DER")
+    return found
 
 
 def _attribute(kind: _Element, value: _Element) -> str:

@@ -7,6 +7,7 @@ node starts, which names the listener and shows no secret.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -113,6 +114,10 @@ class ListenerSecurity:
         """End what `start` began; idempotent."""
         for keys in self._token_keys():
             await keys.close()
+
+    def provider_contexts(self) -> list[ssl.SSLContext]:
+        """Of TLS towards identity providers, where they have a trust store."""
+        return [each.context for each in self._token_keys() if each.context is not None]
 
     def _token_keys(self) -> list[KeySource]:
         offers = () if self.sasl is None else self.sasl.mechanisms.values()

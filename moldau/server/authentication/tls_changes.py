@@ -12,12 +12,8 @@ from typing import Any
 from moldau.config import Endpoint, NodeConfig
 from moldau.config.definition import ConfigError
 from moldau.runtime.authentication import SecuritySettingError
-from moldau.runtime.authentication.listener_tls import (
-    ListenerContext,
-    ListenerContexts,
-    listener_context,
-)
-from moldau.runtime.authentication.tls import check_handshake, client_context
+from moldau.runtime.authentication.listener_tls import ListenerContexts, listener_context
+from moldau.runtime.authentication.tls import StoreContext, check_handshake, client_context
 from moldau.server.authentication.certificates import (
     alternative_names,
     first_certificate,
@@ -52,7 +48,7 @@ def check_made(
     endpoint: Endpoint,
     contexts: ListenerContexts,
     dynamic: Mapping[str, Any],
-    made: ListenerContext,
+    made: StoreContext,
 ) -> None:
     """Try what a listener's next settings have made. Arguments as for `check_change`. Blocks.
 
@@ -65,8 +61,8 @@ def check_made(
     if name == config.inter_broker_listener_name:
         peers = peer_tls_settings(config, name, dynamic)
         if peers.trust.is_given:
-            check_handshake(made.context, client_context(peers))
-    before, after = first_certificate(contexts.chain), first_certificate(made.chain)
+            check_handshake(made, client_context(peers))
+    before, after = first_certificate(contexts.last.chain), first_certificate(made.chain)
     if not config.listener_value(name, "ssl.allow.dn.changes"):
         old, new = subject_name(before), subject_name(after)
         if old != new:

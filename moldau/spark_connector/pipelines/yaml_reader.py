@@ -1,9 +1,10 @@
 """YAML with the line of every value, so that an error can say where it is.
 
 Owns the reading of mappings by declared keys: types, ranges, unknown keys with the nearest known
-one, duplicates, `${VARIABLE}`. Must not know what a pipeline is. Invariant: reading never stops at
-the first problem; every problem is noted with file, line and dotted key, and a value that could not
-be read is replaced by one that is never used, because a file with problems is refused as a whole.
+one, duplicates, `${VARIABLE}`. Must not know what a file is about. Invariant: reading never stops
+at the first problem; every problem is noted with file, line and dotted key, and a value that could
+not be read is replaced by one that is never used, because a file with problems is refused as a
+whole.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from moldau.text import did_you_mean
 
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_NODES: Final = 10_000
-"""A pipeline is a page; what is bigger is something else, or aliases that multiply."""
+"""A pipeline is a page; what is bigger is something else, or aliases that multiply. Other files say
+what they have at most.
+"""
 
 MAX_DEPTH: Final = 32
 
@@ -30,10 +33,24 @@ Made = TypeVar("Made")
 
 
 class Reading:
-    """One file while it is read: its variables and the problems found so far."""
+    """One file while it is read: its variables and the problems found so far.
 
-    def __init__(self, file_name: str, variables: Mapping[str, str]) -> None:
+    Attributes:
+        what: what the file has one or more of, in a problem's words.
+        max_nodes: how many values each of them may have.
+    """
+
+    def __init__(
+        self,
+        file_name: str,
+        variables: Mapping[str, str],
+        *,
+        what: str = "pipeline",
+        max_nodes: int = MAX_NODES,
+    ) -> None:
         self.file_name = file_name
+        self.what = what
+        self.max_nodes = max_nodes
         self.problems: list[Problem] = []
         self._variables = variables
 
@@ -67,7 +84,7 @@ def read_documents(text: str, reading: Reading) -> Iterator[Section]:
     PipelineFileError: the text is no YAML; nothing more can be said about it
     """
     if len(text.encode()) > MAX_FILE_BYTES:
-        reading.note(1, "", f"more than {MAX_FILE_BYTES:,} bytes: this is no pipeline")
+        reading.note(1, "", f"more than {MAX_FILE_BYTES:,} bytes: this is no {reading.what}")
         reading.refuse_problems()
     try:
         nodes = [] if _is_too_deep(text, reading) else list(yaml.compose_all(text, yaml.SafeLoader))
@@ -81,10 +98,11 @@ def read_documents(text: str, reading: Reading) -> Iterator[Section]:
     for node in nodes:
         if node is None or _is_null(node):
             continue
-        if _node_count(node) > MAX_NODES:
-            reading.note(_line_of(node), "", f"more than {MAX_NODES:,} values in one pipeline")
+        most, what = reading.max_nodes, reading.what
+        if _has_more_nodes(node, most):
+            reading.note(_line_of(node), "", f"more than {most:,} values in one {what}")
         elif not isinstance(node, yaml.MappingNode):
-            reading.note(_line_of(node), "", f"a pipeline is a mapping, not {_kind_of(node)}")
+            reading.note(_line_of(node), "", f"a {what} is a mapping, not {_kind_of(node)}")
         else:
             yield Section(reading, "", node)
 
@@ -221,6 +239,25 @@ class Section:
         found = {key: outer.section(key) for key in outer.names()}
         return {key: section for key, section in found.items() if section is not None}
 
+    def entries(self, name: str) -> list[Section]:
+        """A list of mappings; empty when it is not there."""
+        node = self._node(name)
+        if node is None:
+            return []
+        if not isinstance(node, yaml.SequenceNode):
+            self.complain(name, f"a list is wanted here, not {_kind_of(node)}")
+            return []
+        found = []
+        for index, each in enumerate(node.value):
+            key = f"{self.key(name)}[{index}]"
+            if isinstance(each, yaml.MappingNode):
+                found.append(Section(self.reading, key, each))
+            else:
+                self.reading.note(
+                    _line_of(each), key, f"a mapping is wanted here, not {_kind_of(each)}"
+                )
+        return found
+
     def made(
         self, name: str, make: Callable[[str], Made], default: Made, *, required: bool = False
     ) -> Made:
@@ -291,15 +328,16 @@ def _is_too_deep(text: str, reading: Reading) -> bool:
             depth -= 1
         if depth > MAX_DEPTH:
             line = 1 if event.start_mark is None else int(event.start_mark.line) + 1
-            reading.note(line, "", f"nested more than {MAX_DEPTH} deep: this is no pipeline")
+            text = f"nested more than {MAX_DEPTH} deep: this is no {reading.what}"
+            reading.note(line, "", text)
             return True
     return False
 
 
-def _node_count(node: yaml.Node) -> int:
-    """How many values there are, aliases followed; counting ends when there are too many."""
+def _has_more_nodes(node: yaml.Node, most: int) -> bool:
+    """Whether there are more values than that, aliases followed."""
     count, waiting = 0, [node]
-    while waiting and count <= MAX_NODES:
+    while waiting and count <= most:
         each = waiting.pop()
         count += 1
         if isinstance(each, yaml.SequenceNode):
@@ -307,4 +345,4 @@ def _node_count(node: yaml.Node) -> int:
         elif isinstance(each, yaml.MappingNode):
             for key_node, value_node in each.value:
                 waiting += (key_node, value_node)
-    return count
+    return count > most

@@ -135,6 +135,6 @@ def _share_classes(home: Path) -> None:
     shutil.rmtree(home / "data")
 
 
-if __name__ == "__main__":  # `make setup`: no test has to wait for it
+if __name__ == "__main__":  # `make setup-all`: no test has to wait for it
     if JAVA is not None and JARS.exists():
         _kept_files()

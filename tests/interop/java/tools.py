@@ -57,7 +57,7 @@ def missing() -> str:
     if JAVA is None:
         return "java is not installed"
     if not list(JARS.glob("kafka-tools-*.jar")):
-        return "Apache Kafka's jars are not in .cache (make setup fetches them with Maven)"
+        return "Apache Kafka's jars are not in .cache (make setup-all fetches them with Maven)"
     return ""
 
 

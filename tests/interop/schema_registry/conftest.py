@@ -27,7 +27,7 @@ def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     archives = sorted((ROOT / ".cache").glob("apicurio-*/*-all.tar.gz"))
     java = shutil.which("java")
     if java is None or not archives:
-        pytest.skip("Apicurio Registry needs Java and Maven (`make setup` fetches it)")
+        pytest.skip("Apicurio Registry needs Java and Maven (`make setup-all` fetches it)")
     home = tmp_path_factory.mktemp("apicurio")
     with tarfile.open(archives[-1]) as archive:
         archive.extractall(home, filter="data")

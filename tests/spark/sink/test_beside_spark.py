@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(
     not SPARK_KAFKA_JARS,
-    reason="Spark's own Kafka sink is not in .cache (make setup fetches it with Maven)",
+    reason="Spark's own Kafka sink is not in .cache (make setup-all fetches it with Maven)",
 )
 FORMATS = ("kafka", "moldau")
 

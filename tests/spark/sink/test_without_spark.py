@@ -370,7 +370,7 @@ def test_sinks_are_moved_settled_and_forgotten_with_care(
     status, _, err = moldau(one, "move", one.id, other.id)
     assert (status, f"sink '{other.id}' has written batches of its own" in err) == (2, True)
     assert moldau(one, "move", one.id, one.id)[0] == 2
-    for command in (("move", "nobody", "new"), ("forget", "nobody"), ("settle", "nobody")):
+    for command in (("move", "nobody", "new"), ("forget", "nobody", "--yes"), ("settle", "nobody")):
         status, _, err = moldau(one, *command)
         assert status in (1, 2)
         assert "nobody" in err
@@ -379,7 +379,9 @@ def test_sinks_are_moved_settled_and_forgotten_with_care(
     assert open_rows(admin, topic)
     assert moldau(one, "settle", one.id)[:2] == (0, f"{one.id}: settled\n")
     assert not open_rows(admin, topic)
-    assert moldau(one, "forget", one.id)[0] == 0
+    assert moldau(one, "forget", one.id)[0] == 2
+    assert one.id in listed(one), "there was no --yes"
+    assert moldau(one, "forget", one.id, "--yes")[0] == 0
     assert one.id not in listed(one)
     one.batch(0)  # its batch is written again, as it was said
     assert one.visible() == sorted(everything(0) * 3)
@@ -416,10 +418,10 @@ def test_one_query_of_a_sink_is_forgotten(cluster: Cluster, topic: str) -> None:
     sink.batch(0)
     sink.query_id = second = str(uuid.uuid4())
     sink.batch(0)
-    status, _, err = moldau(sink, "forget", sink.id, "--query", "nowhere")
+    status, _, err = moldau(sink, "forget", sink.id, "--query", "nowhere", "--yes")
     assert (status, "knows no query nowhere" in err) == (2, True)
     for forgotten, known in ((second, first), (first, second)):
-        assert moldau(sink, "forget", sink.id, "--query", forgotten)[0] == 0
+        assert moldau(sink, "forget", sink.id, "--query", forgotten, "--yes")[0] == 0
         sink.query_id = known
         assert {each.role for each in sink.batch(0)} == {Role.VERIFY}
         sink.query_id = forgotten

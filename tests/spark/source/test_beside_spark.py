@@ -14,7 +14,7 @@ from tests.spark.conftest import SPARK_KAFKA_JARS, make_topic, offsets_of, optio
 
 pytestmark = pytest.mark.skipif(
     not SPARK_KAFKA_JARS,
-    reason="Spark's own Kafka source is not in .cache (make setup fetches it with Maven)",
+    reason="Spark's own Kafka source is not in .cache (make setup-all fetches it with Maven)",
 )
 FORMATS = ("kafka", "moldau")
 

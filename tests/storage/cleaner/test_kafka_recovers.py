@@ -27,7 +27,7 @@ def test_kafka_recovers_a_cleaned_log(tmp_path: Path) -> None:
     if shutil.which("java") is None:
         pytest.skip("java is not installed")
     if not list(Path(KAFKA_LIBS).glob("kafka-tools-*.jar")):
-        pytest.skip("Apache Kafka's jars are not there: `make setup` fetches them with Maven")
+        pytest.skip("Apache Kafka's jars are not there: `make setup-all` fetches them with Maven")
     run = Run(4711)
     # Apache Kafka forgets producers whose records are a day old.
     run.bench.clock.advance(int(time.time() * 1000) - START_MS)

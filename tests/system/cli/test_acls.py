@@ -42,7 +42,10 @@ def test_entries_from_the_first_to_the_last(cli: Cli):
     assert len(cli.json("acls", "list", "--topic", "flights", "--pattern", "match")) == 2
     assert cli.json("acls", "list", "--principal", "bob") == []
     refused = cli.refused("acls", "delete", "--principal", "alice", status=WRONG_USAGE)
-    assert "1 entries would be deleted" in refused
+    assert "this would delete entry: User:alice may Read Topic flights; give --yes" in refused
+    near = cli.refused("acls", "delete", "--principal", "alcie", "--yes")
+    assert "no entry is like that; did you mean User:alice?" in near
+    assert len(cli.json("acls", "list")) == 2
     deleted = cli.ok("acls", "delete", "--principal", "alice", "--yes")
     assert table(deleted)[1:] == [row]
     assert "no entry is like that" in cli.refused("acls", "delete", "--principal", "alice", "--yes")

@@ -30,14 +30,17 @@ def test_a_topic_from_creation_to_deletion(cli: Cli, name: str):
     assert shown[1][:3] == ["partition", "leader", "epoch"]
     assert [row[0] for row in shown[2:]] == ["0", "1", "2"]
     assert cli.json("topics", "describe", name)[0]["configs"] == {}
-    assert cli.ok("topics", "delete", name) == f"deleted {name}\n"
+    asked = cli.refused("topics", "delete", name, status=WRONG_USAGE)
+    assert f"this would delete topic {name} (" in asked
+    assert "0 records, 0 B); give --yes" in asked
+    assert cli.ok("topics", "delete", name, "--yes") == f"deleted {name}\n"
     assert name not in cli.json("topics", "list")
     assert "UNKNOWN_TOPIC_OR_PARTITION" in cli.refused("topics", "describe", name)
 
 
 def test_creating_an_existing_topic_and_deleting_a_missing_one_are_refused(cli: Cli, name: str):
     assert cli.ok("topics", "create", name, "--validate-only") == f"{name} could be created\n"
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in cli.refused("topics", "delete", name)
+    assert f"there is no topic {name!r}" in cli.refused("topics", "delete", name)
     assert cli.ok("topics", "delete", name, "--if-exists") == f"{name} does not exist\n"
     cli.ok("topics", "create", name)
     assert "TOPIC_ALREADY_EXISTS" in cli.refused("topics", "create", name)

@@ -25,7 +25,7 @@ def topic(cli: Cli) -> Iterator[str]:
     cli.ok("topics", "create", name, "--partitions", 2)
     cli.ok("bench", "produce", name, "--records", RECORD_COUNT, "--record-bytes", 10)
     yield name
-    cli.ok("topics", "delete", name)
+    cli.ok("topics", "delete", name, "--yes")
 
 
 def test_groups_are_chosen_by_words_that_there_are(cli: Cli):
@@ -69,10 +69,10 @@ def test_a_group_and_its_offsets(cli: Cli, topic: str, tmp_path: Path):
         assert (
             "while nobody is in the group" in cli.end(*in_group, "--to-latest", "--execute").errors
         )
-        assert "NON_EMPTY_GROUP" in cli.refused("groups", "delete", group)
+        assert "NON_EMPTY_GROUP" in cli.refused("groups", "delete", group, "--yes")
         assert (
             "GROUP_SUBSCRIBED_TO_TOPIC"
-            in cli.end("groups", "delete-offsets", group, "--topic", topic).errors
+            in cli.end("groups", "delete-offsets", group, "--topic", topic, "--yes").errors
         )
     finally:
         consumer.close()
@@ -84,12 +84,12 @@ def test_a_group_and_its_offsets(cli: Cli, topic: str, tmp_path: Path):
     cli.ok(*in_group, "--to-latest", "--execute")
     assert cli.json("groups", "describe", group)[0]["lag"] == 0
     cli.ok("groups", "reset-offsets", group, "--from-file", saved, "--execute")
-    cli.ok("groups", "delete-offsets", group, "--topic", f"{topic}:1")
+    cli.ok("groups", "delete-offsets", group, "--topic", f"{topic}:1", "--yes")
     [described] = cli.json("groups", "describe", group)
     assert [(each["partition"], each["current_offset"]) for each in described["offsets"]] == [
         (0, 5)
     ]
-    assert cli.ok("groups", "delete", group) == f"deleted {group}\n"
+    assert cli.ok("groups", "delete", group, "--yes") == f"deleted {group}\n"
 
 
 def test_a_transaction_that_hangs(cli: Cli, topic: str):
@@ -103,7 +103,10 @@ def test_a_transaction_that_hangs(cli: Cli, topic: str):
         cli.ok("configs", "alter", "brokers", 1, "--delete", VERIFICATION)
     [hanging] = cli.json(*search)
     assert (hanging["partition"], hanging["producer_id"]) == (1, PRODUCER_ID)
-    cli.ok("transactions", "abort", f"{topic}:1", "--start-offset", hanging["start_offset"])
+    begin = hanging["start_offset"]
+    abort = ("transactions", "abort", f"{topic}:1", "--start-offset", begin)
+    assert f"from offset {begin} on (at most " in cli.refused(*abort, status=WRONG_USAGE)
+    cli.ok(*abort, "--yes")
     assert cli.json(*search) == []
     [producer] = [
         each
@@ -133,5 +136,5 @@ def test_what_is_not_there(cli: Cli):
     ended = cli.end("transactions", "describe", nobody)
     assert (ended.status, "TRANSACTIONAL_ID_NOT_FOUND" in ended.errors) == (FAILED, True)
     assert "no open transaction" in cli.refused(
-        "transactions", "abort", "__transaction_state:0", "--start-offset", 0
+        *("transactions", "abort", "__transaction_state:0", "--start-offset", 0, "--internal")
     )

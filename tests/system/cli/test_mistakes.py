@@ -46,6 +46,26 @@ CLUSTER: Final = (
 NAMES: Final = (
     Mistake("missing topic", "topics describe typo", FAILED, ("typo",)),
     Mistake("delete a missing topic", "topics delete typo", FAILED, ("typo",)),
+    Mistake("delete without --yes", "topics delete taken", WRONG_USAGE, ("1 record", "--yes")),
+    Mistake(
+        *("one wrong name of two", "topics delete taken tkaen --yes"),
+        *(FAILED, ("nothing was changed", "did you mean taken?")),
+    ),
+    Mistake(
+        *("delete the offsets of all groups", "topics delete __consumer_offsets --yes"),
+        *(WRONG_USAGE, ("__consumer_offsets", "--internal")),
+    ),
+    Mistake("delete a missing group", "groups delete nothing --yes", FAILED, ("nothing",)),
+    Mistake(
+        *("delete offsets of a missing group", "groups delete-offsets nothing --topic taken --yes"),
+        *(FAILED, ("nothing",)),
+    ),
+    Mistake("delete a missing user", "users delete nothing --yes", FAILED, ("nothing",)),
+    Mistake("expire a missing token", "tokens expire nothing --yes", FAILED, ("token",)),
+    Mistake(
+        *("terminate what never was", "transactions force-terminate nothing --yes"),
+        *(FAILED, ("no transactional id", "nothing")),
+    ),
     Mistake("consume a missing topic", "consume typo --until-end", FAILED, ("typo",)),
     Mistake("produce to a typo", "produce typo", FAILED, ("typo", "--create"), "a\n"),
     Mistake("create it twice", "topics create taken", FAILED, ("taken", "EXISTS")),

@@ -166,7 +166,7 @@ def test_topics_by_pattern(moldau: Cli, name: str):
         said = moldau.refused("topics", "describe", *two, status=WRONG_USAGE)
         assert "exclude each other" in said
     finally:
-        moldau.ok("topics", "delete", f"{name}.more")
+        moldau.ok("topics", "delete", f"{name}.more", "--yes")
 
 
 WATCH = ("topics", "describe", "--watch", "--interval", "0.2")

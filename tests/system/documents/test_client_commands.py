@@ -16,6 +16,7 @@ from moldau.testing import Cluster
 from tests.kit.waiting import until
 from tests.system.documents.commands import commands_to_run
 from tests.system.documents.terminal import Serving, Terminal
+from tests.tidy.sources import ROOT
 from tests.unit.schema_registry.registry_server import registry_server
 
 SKIPPED = 4711
@@ -70,7 +71,8 @@ def test_the_commands_of_the_client(tmp_path: Path) -> None:
     assert of("| wc -l").strip() == "1000"
     assert len(of("--offset -10").splitlines()) == 10
     assert of("--end-timestamp 10m") == "", "what was written just now is younger"
-    assert len(said) == 9
+    assert len(of("--where").splitlines()) == 13
+    assert len(said) == 10
 
 
 def send_until(following: Serving, pattern: str, cluster: Cluster) -> None:
@@ -118,3 +120,39 @@ def test_topics_on_the_nodes_of_compose(tmp_path: Path) -> None:
             with Admin(config=cluster.client_properties) as admin:
                 [described] = admin.describe_topics(["flights"]).values()
             assert {len(each.replicas) for each in described.partitions} == {brokers}
+
+
+def test_the_commands_of_filters(tmp_path: Path) -> None:
+    said: dict[str, str] = {}
+    order = {"user": {"id": 7}, "total": 120, "status": "failed", "items": [{}]}
+    with (
+        Cluster() as cluster,
+        Terminal(tmp_path, cluster.bootstrap_server) as terminal,
+    ):
+        with Producer(cluster.bootstrap_server) as producer:
+            for number in range(5):
+                value = json.dumps({**order, "total": 99 + number}).encode()
+                source = b"test-1" if number == 0 else b"shop"
+                headers = [("source", source)]
+                producer.send("orders", value, key=b"o-%d" % (4_711 + number), headers=headers)
+            producer.flush()
+        for command in (each.text for each in commands_to_run("docs/filters.md")):
+            said[command] = terminal.run(command)
+    counts = [len(each.splitlines()) for each in said.values()]
+    assert counts == [3, 1, 4, 5]
+
+
+def test_the_example_of_a_cluster_file(tmp_path: Path) -> None:
+    page = (ROOT / "docs/cluster-files.md").read_text(encoding="utf-8")
+    example = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert example is not None
+    (tmp_path / "cluster.yaml").write_text(example[1])
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    config = {"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS;User:root"}
+    with (
+        Cluster(brokers=3, config=config) as cluster,
+        Terminal(tmp_path, cluster.bootstrap_server) as terminal,
+    ):
+        applied = terminal.run("moldau topics apply cluster.yaml --yes")
+        assert "+ topic orders\n    + partitions: 6\n" in applied
+        assert terminal.run("moldau topics diff cluster.yaml") == "nothing to change\n"

@@ -20,6 +20,7 @@ RUN_BY = {
     "README.md": f"{HERE}/test_quickstarts.py",
     "deploy/README.md": f"{HERE}/test_client_commands.py",
     "docs/client.md": f"{HERE}/test_client_commands.py",
+    "docs/filters.md": f"{HERE}/test_client_commands.py",
     "docs/howto.md": f"{HERE}/test_howto.py",
     "docs/index.md": f"{HERE}/test_quickstarts.py",
     "docs/install.md": f"{HERE}/test_quickstarts.py",
@@ -31,6 +32,7 @@ RUN_BY = {
     "docs/security.md": f"{HERE}/test_operations.py",
     "docs/spark.md": "tests/spark/test_documents.py",
     "docs/testing.md": f"{HERE}/test_developers.py",
+    "examples/README.md": f"{HERE}/test_examples.py",
 }
 
 

@@ -37,6 +37,7 @@ def before(command: str, cluster: Cluster, home: Path) -> None:
     elif "unregister 4" in command:
         cluster.stop(4)
     (home / "flights.txt").write_text("x\ny\n")
+    (home / "cluster.yaml").write_text("topics: {archive: {partitions: 2, configs: {}}}\n")
     (home / "client.properties").write_text(f"bootstrap.servers={bootstrap}\n")
 
 
@@ -58,7 +59,7 @@ def test_recipes(tmp_path: Path) -> None:
             before(command, cluster, tmp_path)
             said[command] = terminal.run(command, "x\n")
         with Admin(cluster.bootstrap_server) as admin:
-            assert admin.describe_topics(["load"])
+            assert admin.describe_topics(["load", "archive"])
             brokers = {each.node_id for each in admin.describe_cluster().brokers}
     assert brokers == {1, 2, 3}
     assert "5\n" in next(text for command, text in said.items() if "people" in command)

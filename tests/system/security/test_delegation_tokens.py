@@ -288,7 +288,11 @@ def test_the_command(node: SecuredNode, tmp_path: Path) -> None:
     assert token["secret"] not in listed.output
     renewed = run_cli("tokens", "renew", token["id"], "--period-ms", "60000", *where)
     assert renewed.output.startswith(f"token {token['id']} lasts until 20")
-    ended = run_cli("tokens", "expire", token["id"], *where)
+    asked = run_cli("tokens", "expire", token["id"], *where)
+    assert (asked.status, f"end token {token['id']} of User:" in asked.complaint) == (2, True)
+    wrong = run_cli("tokens", "expire", token["id"][:-1], "--yes", *where)
+    assert (wrong.status, f"did you mean {token['id']}?" in wrong.complaint) == (1, True)
+    ended = run_cli("tokens", "expire", token["id"], "--yes", *where)
     assert ended.output == f"token {token['id']} has ended\n"
     gone = run_cli("tokens", "renew", token["id"], *where)
     assert (gone.status, gone.output) == (1, "")

@@ -169,7 +169,7 @@ def test_the_authority_is_replaced_under_load(tmp_path: Path) -> None:
         cluster.stop(cluster.broker_ids[-1])
         cluster.restart(cluster.broker_ids[-1])
         assert can_list(properties)
-        listed = run_cli("certificates", "show", tmp_path)
+        listed = run_cli("certificates", "show", tmp_path, "--details")
         assert old.signed_by not in listed.output
         assert listed.output.count(new.signed_by) == stores + 2  # its own name and signature
 

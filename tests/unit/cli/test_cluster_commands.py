@@ -25,7 +25,10 @@ from moldau.protocol.messages.p57_update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from moldau.protocol.messages.p60_describe_cluster import DescribeClusterResponse
+from moldau.protocol.messages.p60_describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterResponse,
+)
 from moldau.protocol.messages.p64_unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
@@ -38,6 +41,7 @@ from moldau.protocol.messages.p81_remove_raft_voter import (
 from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.types import uuid_to_base64
 from tests.kit.commands import Ended, run_here
+from tests.kit.terminals import run_at_terminal
 from tests.unit.client.scripted_broker import ScriptedBroker
 
 pytestmark = pytest.mark.real
@@ -263,6 +267,9 @@ async def test_features_are_described_and_changed(broker: ScriptedBroker):
         broker, "features", "downgrade", "-f", "share.version=0", "--dry-run", "--unsafe"
     )
     assert told == "share.version can be downgraded to 0\n"
+    unasked = await moldau(broker, "features", "downgrade", "-f", "share.version=0", "--unsafe")
+    assert (unasked.status, unasked.output) == (2, "")
+    assert "lose the metadata that is not known at share.version=0; give --yes" in unasked.errors
     refused = await moldau(broker, "features", "downgrade", "-r", "3.3")
     assert (refused.status, refused.output) == (1, "")
     assert "INVALID_UPDATE_VERSION: cannot go back" in refused.errors
@@ -288,7 +295,7 @@ def two_partitions() -> describe.DescribeTopicPartitionsResponse:
         ([], "say which: TOPIC[:PARTITION]… or --all"),
         (["t", "--all"], "say which"),
         (["t:x"], "'t:x' is not TOPIC or TOPIC:PARTITION"),
-        (["t", "--election", "unclean"], "lacks acknowledged records"),
+        (["t", "--election", "unclean"], "would elect leaders of t: one that lacks acknowledged"),
     ],
 )
 async def test_elections_that_are_not_begun(
@@ -339,6 +346,39 @@ async def test_a_broker_is_unregistered(broker: ScriptedBroker):
     [request] = broker.requests_of(UnregisterBrokerRequest)
     assert isinstance(request, UnregisterBrokerRequest)
     assert request.broker_id == 3
+
+
+async def test_a_terminal_is_asked_where_scripts_go_on(broker: ScriptedBroker):
+    """What one command makes again: the registration of a stopped broker, a vote, a profile."""
+    stopped = DescribeClusterBroker(broker_id=3, host="h", port=1, is_fenced=True)
+    broker.script(ApiKey.DESCRIBE_CLUSTER, lambda _: DescribeClusterResponse(brokers=[stopped]))
+    broker.script(ApiKey.UNREGISTER_BROKER, lambda _: UnregisterBrokerResponse())
+    held = two_partitions()
+    held.topics[0].partitions[1].replica_nodes = [2, 3]
+    broker.script(ApiKey.DESCRIBE_TOPIC_PARTITIONS, lambda _: held)
+    broker.script(ApiKey.REMOVE_RAFT_VOTER, lambda _: RemoveRaftVoterResponse())
+    for command, question in (
+        (("brokers", "unregister", 3), "unregister broker 3 (it has 1 replica of 1 topic)?"),
+        (("quorum", "remove-controller", "-i", 101), "take controller 101 out of the quorum"),
+    ):
+        environ = {"MOLDAU_BOOTSTRAP_SERVER": broker.address}
+        no = await asyncio.to_thread(run_at_terminal, *command, typed="n\n", environ=environ)
+        assert (no.status, no.output) == (1, "")
+        assert question in no.errors
+        assert not broker.requests_of(UnregisterBrokerRequest)
+        assert not broker.requests_of(RemoveRaftVoterRequest)
+        await ok(broker, *command)
+        broker.requests.clear()
+
+
+async def test_a_broker_that_serves_is_unregistered_after_a_yes_alone(broker: ScriptedBroker):
+    serves = DescribeClusterBroker(broker_id=3, host="h", port=1)
+    broker.script(ApiKey.DESCRIBE_CLUSTER, lambda _: DescribeClusterResponse(brokers=[serves]))
+    broker.script(ApiKey.DESCRIBE_TOPIC_PARTITIONS, lambda _: two_partitions())
+    done = await moldau(broker, "brokers", "unregister", 3)
+    assert (done.status, done.output) == (2, "")
+    assert "unregister broker 3, which serves" in done.errors
+    assert not broker.requests_of(UnregisterBrokerRequest)
 
 
 async def test_a_key_that_is_set_can_be_deleted_though_it_is_unknown(broker: ScriptedBroker):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,14 +15,36 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p02_list_offsets as offsets
 from moldau.protocol.messages import p08_offset_commit as commit
 from moldau.protocol.messages import p09_offset_fetch as fetch
+from moldau.protocol.messages import p47_offset_delete as offset_delete
 from moldau.protocol.messages import p61_describe_producers as producers
 from moldau.protocol.messages import p69_consumer_group_describe as consumer
 from moldau.protocol.messages import p75_describe_topic_partitions as topics
 from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribeGroupsResponse
+from moldau.protocol.messages.p16_list_groups import ListedGroup, ListGroupsResponse
+from moldau.protocol.messages.p22_init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from moldau.protocol.messages.p27_write_txn_markers import WriteTxnMarkersRequest
-from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from moldau.protocol.messages.p42_delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from moldau.protocol.messages.p65_describe_transactions import (
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+from moldau.protocol.messages.p66_list_transactions import (
+    ListTransactionsResponse,
+)
+from moldau.protocol.messages.p66_list_transactions import (
+    TransactionState as ListedTransaction,
+)
 from moldau.protocol.schema import Message
 from tests.kit.commands import Ended
+from tests.kit.terminals import run_at_terminal
 from tests.unit.cli.test_cluster_commands import moldau, ok
 from tests.unit.client.admin.test_transactions import written
 from tests.unit.client.cluster.test_coordinators import coordinators
@@ -227,6 +250,10 @@ async def test_a_group_with_members_is_left_alone(broker: ScriptedBroker):
             "PnDTnHnMnS",
         ),
         (("transactions", "abort", "t:0", "--producer-id", 5), "give --start-offset, or"),
+        (
+            ("transactions", "abort", "__consumer_offsets:0", "--start-offset", 5, "--yes"),
+            "__consumer_offsets is an internal topic",
+        ),
     ],
 )
 async def test_wrong_usage(broker: ScriptedBroker, arguments: tuple[object, ...], said: str):
@@ -240,9 +267,114 @@ async def test_deleted_groups_are_printed_beside_the_others(broker: ScriptedBrok
         DeletableGroupResult(group_id="busy", error_code=ErrorCode.NON_EMPTY_GROUP),
     ]
     broker.script(ApiKey.DELETE_GROUPS, lambda _: DeleteGroupsResponse(results=results))
-    done = await moldau(broker, "groups", "delete", "idle", "busy")
+    done = await moldau(broker, "groups", "delete", "idle", "busy", "--yes")
     assert (done.status, done.output) == (1, "deleted idle\n")
     assert "busy: NON_EMPTY_GROUP" in done.errors
+
+
+async def typed(broker: ScriptedBroker, words: str, *arguments: object) -> Ended:
+    """The same command at a terminal."""
+    environ = {"MOLDAU_BOOTSTRAP_SERVER": broker.address}
+    return await asyncio.to_thread(run_at_terminal, *arguments, typed=words, environ=environ)
+
+
+def list_groups(_: Any) -> Message:
+    return ListGroupsResponse(groups=[ListedGroup(group_id=each) for each in ("idle", "busy")])
+
+
+async def test_groups_are_deleted_after_a_yes(broker: ScriptedBroker):
+    results = [DeletableGroupResult(group_id="idle")]
+    broker.script(ApiKey.DELETE_GROUPS, lambda _: DeleteGroupsResponse(results=results))
+    refused(
+        await moldau(broker, "groups", "delete", "idle"),
+        2,
+        "this would delete group idle (2 committed offsets); give --yes",
+    )
+    no = await typed(broker, "n\n", "groups", "delete", "idle")
+    assert (no.status, no.output) == (1, "")
+    assert not broker.requests_of(DeleteGroupsRequest)
+    done = await typed(broker, "y\n", "groups", "delete", "idle")
+    assert (done.status, done.output) == (0, "deleted idle\n")
+    assert "delete group idle (2 committed offsets)? [y/N]" in done.errors
+
+
+async def test_an_unknown_group_of_several_deletes_none(broker: ScriptedBroker):
+    broker.script(ApiKey.LIST_GROUPS, list_groups)
+    refused(
+        await moldau(broker, "groups", "delete", "busy", "idel", "--yes"),
+        1,
+        "nothing was changed: there is no group 'idel'; did you mean idle?",
+    )
+    assert not broker.requests_of(DeleteGroupsRequest)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("idle", "--topic", "tt", "--yes"), 1, "no offset of idle for 'tt'; did you mean t?"),
+        (("idle", "--topic", "t:0,7", "--yes"), 1, "there is no offset of idle for 't-7'"),
+        (("new", "--topic", "t", "--yes"), 1, "there is no group 'new'"),
+        (("idle", "--topic", "t"), 2, "delete 2 committed offsets of idle: t-0, t-1; give --yes"),
+    ],
+)
+async def test_offsets_that_are_not_deleted(
+    broker: ScriptedBroker, arguments: tuple[object, ...], status: int, said: str
+):
+    broker.script(ApiKey.LIST_GROUPS, list_groups)
+    refused(await moldau(broker, "groups", "delete-offsets", *arguments), status, said)
+    assert not broker.requests_of(offset_delete.OffsetDeleteRequest)
+
+
+async def test_offsets_are_deleted_after_a_yes(broker: ScriptedBroker):
+    partitions = [offset_delete.OffsetDeleteResponsePartition(partition_index=1)]
+    told = [offset_delete.OffsetDeleteResponseTopic(name="t", partitions=partitions)]
+    broker.script(ApiKey.OFFSET_DELETE, lambda _: offset_delete.OffsetDeleteResponse(topics=told))
+    done = await typed(broker, "yes\n", "groups", "delete-offsets", "idle", "--topic", "t:1")
+    assert (done.status, done.output) == (0, "idle has no offset of t-1 any more\n")
+    assert "delete 1 committed offset of idle: t-1? [y/N]" in done.errors
+
+
+def answer_transactions(request: Any) -> Message:
+    """ "orders-1" is open on two partitions, nothing else exists."""
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            TransactionState(
+                transactional_id=each,
+                transaction_state="Ongoing",
+                topics=[TopicData(topic="t", partitions=[0, 1])],
+            )
+            if each == "orders-1"
+            else TransactionState(
+                transactional_id=each, error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            )
+            for each in request.transactional_ids
+        ]
+    )
+
+
+async def test_termination_names_the_transactions_and_makes_none(broker: ScriptedBroker):
+    listed = [ListedTransaction(transactional_id="orders-1")]
+    broker.script(ApiKey.DESCRIBE_TRANSACTIONS, answer_transactions)
+    broker.script(
+        ApiKey.LIST_TRANSACTIONS, lambda _: ListTransactionsResponse(transaction_states=listed)
+    )
+    broker.script(
+        ApiKey.INIT_PRODUCER_ID, lambda _: InitProducerIdResponse(producer_id=5, producer_epoch=3)
+    )
+    command = ("transactions", "force-terminate")
+    refused(
+        await moldau(broker, *command, "orders-1", "order-1", "--yes"),
+        1,
+        "nothing was changed: there is no transactional id 'order-1'; did you mean orders-1?",
+    )
+    refused(
+        await moldau(broker, *command, "orders-1"),
+        2,
+        "this would fence orders-1 (Ongoing) and abort what is open on 2 partitions; give --yes",
+    )
+    assert not broker.requests_of(InitProducerIdRequest)
+    done = await typed(broker, "y\n", *command, "orders-1")
+    assert done.output == "terminated orders-1: its producer is now 5 in epoch 3\n"
 
 
 async def test_abort_finds_the_producer_by_the_start_offset(broker: ScriptedBroker):
@@ -260,7 +392,14 @@ async def test_abort_finds_the_producer_by_the_start_offset(broker: ScriptedBrok
         1,
         "no open transaction of t-0 begins at offset 41",
     )
-    aborted = await ok(broker, "transactions", "abort", "t:0", "--start-offset", 40)
+    abort = ("transactions", "abort", "t:0", "--start-offset", 40)
+    refused(
+        await moldau(broker, *abort),
+        2,
+        "abort the transaction of producer 5 on t-0 from offset 40 on (at most 50 records), ",
+    )
+    assert not broker.requests_of(WriteTxnMarkersRequest)
+    aborted = await ok(broker, *abort, "--yes")
     assert aborted == "aborted the transaction of producer 5 on t-0\n"
     [request] = broker.requests_of(WriteTxnMarkersRequest)
     [marker] = request.markers  # type: ignore[attr-defined]

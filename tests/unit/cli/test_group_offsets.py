@@ -14,7 +14,6 @@ from moldau.cli.group_offsets import (
     PlannedOffset,
     Scenario,
     offsets_csv,
-    parse_datetime,
     parse_duration,
     parse_offsets,
     plan_offsets,
@@ -32,6 +31,7 @@ from moldau.client import (
     PartitionOffset,
     TopicPartition,
 )
+from moldau.moments import parse_datetime
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p02_list_offsets as offsets

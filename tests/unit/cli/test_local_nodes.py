@@ -191,4 +191,5 @@ def test_a_cluster_keeps_its_shape(tmp_path: Path):
     line = refuse("dev", "--data", tmp_path / "many")
     assert line.startswith(f"moldau: {damaged}: node.id=x: must be")
     line = refuse("dev", "--data", tmp_path / "many" / "broker-2")
-    assert line.endswith("/many/broker-2: holds only broker 2 of a cluster")
+    assert "/many/broker-2: holds only broker 2 of a cluster; did you mean " in line
+    assert line.endswith(f" {tmp_path / 'many'}?")

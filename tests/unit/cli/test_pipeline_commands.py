@@ -62,6 +62,7 @@ def test_a_wrong_file_is_reported_line_by_line_with_status_2(command: str, file:
 
 
 def test_check_looks_for_the_python_function(file: Path):
+    pytest.importorskip("pyspark")
     text = FILE.replace("job: mirror", "job: transform\ntransform: {python: 'own_step:go'}")
     file.write_text(text.replace('"there:9092"', '"there:9092", topic: out'))
     status, _, err = moldau("check", str(file))
@@ -104,6 +105,7 @@ def test_checking_a_file_needs_no_spark(file: Path):
 @pytest.mark.real
 def test_sinks_of_a_cluster_that_does_not_answer_are_one_line(tmp_path: Path):
     """What the commands do with a cluster: tests/spark/sink/test_without_spark.py."""
+    pytest.importorskip("pyarrow")
     config = tmp_path / "client.properties"
     config.write_text("default.api.timeout.ms=300\n")
     there = ("-b", "127.0.0.1:1", "--command-config", str(config))
@@ -112,7 +114,7 @@ def test_sinks_of_a_cluster_that_does_not_answer_are_one_line(tmp_path: Path):
         (listing, "list"),
         (looking, "move", "a", "b"),
         (listing, "settle", "a"),
-        (looking, "forget", "a"),
+        (listing, "forget", "a"),
     ):
         status, out, err = moldau("sinks", *command, *there)
         assert (status, out) == (1, "")

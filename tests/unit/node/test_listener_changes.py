@@ -14,6 +14,8 @@ from moldau.metadata.scram_users import ScramUsers
 from moldau.node.listener_changes import ListenerChanges
 from moldau.node.listeners import listener_specs
 from moldau.protocol.metadata_records import ConfigRecord
+from moldau.runtime.authentication.store_contexts import StoreContexts
+from moldau.runtime.authentication.tls import StoreContext
 from moldau.runtime.clock import SystemClock
 from moldau.sasl.gssapi import client
 from moldau.server.authentication.peer_security import peer_security
@@ -90,7 +92,7 @@ def test_a_broker_changes_when_it_logs_in_to_kerberos_again(
         kerberized, "CLIENTS", "sasl.mechanism.inter.broker.protocol", clock=clock
     )
     assert security is not None
-    changes._peers = security
+    changes.peers = security
     login = security.login
     assert isinstance(login, client.KerberosLogin)
     login.credentials()
@@ -151,3 +153,38 @@ def test_a_broker_starts_without_a_store_that_lies_where_none_may(
     with caplog.at_level(logging.ERROR):
         start(logs, image)
     assert "never in a log directory" in caplog.text
+
+
+def test_the_stores_of_identity_providers_are_known(config: NodeConfig, tmp_path: Path) -> None:
+    """Those for the keys of clients' tokens, and for the broker's own token."""
+    keys, own = "https://login.example.com/keys", "https://login.example.com/token"
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    trusting = f'{module} required clientId="a" clientSecret="b" ssl.truststore.location="{{}}";'
+    by_tokens = NodeConfig(
+        {
+            **config.explicit,
+            "listener.security.protocol.map": "CLIENTS:SASL_SSL,CONTROLLER:PLAINTEXT",
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+            "sasl.oauthbearer.jwks.endpoint.url": keys,
+            "sasl.oauthbearer.token.endpoint.url": own,
+            "moldau.sasl.oauthbearer.allowed.urls": f"{keys},{own}",
+            "listener.name.clients.oauthbearer.sasl.jaas.config": trusting.format(
+                tmp_path / "ca.pem"
+            ),
+        }
+    )
+    changes = ListenerChanges(by_tokens)
+    specs = listener_specs(
+        by_tokens.broker_listeners,
+        lambda each: changes.security_of(each, MetadataImage.EMPTY, ScramUsers()),
+    )
+    changes.connector(specs, SystemClock(), None)
+    listener, provider, peers, token = changes.contexts()
+    assert {name for name, _ in (listener, provider, peers, token)} == {"CLIENTS"}
+    assert isinstance(listener[1], StoreContexts)
+    assert isinstance(peers[1], StoreContexts)
+    for _, context in (provider, token):
+        assert isinstance(context, StoreContext)
+        assert context.trust is not None
+        assert context.trust.store.location == str(tmp_path / "ca.pem")

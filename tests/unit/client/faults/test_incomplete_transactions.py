@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 from moldau.client import BufferFull, KafkaError, Producer
@@ -21,8 +20,12 @@ from moldau.client.errors import (
 )
 from moldau.protocol import ApiKey, ErrorCode
 from tests.fake_broker import AnswerError, FakeCluster, Stall
+from tests.kit.absent import needs
 from tests.unit.client.faults.harness import PRODUCER, delivered, ends
 from tests.virtual.machine import pass_time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SMALL = {"buffer_memory": 30_000, "batch_size": 5_000, "max_request_size": 25_000}
 MAX_BLOCK_MS = 2_000
@@ -189,11 +192,24 @@ SPOIL: list[tuple[str, type[KafkaError], Call]] = [
 ]
 
 
-def rows(*values: bytes) -> pa.Table:
+def params(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """One for each case by its name; those with rows need Arrow."""
+    return [
+        pytest.param(*values, id=name, marks=needs("pyarrow") if name.startswith("rows") else ())
+        for name, *values in cases
+    ]
+
+
+def rows(*values: bytes, numbers: tuple[int, ...] = ()) -> pa.Table:
+    """A table of values: bytes, or numbers, which no producer takes."""
+    import pyarrow as pa
+
+    if numbers:
+        return pa.table({"value": list(numbers)})
     return pa.table({"value": pa.array(values, pa.binary())})
 
 
-@pytest.mark.parametrize(("error", "call"), [pytest.param(e, c, id=name) for name, e, c in SPOIL])
+@pytest.mark.parametrize(("error", "call"), params(SPOIL))
 async def test_a_record_that_is_refused_spoils_its_transaction(error: type[KafkaError], call: Call):
     async with FakeCluster(1, topics={"t": 1}) as cluster, in_transaction(cluster) as producer:
         with pytest.raises(error):
@@ -203,11 +219,11 @@ async def test_a_record_that_is_refused_spoils_its_transaction(error: type[Kafka
 
 FULL: list[tuple[str, Call]] = [
     ("send", lambda p: p.send("t", bytes(4_000))),
-    ("send_arrow", lambda p: p.send_arrow("t", rows(bytes(4_000)))),
+    ("rows", lambda p: p.send_arrow("t", rows(bytes(4_000)))),
 ]
 
 
-@pytest.mark.parametrize("call", [pytest.param(call, id=name) for name, call in FULL])
+@pytest.mark.parametrize("call", params(FULL))
 async def test_a_record_without_room_in_time_spoils_its_transaction(call: Call):
     async with FakeCluster(1, topics={"t": 1}) as cluster, in_transaction(cluster) as producer:
         stalled = await fill(cluster, producer)
@@ -217,8 +233,9 @@ async def test_a_record_without_room_in_time_spoils_its_transaction(call: Call):
         await check_spoilt(producer)
 
 
+@needs("pyarrow")
 async def test_half_a_table_is_not_committed():
-    table = rows(b"half", b"other half").append_column("topic", pa.array(["t", "u"]))
+    table = rows(b"half", b"other half").append_column("topic", [["t", "u"]])
     async with (
         FakeCluster(1, topics={"t": 1, "u": 1}) as cluster,
         in_transaction(cluster, partitioner=fails_for_u) as producer,
@@ -235,12 +252,12 @@ LEAVE: list[tuple[str, type[Exception], Call]] = [
     ("value, nowait", SerializationError, lambda p: _nowait(p, "t", 1)),
     ("headers", SerializationError, lambda p: p.send("t", b"", headers=[("h", 1)])),
     ("number", SerializationError, lambda p: p.send("t", b"", partition=-1)),
-    ("rows", SerializationError, lambda p: p.send_arrow("t", pa.table({"value": [1]}))),
+    ("rows", SerializationError, lambda p: p.send_arrow("t", rows(numbers=(1,)))),
     ("partitioner", ZeroDivisionError, lambda p: p.send("u", b"")),
 ]
 
 
-@pytest.mark.parametrize(("error", "call"), [pytest.param(e, c, id=name) for name, e, c in LEAVE])
+@pytest.mark.parametrize(("error", "call"), params(LEAVE))
 async def test_a_call_that_sends_nothing_may_be_put_right(error: type[Exception], call: Call):
     async with (
         FakeCluster(1, topics={"t": 1, "u": 1}) as cluster,

@@ -13,12 +13,14 @@ import pytest
 from moldau.broker.api.services import BrokerServices
 from moldau.config import NodeConfig
 from moldau.metadata.image import MetadataImage
+from moldau.node.expirations import Expirations
 from moldau.node.http import server as http_server
 from moldau.node.http.access import Authority, HttpAccess, HttpSecurity
 from moldau.node.http.connections import HttpLimits
 from moldau.node.http.server import HttpListener
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
+from tests.kit.manual_clock import ManualClock
 from tests.virtual.loop import Process
 from tests.virtual.machine import HOST, MachineLoop
 
@@ -170,6 +172,7 @@ async def served(
     registry: Registry | None = None,
     authorizer: Callable[[], Authorizer | None] = Authorizer,
     image: Callable[[], MetadataImage] = MetadataImage,
+    expirations: Expirations | None = None,
 ) -> AsyncIterator[Site]:
     """A listener with these settings; without any, every client may read every page."""
     monkeypatch.setattr(http_server, "LoopThread", HereThread)
@@ -184,6 +187,7 @@ async def served(
         data_loop=loop,
         access=HttpAccess(HttpSecurity.of(made), authority),
         limits=HttpLimits.from_config(made),
+        expirations=expirations or Expirations(ManualClock(), tuple, tuple, 30),
     )
     await listener.start(HOST, 0)
     try:

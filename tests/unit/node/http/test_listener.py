@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from moldau.metadata.image import MetadataImage
+from moldau.node.expirations import Expirations
 from moldau.node.http import collect, metrics, views
 from moldau.node.http import server as http_server
 from moldau.node.http.access import Authority, HttpAccess, HttpSecurity
@@ -17,6 +18,7 @@ from moldau.node.http.connections import HttpLimits
 from moldau.node.http.server import HttpListener
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
+from tests.kit.manual_clock import ManualClock
 from tests.unit.broker.harness import DataPath
 from tests.unit.node.http.site import HereThread, Site, config, served
 from tests.virtual.machine import HOST, pass_time
@@ -233,6 +235,7 @@ def listener() -> HttpListener:
         data_loop=loop,
         access=HttpAccess(HttpSecurity.of(made), authority),
         limits=HttpLimits.from_config(made),
+        expirations=Expirations(ManualClock(), tuple, tuple, 30),
     )
 
 

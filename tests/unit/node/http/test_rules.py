@@ -37,6 +37,7 @@ STATUSES = {
     "/readyz": (200, 200, 200),
     "/metrics": (401, 403, 200),
     "/api/v1/cluster": (401, 403, 200),
+    "/api/v1/certificates": (401, 403, 200),
     "/api/v1/metadata": (401, 403, 200),
     "/api/v1/log-directories": (401, 403, 200),
     "/api/v1/topics": (401, 200, 200),

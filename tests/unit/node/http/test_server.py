@@ -11,6 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from moldau.config import NodeConfig
 from moldau.metadata.image import MetadataImage
+from moldau.node.expirations import Expirations
 from moldau.node.http.access import Authority, HttpAccess, HttpSecurity
 from moldau.node.http.connections import HttpLimits
 from moldau.node.http.server import HttpListener
@@ -64,6 +65,7 @@ def made(is_ready: Callable[[], bool] = lambda: False) -> HttpListener:
         data_loop=asyncio.get_running_loop(),
         access=access(),
         limits=HttpLimits(1_000, 100, 5, 75, 30, 1 << 26),
+        expirations=Expirations(ManualClock(), tuple, tuple, 30),
     )
 
 

@@ -35,6 +35,8 @@ INVALID = ("WWW-Authenticate", 'Bearer realm="moldau", error="invalid_token"')
 class Keys:
     """The keys of tokens; the first fetch ends when `gate` is set."""
 
+    context = None
+
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.is_closed = False

@@ -63,9 +63,7 @@ def shown_by(context: ssl.SSLContext) -> int:
 
 def contexts_of(own: Store) -> StoreContexts:
     settings = ListenerTlsSettings(own=own)
-    return StoreContexts(
-        lambda: listener_context(settings).context, (own, settings.trust), "listener SSL"
-    )
+    return StoreContexts(lambda: listener_context(settings), (own, settings.trust), "listener SSL")
 
 
 def serial(path: Path) -> int:
@@ -131,7 +129,7 @@ async def test_the_last_good_context_stays_however_loading_fails(
         tries.append(None)
         if problems:
             raise problems[0]
-        return listener_context(ListenerTlsSettings(own=own)).context
+        return listener_context(ListenerTlsSettings(own=own))
 
     contexts = StoreContexts(make, (own,), "listener SSL")
     before = contexts.last
@@ -162,7 +160,7 @@ async def test_a_machine_without_descriptors_or_disk(
     path = tmp_path / "broker.pem"
     own = stored(authority, path)
     settings = ListenerTlsSettings(own=own, trust=own, client_auth="requested")
-    contexts = StoreContexts(lambda: listener_context(settings).context, (own,), "listener SSL")
+    contexts = StoreContexts(lambda: listener_context(settings), (own,), "listener SSL")
 
     def no_descriptors(*_: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -194,7 +192,7 @@ def test_private_keys_leave_no_file_and_no_descriptor(
     for _ in range(2):
         with collector_at_rest():
             before = descriptors()
-            shown_by(listener_context(settings).context)
+            shown_by(listener_context(settings))
             assert not descriptors() - before
         assert not list(directory.iterdir())
         monkeypatch.delattr(os, "memfd_create", raising=False)
@@ -216,7 +214,7 @@ def test_pkcs12_and_inline_pem(authority: trustme.CA, tmp_path: Path) -> None:
     )
     for store_type in (None, "PKCS12", "JKS"):  # Java's default is JKS, whatever the file is
         store = Store("ssl.keystore", str(path), store_type, "open")
-        assert shown_by(listener_context(ListenerTlsSettings(own=store)).context) == (
+        assert shown_by(listener_context(ListenerTlsSettings(own=store))) == (
             certificate.serial_number
         )
     inline = Store(
@@ -224,7 +222,7 @@ def test_pkcs12_and_inline_pem(authority: trustme.CA, tmp_path: Path) -> None:
         certificates=leaf.cert_chain_pems[0].bytes().decode(),
         key=leaf.private_key_pem.bytes().decode(),
     )
-    assert shown_by(listener_context(ListenerTlsSettings(own=inline)).context) == (
+    assert shown_by(listener_context(ListenerTlsSettings(own=inline))) == (
         certificate.serial_number
     )
     with pytest.raises(SecuritySettingError, match="is the password right") as refused:
@@ -245,7 +243,7 @@ def test_a_key_with_a_password(authority: trustme.CA, tmp_path: Path) -> None:
     path = tmp_path / "broker.pem"
     path.write_bytes(locked + leaf.cert_chain_pems[0].bytes())
     own = Store("ssl.keystore", str(path))
-    shown_by(listener_context(ListenerTlsSettings(own=own, key_password="s3cret")).context)
+    shown_by(listener_context(ListenerTlsSettings(own=own, key_password="s3cret")))
     for password in (None, "wr0ng"):
         with pytest.raises(SecuritySettingError, match=r"does ssl\.key\.password") as refused:
             listener_context(ListenerTlsSettings(own=own, key_password=password))
@@ -301,7 +299,7 @@ def test_what_is_offered(authority: trustme.CA, tmp_path: Path) -> None:
     def context(*suites: str, versions: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")) -> ssl.SSLContext:
         return listener_context(
             ListenerTlsSettings(own=own, cipher_suites=suites, enabled_protocols=versions)
-        ).context
+        )
 
     old, new = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
     both, recent = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import datetime
 import re
 import ssl
 import sys
@@ -31,6 +32,8 @@ from moldau.runtime.authentication.tls import (
     tls_error,
 )
 from moldau.runtime.tls_transport import SHUTDOWN_TIMEOUT_S
+from tests.kit.dated_certificates import dated, key_pem
+from tests.kit.dated_certificates import pem as dated_pem
 from tests.kit.weak_certificates import weak_certificate
 from tests.virtual.machine import MachineLoop, pass_time
 
@@ -155,14 +158,14 @@ def test_why_two_contexts_refuse_one_another_is_said_in_one_word(
     keys = Store(
         "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
     )
-    server = listener_context(ListenerTlsSettings(own=keys)).context
+    server = listener_context(ListenerTlsSettings(own=keys))
     trust = Store("ssl.truststore", certificates=pem(authority))
     check_handshake(server, client_context(TlsSettings(trust=trust)))
     stranger = Store("ssl.truststore", certificates=pem(trustme.CA()))
     told = r"^nodes with these settings refuse one another \({}\): is the authority of"
     with pytest.raises(SecuritySettingError, match=told.format("unable to get[a-z ]+")):
         check_handshake(server, client_context(TlsSettings(trust=stranger)))
-    old = listener_context(ListenerTlsSettings(own=keys, enabled_protocols=("TLSv1.2",))).context
+    old = listener_context(ListenerTlsSettings(own=keys, enabled_protocols=("TLSv1.2",)))
     new = client_context(TlsSettings(trust=trust, enabled_protocols=("TLSv1.3",)))
     with pytest.raises(SecuritySettingError, match=told.format("[A-Z0-9_]+")):
         check_handshake(old, new)
@@ -186,7 +189,7 @@ def test_a_weak_certificate_is_named_and_served_where_that_is_asked_for(
     assert "ssl.key.password" not in str(caught.value)
     with pytest.raises(SecuritySettingError, match=told):
         client_context(TlsSettings(own=serving.own))
-    server = listener_context(replace(serving, cipher_suites=WEAK)).context
+    server = listener_context(replace(serving, cipher_suites=WEAK))
     assert server.maximum_version is ssl.TLSVersion.TLSv1_3
     with pytest.raises(SecuritySettingError, match=told) as caught:
         check_handshake(server, client_context(trusting))
@@ -204,9 +207,7 @@ async def test_the_clients_error_says_that_the_brokers_certificate_is_weak(
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    server = await asyncio.start_server(
-        serve, "127.0.0.1", 0, ssl=listener_context(serving).context
-    )
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=listener_context(serving))
     async with server:
         with pytest.raises(ssl.SSLCertVerificationError) as caught:
             await asyncio.open_connection(
@@ -434,7 +435,7 @@ def test_a_trial_of_two_contexts_changes_neither_s_rules(
     keys = Store(
         "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
     )
-    server = listener_context(ListenerTlsSettings(own=keys)).context
+    server = listener_context(ListenerTlsSettings(own=keys))
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_mode = ssl.CERT_NONE
@@ -545,3 +546,25 @@ def test_what_is_said_to_be_pkcs12_is_read_as_nothing_else(
         assert contents(Store("ssl.truststore", str(store), kind))[0] is not None
     with pytest.raises(SecuritySettingError, match="the PKCS12 store cannot be opened"):
         contents(Store("ssl.truststore", str(store), "PKCS12"))
+
+
+def test_an_expired_certificate_is_to_be_renewed() -> None:
+    """Whichever side says it: a node that would refuse itself, or a client."""
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    day = datetime.timedelta(days=1)
+    authority = dated("ca", now + day, is_authority=True)
+    keys = Store(
+        "ssl.keystore",
+        certificates=dated_pem(dated("node", now - day, by="ca")),
+        key=key_pem("node"),
+    )
+    trust = Store("ssl.truststore", certificates=dated_pem(authority))
+    server = listener_context(ListenerTlsSettings(own=keys))
+    client = client_context(TlsSettings(trust=trust, checks_hostname=False))
+    with pytest.raises(SecuritySettingError, match=r"\(certificate has expired\): it, or an auth"):
+        check_handshake(server, client)
+    error = ssl.SSLCertVerificationError(1, "x")
+    error.verify_message = "certificate has expired"
+    told = str(tls_error("h:9092", error))
+    assert told.startswith("h:9092: its certificate is refused: certificate has expired; it, or an")
+    assert "moldau certificates renew" in told

@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
-from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
+from moldau.runtime.authentication import (
+    AuthenticationError,
+    LoginExpiration,
+    SecuritySettingError,
+)
 from moldau.sasl.gssapi import client
 from moldau.sasl.gssapi.client import (
     DEFAULT_KEYTAB,
@@ -249,6 +253,37 @@ def test_a_renewal_that_fails_is_tried_again_later_while_the_ticket_is_good(
         tickets.current(clock, RULES)
     library.refused.clear()
     assert tickets.current(clock, RULES) == f"credentials {initiated(library)}"
+
+
+def test_a_renewal_that_fails_is_logged_once_until_one_succeeds(
+    library: Library, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, tickets = ManualClock(), KeytabTickets(None, "a@R")
+    tickets.current(clock, RULES)
+    for _ in range(2):
+        clock.advance(0.8 * HOUR_MS)
+        library.refused["initiate"] = GSSError(156, "no KDC")
+        for _ in range(3):
+            tickets.current(clock, RULES)
+            clock.advance(60_000)
+        library.refused.clear()
+        tickets.current(clock, RULES)
+    [first, _second] = caplog.messages
+    assert first.startswith("no new ticket of a@R, the last one is good for 720 s more: no KDC")
+
+
+def test_a_ticket_of_a_cache_expires_and_a_keytab_does_not(library: Library) -> None:
+    clock = ManualClock()
+    library.lifetime = 90
+    [found] = KerberosLogin("kafka", clock, "a@R", ticket_cache="/cache").expirations()
+    assert found == LoginExpiration("ticket cache /cache", clock.now_ms() + 90_000)
+    [found] = KerberosLogin("kafka", clock).expirations()
+    assert found.source == "ticket cache of KRB5CCNAME"
+    assert KerberosLogin("kafka", clock, "a@R", uses_keytab=True).expirations() == ()
+    library.lifetime = None
+    assert KerberosLogin("kafka", clock).expirations() == ()
+    library.refused["initiate"] = GSSError(195, "no cache")
+    assert KerberosLogin("kafka", clock).expirations() == ()
 
 
 def test_a_ticket_is_good_to_its_very_end(library: Library) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
+from moldau.runtime.authentication import LoginExpiration
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.connector import Connector, PeerRefused
 from moldau.sasl.oauthbearer.client import TokenLogin
@@ -17,6 +18,7 @@ from moldau.server.authentication.peer_security import peer_security
 from tests.kit.identity_provider import AUDIENCE, Signer, claims_of
 from tests.kit.manual_clock import ManualClock
 from tests.unit.runtime.test_connector import HOST, MECHANISM_KEY, NODE, Peer
+from tests.unit.sasl.oauthbearer.test_tokens import jwt
 
 URL = "sasl.oauthbearer.token.endpoint.url"
 ID = "sasl.oauthbearer.client.credentials.client.id"
@@ -146,3 +148,34 @@ def test_pauses_between_tries_are_those_of_the_settings(
     assert isinstance(login, TokenLogin)
     pauses = login.tokens._pauses  # type: ignore[attr-defined]
     assert [pauses.next_ms() for _ in pauses_ms] == pauses_ms
+
+
+def expiring(config: NodeConfig) -> list[LoginExpiration]:
+    security = connector(config, SystemClock()).security
+    assert security is not None
+    assert security.login is not None
+    return list(security.login.expirations())
+
+
+def test_files_with_tokens_and_assertions_say_until_when_they_are_good(tmp_path: Path) -> None:
+    token, assertion = tmp_path / "token", tmp_path / "assertion"
+    config = by_tokens(tmp_path)
+    assert expiring(config) == [], "the file is not there yet"
+    token.write_text(jwt(iat=1_000, exp=4_600))
+    assert expiring(config) == [LoginExpiration(f"token file: {token}", 4_600_000, 3_600_000)]
+    token.write_text(jwt(exp=4_600) + "\n")
+    assert expiring(config) == [LoginExpiration(f"token file: {token}", 4_600_000, None)]
+    for without_end in (jwt(iat=1_000), "opaque", jwt(exp="soon"), ""):
+        token.write_text(without_end)
+        assert expiring(config) == []
+    assertion.write_text(jwt(exp=5))
+    asking = {
+        URL: ENDPOINT,
+        ALLOWED: ENDPOINT,
+        ASSERTION: str(assertion),
+        "moldau.sasl.oauthbearer.allowed.files": str(assertion),
+    }
+    [found] = expiring(by_tokens(tmp_path, **asking))
+    assert found == LoginExpiration(f"{ASSERTION}: {assertion}", 5_000, None)
+    by_secret = {URL: ENDPOINT, ALLOWED: ENDPOINT, ID: "a", SECRET: "b"}
+    assert expiring(by_tokens(tmp_path, **by_secret)) == [], "this node renews its tokens itself"

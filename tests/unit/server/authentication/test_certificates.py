@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import ssl
+from contextlib import suppress
 
 import pytest
 from cryptography import x509
@@ -15,15 +16,20 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID, ObjectIdentifier
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from moldau.server.authentication.certificates import (
     MappingRuleError,
     NoMatchingRule,
     PrincipalMapping,
     alternative_names,
+    certificates_in,
+    end_of,
     first_certificate,
     subject_name,
 )
+from tests.kit.dated_certificates import dated
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 CN, ORG, DC, UID = (
@@ -177,6 +183,41 @@ def test_rules_that_cannot_be_read(rules: str, complaint: str) -> None:
     assert str(refused.value).startswith(complaint)
 
 
+@given(
+    st.datetimes(datetime.datetime(1950, 1, 2), datetime.datetime(9999, 12, 31, 23, 59, 59)).map(
+        lambda each: each.replace(microsecond=0, tzinfo=datetime.UTC)
+    )
+)
+@example(datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC))
+@example(datetime.datetime(2049, 12, 31, 23, 59, 59, tzinfo=datetime.UTC))
+@example(datetime.datetime(2050, 1, 1, tzinfo=datetime.UTC))
+@example(datetime.datetime(1950, 1, 2, tzinfo=datetime.UTC))
+def test_the_end_of_a_certificate_is_read_off_it(end: datetime.datetime) -> None:
+    encoded = dated("a", end).public_bytes(serialization.Encoding.DER)
+    assert end_of(encoded) == end
+    assert end_of(encoded + b"what it is trusted for") == end
+
+
+@pytest.mark.parametrize("text", [b"261230120000+0100", b"2612301200Z", b"\xff61230120000Z"])
+def test_an_end_in_no_form_of_certificates_is_refused(text: bytes) -> None:
+    good = dated("a", datetime.datetime(2026, 12, 30, 12, tzinfo=datetime.UTC))
+    encoded = good.public_bytes(serialization.Encoding.DER)
+    at = encoded.index(b"261230120000Z")
+    wrong = text[:13].ljust(13, b"Z")
+    with pytest.raises(ValueError, match=r"time data|unconverted"):
+        end_of(encoded[:at] + wrong + encoded[at + 13 :])
+
+
+@given(st.integers(0, 400), st.binary(max_size=3))
+def test_what_is_no_certificate_is_one_kind_of_error(length: int, more: bytes) -> None:
+    good = named((CN, "a"))
+    for read in (end_of, subject_name, alternative_names):
+        with suppress(ValueError):
+            read(good[:length] + more)
+    with pytest.raises(ValueError, match="no certificate in DER"):
+        end_of(b"")
+
+
 def test_alternative_names_are_those_of_their_extension_alone() -> None:
     subject = x509.Name([x509.NameAttribute(CN, "a")])
     names = x509.SubjectAlternativeName([x509.DNSName("a.b"), x509.DNSName("c")])
@@ -198,3 +239,4 @@ def test_the_first_certificate_of_a_chain_ends_where_its_last_line_does(
     chain = between.join(text.replace("CERTIFICATE", label) for text in texts)
     assert first_certificate(chain) == first
     assert first_certificate("# -- a comment --\n" + chain) == first
+    assert list(certificates_in(chain)) == [first, second]

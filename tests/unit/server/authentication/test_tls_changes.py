@@ -123,10 +123,10 @@ def test_what_is_checked_is_what_is_shown(
     asyncio.run(changes.take({LOCATION: second}))
     new = contexts.last
     assert new is not old
-    assert contexts.chain.encode() in good
+    assert contexts.last.chain.encode() in good
     asyncio.run(changes.take({LOCATION: second, TYPE: "PEM"}))
     assert contexts.last is new
-    assert contexts.chain.encode() in good
+    assert contexts.last.chain.encode() in good
     assert "listener OUT keeps its certificate, the new settings cannot be used" in caplog.text
     assert "'OU=x,O=m', and was 'OU=broker,O=moldau'" in caplog.text
 

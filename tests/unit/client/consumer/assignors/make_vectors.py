@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tests.unit.client.consumer.assignors.make_vectors [SEED [HISTORIES]]
 
-Needs Java and Kafka's jars (`make setup`). With HISTORIES given nothing is written: as many groups
-are compared with ours, and the first difference is printed.
+Needs Java and Kafka's jars (`make setup-all`). With HISTORIES given nothing is written: as many
+groups are compared with ours, and the first difference is printed.
 """
 
 from __future__ import annotations

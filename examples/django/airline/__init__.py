@@ -1,0 +1,1 @@
+"""Bookings: saved in the database, announced in a topic, confirmed by who reads the topic."""
