@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""What a container does around a node: `moldau-node format|run|health|zone|wait-in-sync CONFIG`.
+"""What a container does around a node: `moldau-node format|run|health|wait-in-sync CONFIG`.
 
     format         formats the storage that is not formatted yet
     run            the same, then becomes the node
     health         asks the node's own HTTP listener: /readyz, or another path given behind CONFIG
-    zone           asks Kubernetes for the zone of the machine, and writes it to MOLDAU_RACK_FILE
     wait-in-sync   before a broker stops: waits until no replica on a live broker lags behind, for
                    at most the number of seconds given behind CONFIG (240)
 
 Owns the decision how storage is formatted. Configuration is CONFIG with `KAFKA_…` variables over
 it, as for the node itself. MOLDAU_CLUSTER_ID is the cluster's id; MOLDAU_INITIAL_CONTROLLERS
-(ID@HOST:PORT:DIRECTORYID,…), for controllers, its first voters, empty once the cluster runs.
+(ID@HOST:PORT:DIRECTORYID,…), for controllers, its first voters, empty once the cluster runs;
+MOLDAU_ADMIN_PASSWORD_FILE, for the same controllers, has the password of the first user, `admin`.
+MOLDAU_PROFILE and MOLDAU_CONTROLLERS_PROFILE name the profiles (`moldau profile`) with which it
+asks brokers and controllers that are secured.
 `run` sets broker.rack by MOLDAU_RACK_FILE or MOLDAU_RACK, where there is one, and refuses to go on
 when that is empty: replicas would be spread over zones that are none.
 
@@ -24,11 +26,12 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import secrets
 import ssl
 import subprocess
 import sys
 import time
-import urllib.parse
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -50,9 +53,15 @@ HEALTH_TIMEOUT_S: Final = 5.0
 IN_SYNC_LIMIT_S: Final = 240.0
 IN_SYNC_PAUSE_S: Final = 2.0
 
-SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-ZONE_VARIABLES: Final = ("NODE_NAME", "MOLDAU_ZONE_LABEL", "MOLDAU_RACK_FILE")
-API_TIMEOUT_S: Final = 10.0
+ADMIN_PASSWORD_FILE: Final = "MOLDAU_ADMIN_PASSWORD_FILE"
+ADMIN: Final = "admin"
+MECHANISM: Final = "SCRAM-SHA-512"
+SALT_BYTES: Final = 32
+ITERATIONS: Final = 4_096
+
+PROFILE: Final = "MOLDAU_PROFILE"
+"""The `moldau` command reads it itself."""
+CONTROLLERS_PROFILE: Final = "MOLDAU_CONTROLLERS_PROFILE"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,6 +89,29 @@ def format_storage(path: str, config: NodeConfig) -> int:
     return moldau(*command, "--ignore-formatted", *who_votes(config)).returncode
 
 
+def first_user() -> list[str]:
+    """The option that has the cluster know its administrator from the beginning.
+
+    What goes into the command line is made of the password and of a salt, and is not the password.
+    """
+    path = os.environ.get(ADMIN_PASSWORD_FILE)
+    if not path:
+        return []
+    from moldau.protocol.scram import salted_password
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            password = file.readline().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        refuse(f"{ADMIN_PASSWORD_FILE}: {error}", status=2)
+    if not password:
+        refuse(f"{ADMIN_PASSWORD_FILE}: {path} has no password", status=2)
+    salt = secrets.token_bytes(SALT_BYTES)
+    salted = salted_password(MECHANISM, password, salt, ITERATIONS)
+    given = f"name={ADMIN},iterations={ITERATIONS},salt={b64encode(salt).decode()}"
+    return ["--add-scram", f"{MECHANISM}=[{given},saltedpassword={b64encode(salted).decode()}]"]
+
+
 def who_votes(config: NodeConfig) -> list[str]:
     """The options that say who votes at first."""
     if not config.is_controller or config.has_static_voters:
@@ -90,7 +122,7 @@ def who_votes(config: NodeConfig) -> list[str]:
     elif not is_formatted(config.metadata_log_directory):
         objection = objection_to_founding(config)
         if objection is None:
-            return ["--initial-controllers", voters]
+            return ["--initial-controllers", voters, *first_user()]
         say(
             f"{objection}, and this disk is new: controller {config.node_id} joins as an observer. "
             "To make it a voter: `moldau quorum remove-controller` for the one it was, if there "
@@ -102,12 +134,15 @@ def who_votes(config: NodeConfig) -> list[str]:
 def objection_to_founding(config: NodeConfig) -> str | None:
     """What the quorum that can be reached says against this node being one of its founders."""
     addresses = ",".join(f"{host}:{port}" for host, port in config.controller_addresses)
+    profile = os.environ.get(CONTROLLERS_PROFILE)
     asked = moldau(
         *("quorum", "replication", "--json", "--bootstrap-controller", addresses),
         *("--timeout-ms", str(QUORUM_TIMEOUT_MS)),
+        *(() if profile is None else ("--profile", profile)),
         captured=True,
     )
     if asked.returncode != 0:
+        say(f"no controller answers, so this one is a founder ({complaint(asked)})")
         return None
     replicas = json.loads(asked.stdout)
     voters = [each for each in replicas if each["status"] != "Observer"]
@@ -151,51 +186,11 @@ def take_rack() -> None:
         os.environ["KAFKA_BROKER_RACK"] = rack
 
 
-def zone(_path: str, _config: NodeConfig) -> int:
-    """Write what the label MOLDAU_ZONE_LABEL of the machine NODE_NAME says."""
-    name, label, target = (os.environ.get(each, "") for each in ZONE_VARIABLES)
-    if not (name and label and target):
-        refuse(f"{', '.join(ZONE_VARIABLES)} must be set", status=2)
-    try:
-        rack = labels_of_machine(name).get(label, "")
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        say(f"the labels of machine {name}: {error}")
-        return 1
-    if not rack:
-        say(f"machine {name} has no label {label}: without zones leave brokers.rack.from empty")
-        return 1
-    with open(target, "w", encoding="utf-8") as file:
-        file.write(rack + "\n")
-    return 0
-
-
-def labels_of_machine(name: str) -> Mapping[str, str]:
-    """As the API server knows them. Raises: OSError, ValueError, HTTPException."""
-    account = os.environ.get("MOLDAU_SERVICE_ACCOUNT", SERVICE_ACCOUNT)
-    with open(os.path.join(account, "token"), encoding="utf-8") as file:
-        token = file.read().strip()
-    trusted = ssl.create_default_context(cafile=os.path.join(account, "ca.crt"))
-    host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
-    port = int(os.environ.get("KUBERNETES_SERVICE_PORT", "443"))
-    connection = http.client.HTTPSConnection(host, port, timeout=API_TIMEOUT_S, context=trusted)
-    try:
-        page = f"/api/v1/nodes/{urllib.parse.quote(name, safe='')}"
-        connection.request("GET", page, headers={"Authorization": f"Bearer {token}"})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-    finally:
-        connection.close()
-    if answer.status != http.client.OK:
-        raise ValueError(f"{page} answered {answer.status}: {' '.join(text.split())[:200]}")
-    labels: Mapping[str, str] = json.loads(text)["metadata"].get("labels", {})
-    return labels
-
-
 def health(_path: str, config: NodeConfig, page: str = "/readyz") -> int:
     """0 when the node's HTTP listener answers 200."""
     address: str = config["moldau.http.listener"]
     if not address:
-        refuse("moldau.http.listener is not set: there is nobody to ask", status=2)
+        refuse("moldau.http.listener is not set: there is no page to ask for", status=2)
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     where = LOOPBACK if host in ANY_ADDRESS else host
@@ -230,10 +225,8 @@ def wait_in_sync(_path: str, config: NodeConfig, limit: str = str(IN_SYNC_LIMIT_
         refuse(f"{limit!r} is not a number of seconds", status=2)
     if not config.broker_listeners:
         return 0
-    listener = config.broker_listeners[0]
-    address = f"{LOOPBACK if listener.host in ANY_ADDRESS else listener.host}:{listener.port}"
     while True:
-        waiting = catching_up(address)
+        waiting = catching_up(config)
         if not waiting:
             return 0
         if time.monotonic() >= deadline:
@@ -242,14 +235,15 @@ def wait_in_sync(_path: str, config: NodeConfig, limit: str = str(IN_SYNC_LIMIT_
         time.sleep(IN_SYNC_PAUSE_S)
 
 
-def catching_up(address: str) -> list[str]:
+def catching_up(config: NodeConfig) -> list[str]:
     """The replicas that are not in sync although their brokers are up; empty without an answer."""
     asked = moldau(
         *("topics", "describe", "--under-replicated-partitions", "--json"),
-        *("--bootstrap-server", address),
+        *("--bootstrap-server", own_address(config)),
         captured=True,
     )
     if asked.returncode != 0:
+        say(f"not waiting for replicas that are catching up ({complaint(asked)})")
         return []
     return [
         f"{topic['name']}-{row['partition']} on broker {broker_id}"
@@ -260,13 +254,30 @@ def catching_up(address: str) -> list[str]:
     ]
 
 
+def own_address(config: NodeConfig) -> str:
+    """Where clients find this broker: by the name in its certificate, if it has one."""
+    if PROFILE in os.environ:
+        listeners = config.advertised_listeners
+        own = [each for each in listeners if not config.is_between_nodes(each.listener_name)]
+        if own:
+            return f"{own[0].host}:{own[0].port}"
+    listener = config.broker_listeners[0]
+    return f"{LOOPBACK if listener.host in ANY_ADDRESS else listener.host}:{listener.port}"
+
+
+def complaint(asked: subprocess.CompletedProcess[Any]) -> str:
+    """The last line of what a command that failed has said."""
+    lines = (asked.stderr or b"").decode(errors="replace").splitlines()
+    return lines[-1] if lines else f"status {asked.returncode}"
+
+
 def moldau(*arguments: str, captured: bool = False) -> subprocess.CompletedProcess[Any]:
     """Run the `moldau` command to its end. Its errors go where ours go."""
     return subprocess.run(
         [*MOLDAU, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if captured else None,
-        stderr=subprocess.DEVNULL if captured else None,
+        stderr=subprocess.PIPE if captured else None,
         check=False,
     )
 
@@ -286,7 +297,6 @@ VERBS: Final[Mapping[str, Any]] = {
     "format": format_storage,
     "run": run,
     "health": health,
-    "zone": zone,
     "wait-in-sync": wait_in_sync,
 }
 

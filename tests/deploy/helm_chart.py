@@ -12,6 +12,8 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,10 +49,23 @@ def as_helm_reads(value: Any) -> Any:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def rendered(values: Mapping[str, Any], *, is_upgrade: bool = False) -> list[Document]:
-    """The chart's documents. Raises: ChartRefused."""
+def rendered(
+    values: Mapping[str, Any], *, is_upgrade: bool = False, brokers_before: int | None = None
+) -> list[Document]:
+    """The chart's documents. Raises: ChartRefused.
+
+    Args:
+        brokers_before: the replicas of the brokers' StatefulSet in the cluster; None: there is no
+            cluster to look at.
+    """
+    return deepcopy(_documents(json.dumps(values), is_upgrade, brokers_before))
+
+
+@cache
+def _documents(values: str, is_upgrade: bool, brokers_before: int | None) -> list[Document]:
+    """Kept, for the same values are rendered by many tests. Raises: ChartRefused."""
     documents: list[Document] = []
-    for name, text in _outputs(values, is_upgrade).items():
+    for name, text in _outputs(json.loads(values), is_upgrade, brokers_before).items():
         if name.endswith(".yaml"):
             documents += [each for each in yaml.safe_load_all(text) if each is not None]
     return documents
@@ -78,7 +93,9 @@ def helm_documents(values: Mapping[str, Any], *, is_upgrade: bool = False) -> li
     return [each for each in yaml.safe_load_all(done.stdout) if each is not None]
 
 
-def _outputs(values: Mapping[str, Any], is_upgrade: bool) -> dict[str, str]:
+def _outputs(
+    values: Mapping[str, Any], is_upgrade: bool, brokers_before: int | None = None
+) -> dict[str, str]:
     """The text of every template that is no collection of helpers."""
     metadata = yaml.safe_load((CHART / "Chart.yaml").read_text())
     merged = _over(
@@ -101,7 +118,13 @@ def _outputs(values: Mapping[str, Any], is_upgrade: bool) -> dict[str, str]:
         "Chart": {re.sub("^.", lambda m: m[0].upper(), key): metadata[key] for key in metadata},
     }
     sources = {path.name: path.read_text() for path in sorted((CHART / "templates").iterdir())}
-    renderer = Renderer(sources)
+
+    def lookup(_version: str, kind: str, namespace: str, name: str) -> Any:
+        if brokers_before is None or (kind, namespace) != ("StatefulSet", NAMESPACE):
+            return {}
+        return {"metadata": {"name": name}, "spec": {"replicas": brokers_before}}
+
+    renderer = Renderer(sources, lookup)
     try:
         return {name: renderer.render(name, data) for name in sources if not name.startswith("_")}
     except TemplateError as error:

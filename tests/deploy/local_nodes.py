@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from moldau.config import read_properties_file
 from moldau.local.layout import PortHolder
 from moldau.local.watchdog import Watchdog
 from tests.deploy.files import DEPLOY, compose
@@ -26,9 +27,12 @@ from tests.kit.waiting import until
 PROGRAMS: Final = {
     "moldau": [sys.executable, "-m", "moldau.cli.main"],
     "moldau-node": [sys.executable, str(DEPLOY / "container" / "moldau_node.py")],
+    "moldau-secrets": [sys.executable, str(DEPLOY / "container" / "moldau_secrets.py")],
 }
 CONFIGURATION: Final = "/etc/moldau/server.properties"
 DATA: Final = "/var/lib/moldau"
+SECRETS: Final = "/run/moldau-secrets"
+PORTS: Final = ("9092", "9091", "9093", "9094", "8080")
 START_DEADLINE_S: Final = 90.0
 STOP_DEADLINE_S: Final = 60.0
 
@@ -50,13 +54,18 @@ class LocalNode:
         """Its volume."""
         return self.home / "volume"
 
+    def here(self, words: list[str]) -> list[str]:
+        """Words of a command in the container, with the paths that are here."""
+        paths = {
+            CONFIGURATION: str(self.home / "server.properties"),
+            DATA: str(self.data),
+            SECRETS: str(self.home.parent / "secrets"),
+        }
+        return [paths.get(each, each) for each in words]
+
     def command(self, words: list[str]) -> list[str]:
         """A command of the container, to be run here."""
-        path = str(self.home / "server.properties")
-        return [
-            *PROGRAMS[words[0]],
-            *(path if each == CONFIGURATION else each for each in words[1:]),
-        ]
+        return [*PROGRAMS[words[0]], *self.here(words[1:])]
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`docker compose exec`: run a command beside the node, to its end."""
@@ -99,6 +108,8 @@ class LocalNodes:
     def __enter__(self) -> LocalNodes:
         try:
             self._lay_out()
+            made = self.certificates.run(*self.certificates.service["command"])
+            assert made.returncode == 0, made.stderr
             for node in self.nodes.values():
                 self.start(node)
             for node in self.nodes.values():
@@ -124,6 +135,21 @@ class LocalNodes:
         port = self._moved["9093"]
         nodes = [node for node in self.nodes.values() if node.name.startswith("controller")]
         return ",".join(f"{node.address}:{port}" for node in nodes)
+
+    @property
+    def client_properties(self) -> dict[str, str]:
+        """The super user's settings, as containers have them."""
+        return read_properties_file(str(self.secrets / "client/profiles/admin.properties"))
+
+    @property
+    def controller_properties(self) -> dict[str, str]:
+        """Its settings for controllers, where it shows a certificate."""
+        return read_properties_file(str(self.secrets / "client/profiles/controllers.properties"))
+
+    @property
+    def secrets(self) -> Path:
+        """The volume with what nodes and clients read."""
+        return self._home / "secrets"
 
     def start(self, node: LocalNode) -> None:
         """Run the service's command."""
@@ -181,24 +207,25 @@ class LocalNodes:
             for name, service in compose()["services"].items()
             if service["image"].startswith("moldau:")
         }
-        moved = [str(port) for port in self._ports.take(4)]
-        self._moved = dict(zip(("9092", "9093", "9094", "8080"), moved, strict=True))
+        moved = [str(port) for port in self._ports.take(len(PORTS))]
+        self._moved = dict(zip(PORTS, moved, strict=True))
         # Away from 127.0.0.1, where all other nodes are.
         octets = f"127.{7 + os.getpid() % 200}.{os.getpid() // 200 % 250}"
         self._addresses = {
             name: f"{octets}.{place}" for place, name in enumerate(sorted(services), start=1)
         }
+        self.secrets.mkdir()
+        self.certificates = self._node("certificates", services.pop("certificates"))
         for name, service in services.items():
             self.nodes[name] = self._node(name, service)
 
     def _node(self, name: str, service: dict[str, Any]) -> LocalNode:
         home = self._home / name
         (home / "volume").mkdir(parents=True)
-        [source] = [
-            text.partition(":")[0] for text in service["volumes"] if f":{CONFIGURATION}" in text
-        ]
-        text = (DEPLOY / "compose" / source).read_text()
-        (home / "server.properties").write_text(self._here(text, name))
+        for text in service["volumes"]:
+            if f":{CONFIGURATION}" in text:
+                source = DEPLOY / "compose" / text.partition(":")[0]
+                (home / "server.properties").write_text(self._here(source.read_text(), name))
         own = {key: self._here(value, name) for key, value in service["environment"].items()}
         environment = {key: value for key, value in os.environ.items() if key[:6] != "KAFKA_"}
         return LocalNode(
@@ -215,6 +242,9 @@ class LocalNodes:
         text = text.replace("0.0.0.0:", f"{self._addresses[name]}:")
         for host, address in self._addresses.items():
             text = re.sub(rf"\b{host}(?=:\d)", address, text)
+            # In the list of a certificate's hosts.
+            text = re.sub(rf"(?<=\[)\"{host}\"", f'"{address}"', text)
         for port, other in self._moved.items():
             text = re.sub(rf"(?<=:){port}\b", other, text)
+        text = text.replace(SECRETS, str(self.secrets))
         return text.replace(DATA, str(self._home / name / "volume"))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,7 @@ from typing import Any
 import pytest
 
 from moldau.config import NodeConfig
+from moldau.config.listeners import SecurityProtocol
 from moldau.node.formatting import parse_initial_controllers
 from moldau.protocol.types import uuid_from_base64
 from tests.deploy.command_lines import CommandLine, check
@@ -18,6 +23,7 @@ from tests.deploy.files import DEPLOY, ROOT, compose, compose_variables, problem
 CONTROLLERS = ("controller-101", "controller-102", "controller-103")
 BROKERS = ("broker-1", "broker-2", "broker-3")
 CONTROLLED_SHUTDOWN_S = 300
+SECRETS = "/run/moldau-secrets"
 SITE_PACKAGES = "/opt/moldau/lib/python3.11/site-packages/"
 
 
@@ -58,13 +64,14 @@ def test_every_node_has_a_configuration_without_a_complaint(services: dict[str, 
     assert config.warnings == ()
     assert config.process_roles == (role,)
     assert config.node_id == int(number)
-    internal = {"PLAINTEXT", "CONTROLLER"}
-    assert [e.host for e in config.advertised_listeners if e.listener_name in internal] == [name]
+    inside = [e for e in config.advertised_listeners if e.listener_name != "EXTERNAL"]
+    assert {each.host for each in inside} == {name}
     assert {str(each) for each in config.controller_addresses} == {
         str(each) for each in config_of(services, CONTROLLERS[0]).controller_addresses
     }
     assert [each.host for each in config.controller_addresses] == list(CONTROLLERS)
     [volume] = [text for text in services[name]["volumes"] if text.startswith(f"{name}:")]
+    assert f"secrets:{SECRETS}:ro" in services[name]["volumes"]
     assert config.metadata_log_directory.startswith(volume.partition(":")[2] + "/")
 
 
@@ -149,6 +156,7 @@ def test_dependencies_and_profiles(services: dict[str, Any]):
     assert {name for name, each in services.items() if not each.get("profiles")} == {
         *CONTROLLERS,
         *BROKERS,
+        "certificates",
     }
 
 
@@ -166,7 +174,8 @@ def test_an_image_with_java_is_built_for_spark_alone(services: dict[str, Any]):
 def test_one_node_is_a_whole_cluster_of_one_service():
     document = compose("one-node.yaml")
     assert problems_of(document, "compose.json") == []
-    [service] = document["services"].values()
+    assert sorted(document["services"]) == ["certificates", "moldau"]
+    service = document["services"]["moldau"]
     assert service["build"]["target"] == "node"
     config = config_of(document["services"], "moldau")
     assert config.warnings == ()
@@ -191,15 +200,90 @@ def test_the_one_node_is_reached_where_it_says():
     _, outside, inside = published.split(":")
     advertised = {each.listener_name: each for each in config.advertised_listeners}
     listening = {each.listener_name: each.port for each in config.listeners}
-    assert (advertised["PLAINTEXT"].host, advertised["PLAINTEXT"].port) == (
+    assert (advertised["EXTERNAL"].host, advertised["EXTERNAL"].port) == (
         "localhost",
         int(outside),
     )
-    assert listening["PLAINTEXT"] == int(inside)
-    assert advertised["INTERNAL"].host in services
-    assert advertised["INTERNAL"].port == listening["INTERNAL"]
-    [volume] = compose("one-node.yaml")["volumes"]
-    assert f"{volume}:/var/lib/moldau" in services["moldau"]["volumes"]
+    assert listening["EXTERNAL"] == int(inside)
+    assert advertised["CLIENT"].host in services
+    assert advertised["CLIENT"].port == listening["CLIENT"]
+    assert sorted(compose("one-node.yaml")["volumes"]) == ["authority", "moldau", "secrets"]
+    assert "moldau:/var/lib/moldau" in services["moldau"]["volumes"]
+
+
+# -- security --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "one-node.yaml"])
+def test_every_listener_is_secured(name: str):
+    services = compose(name)["services"]
+    nodes = [
+        each
+        for each, service in services.items()
+        if f"secrets:{SECRETS}:ro" in service.get("volumes", [])
+        and service["image"].startswith("moldau:")
+    ]
+    assert len(nodes) == (6 if name == "compose.yaml" else 1)
+    for each in nodes:
+        config = config_of(services, each)
+        for listener in config.listeners:
+            between = config.is_between_nodes(listener.listener_name)
+            expected = SecurityProtocol.SSL if between else SecurityProtocol.SASL_SSL
+            assert listener.security_protocol is expected
+            client_auth = config.listener_value(listener.listener_name, "ssl.client.auth")
+            assert client_auth == ("required" if between else "none")
+        assert config["authorizer.class.name"].endswith("StandardAuthorizer")
+        assert config["super.users"] == "User:admin"
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "one-node.yaml"])
+def test_certificates_are_made_for_what_nodes_are_called(name: str):
+    services = compose(name)["services"]
+    wanted = json.loads(services["certificates"]["environment"]["MOLDAU_SECRETS"])
+    assert services["certificates"]["command"][1:] == ["/var/lib/moldau", SECRETS]
+    assert f"secrets:{SECRETS}" in services["certificates"]["volumes"]
+    for each, service in services.items():
+        if "KAFKA_NODE_ID" not in service.get("environment", {}) and each != "moldau":
+            continue
+        needed = service["depends_on"]["certificates"]
+        assert needed == {"condition": "service_completed_successfully"}
+        config = config_of(services, each)
+        home, _, file_name = config["ssl.keystore.location"].rpartition("/")
+        assert (os.path.dirname(home), file_name) == (SECRETS, "certificate.pem")
+        hosts = wanted["nodes"][os.path.basename(home)]
+        assert {endpoint.host for endpoint in config.advertised_listeners} <= set(hosts)
+        if config.is_controller:
+            path = service["environment"]["MOLDAU_ADMIN_PASSWORD_FILE"]
+            assert path == f"{SECRETS}/admin.password"
+            assert service["environment"]["MOLDAU_CONTROLLERS_PROFILE"] == "controllers"
+            controllers = ",".join(f"{host}:{port}" for host, port in config.controller_addresses)
+            assert wanted["controllers"] == controllers
+        if config.is_broker:
+            assert service["environment"]["MOLDAU_CONFIG_HOME"] == f"{SECRETS}/client"
+            assert service["environment"]["MOLDAU_PROFILE"] in wanted["profiles"]
+    assert wanted["passwords"] == ["admin"]
+
+
+def test_profiles_name_where_brokers_are_reached(services: dict[str, Any]):
+    profiles = json.loads(services["certificates"]["environment"]["MOLDAU_SECRETS"])["profiles"]
+    for profile, listener in (("admin", "CLIENT"), ("outside", "EXTERNAL")):
+        found = []
+        for name in BROKERS:
+            advertised = config_of(services, name).advertised_listeners
+            found += [f"{e.host}:{e.port}" for e in advertised if e.listener_name == listener]
+        assert profiles[profile].split(",") == found
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["compose.yaml", "one-node.yaml"])
+def test_compose_itself_takes_the_file(name: str):
+    docker = shutil.which("docker")
+    command = [docker or "", "compose", "--file", str(DEPLOY / "compose" / name), "config", "-q"]
+    asked = [*command[:2], "version"]
+    if docker is None or subprocess.run(asked, capture_output=True, check=False).returncode != 0:
+        pytest.skip("docker's compose plugin is not here: the file is checked by our schema alone")
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
 
 
 # -- Spark -----------------------------------------------------------------------------------------
@@ -224,6 +308,10 @@ def test_spark_addresses_agree(services: dict[str, Any]):
     assert host in services
     assert services["spark-worker"]["command"][-1] == url
     pipeline = services["pipeline"]["command"]
+    shell, _, script, _, *pipeline = pipeline
+    assert shell == "sh"
+    assert script.endswith('; exec "$$@"')
+    assert f"cat {SECRETS}/admin.password" in script
     assert pipeline[:3] == ["spark-submit", "--master", url]
     exposed = re.search(r"^EXPOSE (7077.*)$", containerfile(), re.MULTILINE)
     assert exposed is not None
@@ -246,7 +334,12 @@ def test_the_pipeline_is_valid_and_its_script_exists(services: dict[str, Any]):
     [source] = [
         text.partition(":")[0] for text in services["pipeline"]["volumes"] if mounted in text
     ]
-    [pipeline] = load_pipelines(DEPLOY / "compose" / source, {}).pipelines
+    variables = {"MOLDAU_PASSWORD": "a secret"}
+    [pipeline] = load_pipelines(DEPLOY / "compose" / source, variables).pipelines
+    assert pipeline.source.options["kafka.sasl.password"] == "a secret"
+    trusted = pipeline.source.options["kafka.ssl.truststore.location"]
+    for name in ("pipeline", "spark-worker"):
+        assert f"secrets:{os.path.dirname(trusted)}:ro" in services[name]["volumes"]
     servers = pipeline.source.options["kafka.bootstrap.servers"].split(",")
     for name, address in zip(BROKERS, servers, strict=True):
         endpoints = config_of(services, name).advertised_listeners

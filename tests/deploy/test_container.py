@@ -113,10 +113,16 @@ def test_no_process_is_root_and_data_are_on_volumes(stage: str):
     assert of(stage, "WORKDIR")[-1] == volume
 
 
-def test_the_helper_is_installed_under_the_name_that_is_used():
-    [copied] = [text for text in of("build", "COPY") if "moldau_node.py" in text]
+@pytest.mark.parametrize("name", ["moldau-node", "moldau-kubernetes", "moldau-secrets"])
+def test_a_helper_is_installed_under_the_name_that_is_used(name: str):
+    module = f"{name.replace('-', '_')}.py"
+    [copied] = [text for text in of("build", "COPY") if module in text]
     source, target = copied.split()
-    assert target == "/opt/moldau/bin/moldau-node"
+    if name == "moldau-secrets":  # which moldau-kubernetes imports from beside itself
+        assert target == f"/opt/moldau/bin/{module}"
+        assert f"ln -s {module} /opt/moldau/bin/{name}" in of("build", "RUN")
+    else:
+        assert target == f"/opt/moldau/bin/{name}"
     assert (ROOT / source).stat().st_mode & 0o111 == 0o111
     assert (ROOT / source).read_text().startswith("#!/usr/bin/env python3\n")
     [environment] = of("node", "ENV")
@@ -138,11 +144,12 @@ def test_exposed_ports_are_those_of_the_configurations():
     used = set()
     for name, extra in (("broker", {"node.id": "1"}), ("controller", {"node.id": "101"})):
         path = DEPLOY / "compose" / f"{name}.properties"
+        names = ("CLIENT", "INTERNAL", "EXTERNAL") if name == "broker" else ("CONTROLLER",)
         advertised = {
-            "advertised.listeners": f"{'PLAINTEXT' if name == 'broker' else 'CONTROLLER'}://h:1"
+            "advertised.listeners": ",".join(
+                f"{each}://h:{port}" for port, each in enumerate(names, start=1)
+            )
         }
-        if name == "broker":
-            advertised["advertised.listeners"] += ",EXTERNAL://h:2"
         config = NodeConfig.load(str(path), {**extra, **advertised})
         used |= {each.port for each in config.listeners if each.listener_name != "EXTERNAL"}
         used.add(int(config["moldau.http.listener"].rpartition(":")[2]))

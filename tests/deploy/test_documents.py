@@ -32,6 +32,8 @@ TEXTS = (
     DEPLOY / "compose" / ".env",
     DEPLOY / "container" / "Containerfile",
     DEPLOY / "container" / "moldau_node.py",
+    DEPLOY / "container" / "moldau_kubernetes.py",
+    DEPLOY / "container" / "moldau_secrets.py",
     DEPLOY / "helm" / "moldau" / "values.yaml",
     DEPLOY / "systemd" / "moldau@.service",
     DEPLOY / "systemd" / "sysctl.conf",
@@ -55,7 +57,8 @@ _NO_KEY = re.compile(
     r".*\.(?:md|py|ya?ml|json|properties|service|conf|log|checkpoint|jsonl|env|csv|sh|example)"
     r"|moldau\.(?:broker|testing|node|server|storage|controller)\b.*|server\.properties"
     r"|(?:moldau|kafka)\.(?:authorizer|authentication)\b.*|moldau\.audit|moldau\.http|listener\.name\.controller"
-    r"|org\.apache\..*|(?:vm|net|fs|kernel)\..*|quorum\.founding|(?:brokers|controllers)\.\w+.*"
+    r"|org\.apache\..*|(?:vm|net|fs|kernel)\..*|quorum\.founding|(?:brokers|controllers|security)\.\w+.*"
+    r"|tls-combined\.pem|ca\.crt|streams-moldau.*"
 )
 _DOTTED = re.compile(
     r"(?<![\w./$-])([a-z][a-z0-9]*(?:[.-][a-z0-9]+)*\.[a-z0-9.-]*[a-z0-9])(?![\w/(-]|\.[\w*])"
@@ -148,7 +151,9 @@ def test_values_of_the_chart_exist():
     text = README.read_text(encoding="utf-8")
     named = set(re.findall(r"--set ([\w.]+)=", text))
     named |= {
-        word for word in _CODE.findall(text) if re.match(r"(?:brokers|controllers|quorum)\.", word)
+        word
+        for word in _CODE.findall(text)
+        if re.match(r"(?:brokers|controllers|quorum|security)\.", word)
     }
     assert len(named) > 5
     for name in named:

@@ -21,7 +21,7 @@ import pytest
 from moldau.client.sync import Consumer, Producer
 from tests.deploy import local_nodes
 from tests.deploy.files import ROOT
-from tests.deploy.local_nodes import CONFIGURATION, LocalNode, LocalNodes
+from tests.deploy.local_nodes import LocalNode, LocalNodes
 from tests.deploy.test_container import CONTAINERFILE
 
 TOOLS: Final = ("buildah", "debootstrap")
@@ -129,10 +129,10 @@ def test_a_cluster_of_three_brokers_runs_from_the_image(
         """A command of a node, in a container that has the node's files where they are here."""
         container = builder("from", "--pull-never", IMAGE)
         given = [f"--env={name}={value}" for name, value in node.environment.items() if named(name)]
-        configuration = str(node.home / "server.properties")
+        homes = node.home.parent
         return builder.command(
-            *("run", "--isolation", "chroot", "--volume", f"{node.home}:{node.home}", *given),
-            *(container, "--", *(configuration if w == CONFIGURATION else w for w in words)),
+            *("run", "--isolation", "chroot", "--volume", f"{homes}:{homes}", *given),
+            *(container, "--", *node.here(words)),
         )
 
     def named(variable: str) -> bool:
@@ -142,7 +142,8 @@ def test_a_cluster_of_three_brokers_runs_from_the_image(
 
     def laid_out_for_the_images_user(nodes: LocalNodes) -> None:
         lay_out(nodes)
-        for node in nodes.nodes.values():
+        os.chown(nodes.secrets, 10001, 10001)
+        for node in (nodes.certificates, *nodes.nodes.values()):
             for path in (node.home, node.data):
                 os.chown(path, 10001, 10001)
 
@@ -151,20 +152,19 @@ def test_a_cluster_of_three_brokers_runs_from_the_image(
     monkeypatch.setattr(LocalNodes, "_lay_out", laid_out_for_the_images_user)
     with LocalNodes(tmp_path) as cluster:
         broker = cluster.nodes["broker-1"]
-        servers = ("-b", cluster.bootstrap_server)
-        status = broker.run("moldau", "quorum", "status", *servers)
+        status = broker.run("moldau", "quorum", "status")
         assert status.returncode == 0, status.stderr
-        made = broker.run("moldau", "topics", "create", "flights", "--partitions", "6", *servers)
+        made = broker.run("moldau", "topics", "create", "flights", "--partitions", "6")
         assert made.returncode == 0, made.stderr
-        described = broker.run("moldau", "topics", "describe", "flights", "--json", *servers)
+        described = broker.run("moldau", "topics", "describe", "flights", "--json")
         assert described.stdout.count('"replicas"') == 6, described.stdout
         sent = [b"%d" % number for number in range(60)]
-        with Producer(cluster.bootstrap_server, acks="all") as producer:
+        settings = cluster.client_properties
+        with Producer(config={**settings, "acks": "all"}) as producer:
             for value in sent:
                 producer.send("flights", value)
-        with Consumer(
-            cluster.bootstrap_server, group_id="board", auto_offset_reset="earliest"
-        ) as consumer:
+        reading = {**settings, "group.id": "board", "auto.offset.reset": "earliest"}
+        with Consumer(config=reading) as consumer:
             consumer.subscribe(["flights"])
             assert sorted(consumer.getone().value or b"" for _ in sent) == sorted(sent)
         for node in cluster.nodes.values():

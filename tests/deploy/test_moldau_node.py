@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 import trustme
 
+from moldau.node.initial_users import scram_records
+from moldau.protocol.scram import MECHANISM_NUMBERS, salted_password, scram_keys
 from tests.deploy.command_lines import CommandLine, check
 from tests.deploy.files import DEPLOY
 from tests.deploy.helm_chart import CLUSTER_ID
@@ -193,7 +195,7 @@ def test_run_becomes_the_node(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "usage: moldau-node format|run|health|zone|wait-in-sync CONFIG"),
+        ([], "usage: moldau-node format|run|health|wait-in-sync CONFIG"),
         (["format"], "usage"),
         (["start", "CONFIG"], "usage"),
         (["format", "/nowhere/server.properties"], "/nowhere/server.properties"),
@@ -301,6 +303,88 @@ def test_health_fails_with_the_address_when_nothing_listens(
     assert ended.value.code == 2
 
 
+# -- secured listeners -----------------------------------------------------------------------------
+
+SECURED = {
+    "listeners": "CLIENT://0.0.0.0:9092,INTERNAL://0.0.0.0:9091",
+    "advertised.listeners": "CLIENT://broker-1:9092,INTERNAL://broker-1:9091",
+    "listener.security.protocol.map": "CLIENT:SASL_SSL,INTERNAL:SSL,CONTROLLER:SSL",
+    "inter.broker.listener.name": "INTERNAL",
+    "ssl.keystore.location": "/keys/of-all.pem",
+    "listener.name.internal.ssl.keystore.location": "/keys/internal.pem",
+    "ssl.truststore.location": "/keys/ca.pem",
+    "listener.name.internal.ssl.client.auth": "required",
+}
+
+
+def test_a_secured_broker_is_asked_by_the_name_in_its_certificate(
+    script: ModuleType, moldau: Moldau, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MOLDAU_PROFILE", "admin")
+    moldau.answers["topics", "describe"] = (0, [])
+    assert script.main(["wait-in-sync", written(tmp_path, {**BROKER, **SECURED})]) == 0
+    [asked] = moldau.asked
+    assert asked[-2:] == ("--bootstrap-server", "broker-1:9092")
+
+
+def test_a_quorum_that_is_secured_is_asked_with_its_profile(
+    script: ModuleType,
+    moldau: Moldau,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setenv("MOLDAU_CONTROLLERS_PROFILE", "controllers")
+    keys = {key: SECURED[key] for key in ("ssl.keystore.location", "ssl.truststore.location")}
+    secured = {**CONTROLLER, "listener.security.protocol.map": "CONTROLLER:SSL", **keys}
+    assert script.main(["format", written(tmp_path, secured)]) == 0
+    assert moldau.asked[0][-2:] == ("--profile", "controllers")
+    # It says why it goes on as a founder: whether nothing answers, or what does refuses.
+    assert "no controller answers, so this one is a founder (status 1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("password", ['a, b"]', "geheim\nnever read"])
+def test_a_cluster_is_founded_with_its_administrator(
+    script: ModuleType,
+    moldau: Moldau,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    password: str,
+):
+    (tmp_path / "password").write_text(password)
+    monkeypatch.setenv("MOLDAU_ADMIN_PASSWORD_FILE", str(tmp_path / "password"))
+    assert script.main(["format", written(tmp_path, CONTROLLER)]) == 0
+    [(_, _, option, user)] = moldau.formatting
+    assert option == "--add-scram"
+    assert password.partition("\n")[0] not in user
+    [record] = scram_records([user], lambda _: b"")
+    assert (record.name, record.mechanism) == ("admin", MECHANISM_NUMBERS["SCRAM-SHA-512"])
+    salted = salted_password(
+        "SCRAM-SHA-512", password.partition("\n")[0], record.salt, record.iterations
+    )
+    keys = scram_keys("SCRAM-SHA-512", salted, record.salt, record.iterations)
+    assert record.stored_key == keys.stored_key
+
+
+@pytest.mark.parametrize("content", [None, "", "\n"])
+def test_a_cluster_is_not_founded_without_the_password_that_is_promised(
+    script: ModuleType,
+    moldau: Moldau,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: str | None,
+):
+    if content is not None:
+        (tmp_path / "password").write_text(content)
+    monkeypatch.setenv("MOLDAU_ADMIN_PASSWORD_FILE", str(tmp_path / "password"))
+    with pytest.raises(SystemExit) as ended:
+        script.main(["format", written(tmp_path, CONTROLLER)])
+    assert ended.value.code == 2
+    assert str(tmp_path / "password") in capsys.readouterr().err
+    assert moldau.formatting == []
+
+
 # -- before a broker stops -------------------------------------------------------------------------
 
 
@@ -364,102 +448,21 @@ def test_a_limit_is_a_number(
     assert "'soon'" in capsys.readouterr().err
 
 
-# -- the zone --------------------------------------------------------------------------------------
+# -- the rack --------------------------------------------------------------------------------------
 
 
-class ApiServer(BaseHTTPRequestHandler):
-    """Kubernetes' API server, as far as machines' labels go."""
-
-    machines: Mapping[str, Any] = {
-        "m1": {"metadata": {"labels": {"topology.kubernetes.io/zone": "eu-1a"}}},
-        "bare": {"metadata": {}},
-    }
-
-    def do_GET(self) -> None:
-        machine = self.machines.get(self.path.removeprefix("/api/v1/nodes/"))
-        allowed = self.headers["Authorization"] == "Bearer the-token"
-        status = 403 if not allowed else 404 if machine is None else 200
-        body = json.dumps(machine if status == 200 else {"message": "no"}).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_arguments: object) -> None:
-        """Nothing."""
-
-
-@pytest.fixture
-def in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A pod's variables and service account; gives the file for the rack."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
-    (tmp_path / "token").write_text("the-token\n")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), ApiServer)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    target = tmp_path / "rack"
-    for name, value in {
-        "MOLDAU_SERVICE_ACCOUNT": str(tmp_path),
-        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-        "KUBERNETES_SERVICE_PORT": str(server.server_port),
-        "NODE_NAME": "m1",
-        "MOLDAU_ZONE_LABEL": "topology.kubernetes.io/zone",
-        "MOLDAU_RACK_FILE": str(target),
-        "KAFKA_BROKER_RACK": "",
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("KAFKA_BROKER_RACK")
-    yield target
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_the_zone_of_the_machine_becomes_the_rack(
-    script: ModuleType,
-    moldau: Moldau,
-    in_a_pod: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_rack_that_the_chart_has_found_is_the_brokers(
+    script: ModuleType, moldau: Moldau, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     started: list[str | None] = []
     monkeypatch.setattr(
         script.os, "execv", lambda *_: started.append(os.environ.get("KAFKA_BROKER_RACK"))
     )
-    path = written(tmp_path, BROKER)
-    assert script.main(["zone", path]) == 0
-    assert in_a_pod.read_text() == "eu-1a\n"
-    assert script.main(["run", path]) == 0
+    (tmp_path / "rack").write_text("eu-1a\n")
+    monkeypatch.setenv("MOLDAU_RACK_FILE", str(tmp_path / "rack"))
+    monkeypatch.setenv("KAFKA_BROKER_RACK", "")
+    assert script.main(["run", written(tmp_path, BROKER)]) == 0
     assert started == ["eu-1a"]
-
-
-@pytest.mark.parametrize(
-    ("name", "token", "words"),
-    [
-        ("bare", "the-token", "has no label topology.kubernetes.io/zone"),
-        ("gone", "the-token", "answered 404"),
-        ("m1", "another", "answered 403"),
-    ],
-)
-def test_a_machine_whose_zone_is_not_known_is_said(
-    script: ModuleType,
-    in_a_pod: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    token: str,
-    words: str,
-):
-    monkeypatch.setenv("NODE_NAME", name)
-    (tmp_path / "token").write_text(token)
-    assert script.main(["zone", written(tmp_path, BROKER)]) == 1
-    assert words in capsys.readouterr().err
-    assert not in_a_pod.exists()
 
 
 @pytest.mark.parametrize("variable", ["MOLDAU_RACK", "MOLDAU_RACK_FILE"])

@@ -6,7 +6,7 @@ whichever file they stand in, as helm does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.deploy.go_templates.functions import FUNCTIONS, FunctionError, is_true, shown
@@ -55,12 +55,19 @@ class _Scope:
 class Renderer:
     """A set of templates by file name.
 
+    Args:
+        lookup: what the cluster has (of a version, kind, namespace and name); nothing by default,
+            as for `helm template`.
+
     Raises:
         TemplateError: (also from `render`) a template is wrong, or says so with `fail` or
             `required`.
     """
 
-    def __init__(self, sources: Mapping[str, str]) -> None:
+    def __init__(
+        self, sources: Mapping[str, str], lookup: Callable[..., Any] = FUNCTIONS["lookup"]
+    ) -> None:
+        self._functions = {**FUNCTIONS, "lookup": lookup}
         self._files = {name: parse(text) for name, text in sources.items()}
         self._named: dict[str, list[Node]] = {}
         for nodes in self._files.values():
@@ -154,6 +161,6 @@ class Renderer:
             if template not in self._named:
                 raise TemplateError(f"there is no template {template!r}")
             return self._template(self._named[template], data)
-        if name not in FUNCTIONS:
+        if name not in self._functions:
             raise TemplateError(f"this renderer does not know the function {name!r}")
-        return FUNCTIONS[name](*arguments)
+        return self._functions[name](*arguments)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
@@ -133,8 +135,11 @@ def _any(*values: Any) -> Any:
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "add": lambda *values: sum(map(_integer, values)),
     "and": _all,
+    "append": lambda values, value: [*values, value],
+    "concat": lambda *lists: [each for values in lists for each in values],
     "contains": lambda part, text: part in text,
     "default": _default,
+    "dict": lambda *pairs: dict(zip(pairs[::2], pairs[1::2], strict=True)),
     "eq": lambda value, *others: value in others,
     "fail": _fail,
     "ge": lambda left, right: left >= right,
@@ -146,9 +151,11 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "kindIs": _kind_is,
     "len": len,
     "list": lambda *values: list(values),
+    "lookup": lambda *_what: {},
     "lt": lambda left, right: left < right,
     "max": lambda *values: max(map(_integer, values)),
     "min": lambda *values: min(map(_integer, values)),
+    "mul": lambda *values: math.prod(map(_integer, values)),
     "ne": lambda left, right: left != right,
     "nindent": lambda width, text: "\n" + _indent(width, text),
     "not": lambda value: not is_true(value),
@@ -156,9 +163,12 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "print": _print,
     "printf": _printf,
     "quote": _quote,
+    "regexMatch": lambda pattern, text: re.search(pattern, text) is not None,
     "required": _required,
+    "splitList": lambda separator, text: text.split(separator),
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
     "sub": lambda left, right: _integer(left) - _integer(right),
+    "ternary": lambda yes, no, condition: yes if condition else no,
     "toJson": _to_json,
     "toString": lambda value: "<nil>" if value is None else shown(value),
     "toYaml": _to_yaml,

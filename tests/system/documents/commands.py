@@ -95,7 +95,9 @@ def _of_block(block: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 _INSTALLS = "tour.py installs from the sources, `make try-dist` what `make dist` has built"
 _ENGINE = "needs a container engine; tests/deploy runs the same nodes and, with buildah, the image"
-_KUBERNETES = "needs a Kubernetes; tests/deploy/test_chart.py renders the chart with these values"
+_KUBERNETES = "needs a Kubernetes; tests/deploy runs the rendered pods and jobs as processes"
+_HELM = "helm install streams deploy/helm/moldau --set clusterId="
+_POD = "kubectl exec streams-moldau-broker-1 -c broker -- moldau topics reassign "
 _ITSELF = "runs the tests themselves"
 _SETUP = "made the environment that this test runs in"
 _MINUTES = "takes minutes; tests/{} runs the same command line on little"
@@ -121,14 +123,39 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "docker build -f deploy/container/Containerfile --target spark -t moldau-spark:0.1.0 .": (
             _ENGINE
         ),
-        "docker compose -f deploy/compose/one-node.yaml up --build --detach": _ENGINE,
-        "docker compose -f deploy/compose/compose.yaml up --build --detach": _ENGINE,
-        "docker compose -f deploy/compose/compose.yaml exec broker-1 moldau quorum status": _ENGINE,
-        "helm install streams deploy/helm/moldau --set clusterId=$(moldau storage random-uuid)": (
-            _KUBERNETES
-        ),
-        "helm upgrade streams deploy/helm/moldau --reuse-values --set quorum.founding=never": (
-            _KUBERNETES
+        **{
+            f"docker compose -f deploy/compose/{words}": _ENGINE
+            for words in (
+                "one-node.yaml up --build --detach",
+                "one-node.yaml cp moldau:/run/moldau-secrets/client/profiles/outside.properties "
+                "admin.properties",
+                "compose.yaml up --build --detach",
+                "compose.yaml exec broker-1 moldau quorum status",
+                "compose.yaml cp broker-1:/run/moldau-secrets/client/profiles/outside.properties "
+                "admin.properties",
+                "compose.yaml run --rm certificates",
+                "compose.yaml run --rm certificates moldau certificates show /run/moldau-secrets",
+            )
+        },
+        **dict.fromkeys(
+            (
+                f"{_HELM}$(moldau storage random-uuid)",
+                f"{_HELM}$ID,combined=true,controllers.replicas=1,brokers.replicas=1",
+                f"{_HELM}$ID,combined=true",
+                f"{_HELM}$ID,brokers.replicas=5",
+                *(
+                    f"helm upgrade streams deploy/helm/moldau --reuse-values --set {value}"
+                    for value in (
+                        "quorum.founding=never",
+                        "brokers.replicas=3",
+                        "brokers.replicas=4",
+                    )
+                ),
+                f"{_POD}plan --output /tmp/plan.json",
+                f"{_POD}execute --from-json /tmp/plan.json --wait",
+                f"{_POD}execute --without 4 --wait",
+            ),
+            _KUBERNETES,
         ),
         "pip install 'moldau[server]'": _INSTALLS,
         **dict.fromkeys(

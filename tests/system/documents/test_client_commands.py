@@ -11,6 +11,7 @@ import pytest
 
 from moldau.client import NewTopic
 from moldau.client.sync import Admin, Producer
+from moldau.local.secure_files import properties_text
 from moldau.testing import Cluster
 from tests.kit.waiting import until
 from tests.system.documents.commands import commands_to_run
@@ -111,11 +112,12 @@ def test_topics_on_the_nodes_of_compose(tmp_path: Path) -> None:
     """tests/deploy starts the nodes themselves; here are as many, at other addresses."""
     one, three = (each.text for each in commands_to_run("deploy/README.md"))
     for brokers, command in ((1, one), (3, three)):
-        with Cluster(brokers=brokers, controllers=brokers) as cluster:
-            here = re.sub(r"-b \S+", f"-b {cluster.bootstrap_server}", command)
+        with Cluster(brokers=brokers, controllers=brokers, secure=True) as cluster:
+            settings = properties_text(cluster.client_properties)
+            (tmp_path / "admin.properties").write_text(settings)
             with Terminal(tmp_path) as terminal:
-                terminal.run(here)
-            with Admin(cluster.bootstrap_server) as admin:
+                terminal.run(command)
+            with Admin(config=cluster.client_properties) as admin:
                 [described] = admin.describe_topics(["flights"]).values()
             assert {len(each.replicas) for each in described.partitions} == {brokers}
 

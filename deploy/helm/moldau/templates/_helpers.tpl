@@ -45,12 +45,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- printf "%s-%d.%s.%s.svc.%s" $service (int (index . 2)) $service $root.Release.Namespace $root.Values.clusterDomain -}}
 {{- end -}}
 
+{{/* The role whose pods are the controllers, and the id of the first of them. */}}
+{{- define "moldau.controllerRole" -}}
+{{- if .Values.combined }}broker{{ else }}controller{{ end -}}
+{{- end -}}
+
+{{- define "moldau.firstController" -}}
+{{- if .Values.combined }}1{{ else }}101{{ end -}}
+{{- end -}}
+
 {{/* controller.quorum.bootstrap.servers */}}
 {{- define "moldau.controllers" -}}
 {{- $root := . -}}
+{{- $first := include "moldau.firstController" . | int -}}
+{{- if and .Values.combined (gt (int .Values.controllers.replicas) (int .Values.brokers.replicas)) -}}
+{{- fail "combined: the controllers are brokers, so controllers.replicas cannot be above brokers.replicas" -}}
+{{- end -}}
 {{- range $index := until (int .Values.controllers.replicas) -}}
 {{- if $index }},{{ end -}}
-{{- include "moldau.host" (list $root "controller" (add 101 $index)) -}}:9093
+{{- include "moldau.host" (list $root (include "moldau.controllerRole" $root) (add $first $index)) -}}:9093
 {{- end -}}
 {{- end -}}
 
@@ -58,10 +71,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "moldau.initialControllers" -}}
 {{- $root := . -}}
 {{- $clusterId := include "moldau.clusterId" . -}}
+{{- $first := include "moldau.firstController" . | int -}}
 {{- range $index := until (int .Values.controllers.replicas) -}}
-{{- $id := add 101 $index -}}
+{{- $id := add $first $index -}}
 {{- if $index }},{{ end -}}
-{{- $id }}@{{ include "moldau.host" (list $root "controller" $id) }}:9093:{{ printf "%s/%d" $clusterId (int $id) | sha256sum | trunc 21 }}A
+{{- $id }}@{{ include "moldau.host" (list $root (include "moldau.controllerRole" $root) $id) }}:9093:{{ printf "%s/%d" $clusterId (int $id) | sha256sum | trunc 21 }}A
 {{- end -}}
 {{- end -}}
 
@@ -93,6 +107,22 @@ controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers={{ include "moldau.controllers" $root }}
 moldau.http.listener=0.0.0.0:8080
 moldau.health.socket=/tmp/moldau-health
+{{- if $root.Values.security.enabled }}
+ssl.keystore.type=PEM
+ssl.keystore.location=/etc/moldau/tls/tls-combined.pem
+ssl.truststore.type=PEM
+ssl.truststore.location=/etc/moldau/tls/ca.crt
+listener.name.controller.ssl.client.auth=required
+moldau.http.ssl.keystore.type=PEM
+moldau.http.ssl.keystore.location=/etc/moldau/tls/tls-combined.pem
+{{- /* A client's certificate names its user; a node's whole subject is its name, which no client can have. */}}
+{{- include "moldau.default" (list $root $pods "ssl.principal.mapping.rules" "RULE:^CN=([^,]+),OU=clients$/$1/,DEFAULT") }}
+{{- include "moldau.default" (list $root $pods "moldau.node.principals" "User:CN=*,OU=nodes") }}
+{{- include "moldau.default" (list $root $pods "authorizer.class.name" "org.apache.kafka.metadata.authorizer.StandardAuthorizer") }}
+{{- include "moldau.default" (list $root $pods "super.users" "User:admin") }}
+{{- include "moldau.default" (list $root $pods "moldau.http.authentication" "BASIC") }}
+{{- include "moldau.default" (list $root $pods "moldau.http.open.paths" "/healthz,/readyz,/metrics") }}
+{{- end }}
 {{- include "moldau.default" (list $root $pods "moldau.log.format" "json") }}
 {{- include "moldau.default" (list $root $pods "default.replication.factor" $copies) }}
 {{- include "moldau.default" (list $root $pods "min.insync.replicas" (sub $copies 1 | max 1)) }}
@@ -109,22 +139,46 @@ moldau.health.socket=/tmp/moldau-health
 {{- define "moldau.controllerProperties" -}}
 process.roles=controller
 listeners=CONTROLLER://0.0.0.0:9093
+{{- if .Values.security.enabled }}
+listener.security.protocol.map=CONTROLLER:SSL
+{{- end }}
 log.dirs=/var/lib/moldau/data-0/log
 {{ include "moldau.commonProperties" (list . .Values.controllers) }}
 {{- end -}}
 
+{{/* What a broker has: a list of the root, and whether it is a controller as well. */}}
 {{- define "moldau.brokerProperties" -}}
-{{- $brokers := .Values.brokers -}}
+{{- $root := index . 0 -}}
+{{- $isController := index . 1 -}}
+{{- $brokers := $root.Values.brokers -}}
 {{- $copies := min 3 (int $brokers.replicas) -}}
-process.roles=broker
-listeners=PLAINTEXT://0.0.0.0:9092{{ if $brokers.external.enabled }},EXTERNAL://0.0.0.0:9094{{ end }}
+{{- $outside := $brokers.external.enabled -}}
+process.roles=broker{{ if $isController }},controller{{ end }}
+{{- if $root.Values.security.enabled }}
+listeners=CLIENT://0.0.0.0:9092,INTERNAL://0.0.0.0:9091{{ if $outside }},EXTERNAL://0.0.0.0:9094{{ end }}{{ if $isController }},CONTROLLER://0.0.0.0:9093{{ end }}
+inter.broker.listener.name=INTERNAL
+listener.security.protocol.map=CONTROLLER:SSL,CLIENT:SASL_SSL,INTERNAL:SSL{{ if $outside }},EXTERNAL:SASL_SSL{{ end }}
+listener.name.internal.ssl.client.auth=required
+{{- include "moldau.default" (list $root $brokers "listener.name.client.sasl.enabled.mechanisms" "SCRAM-SHA-512,SCRAM-SHA-256") }}
+{{- if $outside }}
+{{- include "moldau.default" (list $root $brokers "listener.name.external.sasl.enabled.mechanisms" "SCRAM-SHA-512,SCRAM-SHA-256") }}
+{{- end }}
+{{- else }}
+listeners=PLAINTEXT://0.0.0.0:9092{{ if $outside }},EXTERNAL://0.0.0.0:9094{{ end }}{{ if $isController }},CONTROLLER://0.0.0.0:9093{{ end }}
 inter.broker.listener.name=PLAINTEXT
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT
-log.dirs={{ range $disk := until (int $brokers.storage.disks) }}{{ if $disk }},{{ end }}/var/lib/moldau/data-{{ $disk }}/log{{ end }}
-{{- include "moldau.default" (list . $brokers "offsets.topic.replication.factor" $copies) }}
-{{- include "moldau.default" (list . $brokers "transaction.state.log.replication.factor" $copies) }}
-{{- include "moldau.default" (list . $brokers "transaction.state.log.min.isr" (sub $copies 1 | max 1)) }}
-{{ include "moldau.commonProperties" (list . $brokers) }}
+{{- end }}
+log.dirs={{ range $disk := until (include "moldau.disks" $root | int) }}{{ if $disk }},{{ end }}/var/lib/moldau/data-{{ $disk }}/log{{ end }}
+{{- include "moldau.default" (list $root $brokers "offsets.topic.replication.factor" $copies) }}
+{{- include "moldau.default" (list $root $brokers "transaction.state.log.replication.factor" $copies) }}
+{{- include "moldau.default" (list $root $brokers "transaction.state.log.min.isr" (sub $copies 1 | max 1)) }}
+{{ include "moldau.commonProperties" (list $root $brokers) }}
+{{- end -}}
+
+{{/* How many volumes, and log directories, a broker has. */}}
+{{- define "moldau.disks" -}}
+{{- $storage := .Values.brokers.storage -}}
+{{- if $storage.directories }}{{ len $storage.directories }}{{ else }}{{ int $storage.disks }}{{ end -}}
 {{- end -}}
 
 {{/* The port of a broker outside: a list of the root and the broker's place in the order of ids. */}}
@@ -160,6 +214,22 @@ nodeSelector:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with $pods.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $pods.topologySpreadConstraints }}
+topologySpreadConstraints:
+{{- range . }}
+  -
+    {{- toYaml . | nindent 4 }}
+    {{- if not (hasKey . "labelSelector") }}
+    labelSelector:
+      matchLabels:
+        {{- include "moldau.selectorLabels" $root | nindent 8 }}
+        app.kubernetes.io/component: {{ $role }}
+    {{- end }}
+{{- end }}
+{{- end }}
 {{- if $pods.affinity }}
 affinity:
   {{- toYaml $pods.affinity | nindent 2 }}
@@ -181,6 +251,16 @@ volumes:
       name: {{ include "moldau.fullname" $root }}-{{ $role }}
   - name: temporary
     emptyDir: {sizeLimit: 64Mi}
+{{- if $root.Values.security.enabled }}
+  - name: tls
+    secret:
+      secretName: {{ include "moldau.tlsSecret" (list $root $role) }}
+      defaultMode: 0440
+{{- include "moldau.adminVolumes" $root | nindent 2 }}
+{{- end }}
+{{- with $pods.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- if include "moldau.asksForZone" (list $root $role) }}
   - name: rack
     emptyDir: {sizeLimit: 1Mi}
@@ -199,7 +279,7 @@ volumes:
 {{- if and (eq (index . 1) "broker") (eq (index . 0).Values.brokers.rack.from "node") -}}yes{{- end -}}
 {{- end -}}
 
-{{/* What the containers of a pod share: a list of the root, the role and the number of its volumes. */}}
+{{/* What the containers of a pod share: a list of the root, the role, the number of its volumes, the role's values. */}}
 {{- define "moldau.container" -}}
 {{- $root := index . 0 -}}
 {{- $role := index . 1 -}}
@@ -214,14 +294,21 @@ env:
         fieldPath: metadata.name
   - name: MOLDAU_CLUSTER_ID
     value: {{ include "moldau.clusterId" $root | quote }}
-  - name: MOLDAU_BOOTSTRAP_SERVER
-    value: {{ include "moldau.fullname" $root }}-bootstrap.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}:9092
-{{- if eq $role "controller" }}
+{{- include "moldau.clientEnvironment" (list $root $role) | nindent 2 }}
+{{- if eq $role (include "moldau.controllerRole" $root) }}
   - name: MOLDAU_INITIAL_CONTROLLERS
     valueFrom:
       configMapKeyRef:
         name: {{ include "moldau.fullname" $root }}-quorum
         key: initial-controllers
+{{- if $root.Values.security.enabled }}
+  - name: MOLDAU_ADMIN_PASSWORD_FILE
+    value: /etc/moldau/admin/password
+  - name: MOLDAU_CONTROLLERS_PROFILE
+    value: controllers
+{{- end }}
+{{- end }}
+{{- if eq $role "controller" }}
 {{- else if eq $root.Values.brokers.rack.from "pod" }}
   - name: MOLDAU_RACK
     valueFrom:
@@ -237,6 +324,9 @@ env:
       fieldRef:
         fieldPath: spec.nodeName
 {{- end }}
+{{- with (index . 3).extraEnv }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 volumeMounts:
   - name: configuration
     mountPath: /etc/moldau/server.properties
@@ -244,9 +334,18 @@ volumeMounts:
     readOnly: true
   - name: temporary
     mountPath: /tmp
+{{- if $root.Values.security.enabled }}
+  - name: tls
+    mountPath: /etc/moldau/tls
+    readOnly: true
+{{- include "moldau.adminMounts" $root | nindent 2 }}
+{{- end }}
 {{- if include "moldau.asksForZone" (list $root $role) }}
   - name: rack
     mountPath: /run/moldau
+{{- end }}
+{{- with (index . 3).extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- range $disk := until (int (index . 2)) }}
   - name: data-{{ $disk }}
@@ -254,23 +353,25 @@ volumeMounts:
 {{- end }}
 {{- end -}}
 
-{{/* A volume per disk: a list of the labels, the number of disks and the storage values. */}}
+{{/* A volume per log directory: a list of the labels, the number of volumes and the storage values. */}}
 {{- define "moldau.volumeClaims" -}}
 {{- $labels := index . 0 -}}
 {{- $storage := index . 2 -}}
 {{- range $disk := until (int (index . 1)) }}
+{{- $own := $storage -}}
+{{- if $storage.directories }}{{ $own = index $storage.directories $disk }}{{ end }}
 - metadata:
     name: data-{{ $disk }}
     labels:
       {{- $labels | nindent 6 }}
   spec:
     accessModes: [ReadWriteOnce]
-{{- if $storage.storageClassName }}
-    storageClassName: {{ $storage.storageClassName }}
+{{- if $own.storageClassName }}
+    storageClassName: {{ $own.storageClassName }}
 {{- end }}
     resources:
       requests:
-        storage: {{ $storage.size }}
+        storage: {{ $own.size }}
 {{- end }}
 {{- end -}}
 
@@ -287,7 +388,7 @@ livenessProbe:
   timeoutSeconds: 10
   failureThreshold: 6
 readinessProbe:
-  httpGet: {path: /readyz, port: http}
+  httpGet: {path: /readyz, port: http{{ if .Values.security.enabled }}, scheme: HTTPS{{ end }}}
   periodSeconds: 5
   timeoutSeconds: 6
   failureThreshold: 2
