@@ -11,6 +11,7 @@ import pytest
 
 from moldau.spark_connector.errors import JavaNotFound
 from moldau.spark_connector.pipelines import embedded_spark
+from tests.kit.absent import needs
 
 pytestmark = pytest.mark.real
 
@@ -156,6 +157,7 @@ def test_workers_get_this_python_unless_configured_otherwise(
     assert os.environ["PYSPARK_DRIVER_PYTHON"].endswith(("python", "python3", "python3.11"))
 
 
+@needs("pyspark")
 def test_workers_import_the_installed_pyspark_and_not_the_zipped_one(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -179,6 +181,7 @@ def test_workers_import_the_installed_pyspark_and_not_the_zipped_one(
     assert "SPARK_HOME" not in os.environ
 
 
+@needs("pyspark")
 def test_a_home_that_is_not_whole_is_not_used(bare: Path, monkeypatch: pytest.MonkeyPatch):
     home = embedded_spark.lean_spark_home(bare)
     assert home is not None
