@@ -217,5 +217,8 @@ def test_each_job_is_done(cluster: Cluster, typist: Typist, tmp_path: Path):
     assert "moves to" in said["empty a broker"]
     with Admin(cluster.bootstrap_server) as admin:
         assert "ann" in admin.describe_user_scram_credentials()
+        typist.run("moldau brokers empty 3 --wait")
+        topics = admin.describe_topics().values()
+        assert all(3 not in each.replicas for topic in topics for each in topic.partitions)
     with sending(cluster):
         assert "18 sent\n" in typist.run(follow, until="18 sent\n")
