@@ -30,7 +30,7 @@ def script() -> ModuleType:
 
 @pytest.fixture
 def volumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Of the service in compose.yaml, with its variable."""
+    """What the service in compose.yaml has, with its variable."""
     service = compose()["services"]["certificates"]
     monkeypatch.setenv("MOLDAU_SECRETS", service["environment"]["MOLDAU_SECRETS"])
     found = [tmp_path / "authority", tmp_path / "secrets"]
