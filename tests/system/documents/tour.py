@@ -20,6 +20,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -262,6 +263,7 @@ def main(arguments: Sequence[str]) -> int:
         os.chdir(ROOT)
         os.execvp(words[0], [*words, *arguments])  # what ends this process ends the tour
     has_up("lo")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     with tempfile.TemporaryDirectory(prefix="moldau-tour-") as temporary:
         base = options.directory or Path(temporary)
         try:

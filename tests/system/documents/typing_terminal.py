@@ -86,7 +86,11 @@ class TypingTerminal:
 
     def interrupt(self) -> str:
         """Ctrl-C, until what goes on has ended; what it wrote since. Raises: Failed, Stuck."""
+        # Neither does a shell that is just starting a command pass it on, nor does it read what is
+        # typed before it has noticed.
+        self._wait_for(CLOSE_S, shell=False)
         os.write(self._terminal, b"\x03")
+        self._wait_for(DEADLINE_S * patience(), shell=True)
         self.is_busy = False
         return self._end()
 
@@ -98,14 +102,17 @@ class TypingTerminal:
                 if group in (0, self._shell.pid):  # 0: no terminal of a shell any more
                     break
                 os.killpg(group, number)
-                self._wait_for_the_shell()
+                self._wait_for(CLOSE_S, shell=True)
         self._shell.kill()
         self._shell.wait()
         os.close(self._terminal)
 
-    def _wait_for_the_shell(self) -> None:
-        until = time.monotonic() + CLOSE_S
-        while time.monotonic() < until and os.tcgetpgrp(self._terminal) != self._shell.pid:
+    def _wait_for(self, seconds: float, *, shell: bool) -> None:
+        """Until the shell has the terminal, or what goes on has it; or until the time is over."""
+        until = time.monotonic() + seconds
+        while (os.tcgetpgrp(self._terminal) == self._shell.pid) != shell:
+            if time.monotonic() > until:
+                return
             self._read(0.1)
 
     def _write(self, text: str) -> None:
