@@ -108,7 +108,7 @@ class TypingTerminal:
         os.close(self._terminal)
 
     def _wait_for(self, seconds: float, *, shell: bool) -> None:
-        """Until the shell has the terminal, or what goes on has it; or until the time is over."""
+        """Wait until the shell, or what goes on, has the terminal, or until the time is over."""
         until = time.monotonic() + seconds
         while (os.tcgetpgrp(self._terminal) == self._shell.pid) != shell:
             if time.monotonic() > until:
