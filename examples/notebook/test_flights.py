@@ -14,7 +14,10 @@ def test_each_cell_runs():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     printed = "".join(
-        output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ())
+        output.text
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if output.get("name") == "stdout"
     )
     assert printed.splitlines() == [
         "[1, 2, 3]",

@@ -69,7 +69,7 @@ def test_a_file_is_applied_once_and_is_nothing_to_change_then(cli: Cli, write: W
     assert "+ acl User:alice deny All on Cluster kafka-cluster from 10.0.0.7" in plan
     assert "+ quotas user alice client-id (default)" in plan
     assert plan[-1] == "9 to add, 1 to change"
-    assert cli.json("topics", "list") == []
+    assert cli.json("topics", "list", "--names") == []
     refused = cli.end("topics", "apply", path)
     assert (refused.status, refused.output) == (WRONG_USAGE, differs.output)
     assert refused.errors == (
@@ -124,7 +124,7 @@ def test_what_is_named_is_named_in_whole_and_other_things_stay(cli: Cli, write: 
     assert cli.ok("topics", "diff", path) == "nothing to change\n"
     [orders] = cli.json("topics", "describe", "orders")
     assert (orders["partition_count"], orders["configs"]) == (5, {"retention.ms": "1000"})
-    assert cli.json("topics", "list") == ["orders", "other", "payments"]
+    assert cli.json("topics", "list", "--names") == ["orders", "other", "payments"]
     assert {each["principal"] for each in cli.json("acls", "list")} == {"User:alice", "User:bob"}
 
 
@@ -145,7 +145,7 @@ def test_topics_go_by_name_alone(cli: Cli, write: Write):
         "1 to remove",
         "applied",
     ]
-    assert "going" not in cli.json("topics", "list")
+    assert "going" not in cli.json("topics", "list", "--names")
     assert cli.ok("topics", "apply", path, "--prune", "going", "--yes") == "nothing to change\n"
 
 
@@ -176,7 +176,7 @@ def test_all_is_checked_before_the_first_change(cli: Cli, write: Write):
         assert "wide" in lines[2]
         assert "retention.m" in lines[3]
         assert "soon" in lines[4]
-    assert "fresh" not in cli.json("topics", "list")
+    assert "fresh" not in cli.json("topics", "list", "--names")
 
 
 @pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", FAILED)])
@@ -193,7 +193,7 @@ def test_a_terminal_is_asked(cli: Cli, write: Write, answer: str, status: int):
     assert ended.status == status
     assert "1 to add" in ended.output
     assert "moldau: make these changes: 1 to add? [y/N]" in told
-    assert (f"asked-{answer}" in cli.json("topics", "list")) == (status == 0)
+    assert (f"asked-{answer}" in cli.json("topics", "list", "--names")) == (status == 0)
 
 
 def test_no_answer_is_trouble(write: Write):
