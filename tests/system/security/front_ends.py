@@ -40,7 +40,6 @@ from tests.kit.waiting import patience, until
 from tests.system.replication.chaos_cluster import UNEXPECTED
 from tests.system.security.nodes import HOST, PASSWORD, SecuredNode
 from tests.system.security.storm_nodes import (
-    DECODED_BYTES,
     FENCED,
     LARGE_TOPIC,
     PEAK_BYTES,
@@ -66,11 +65,8 @@ MOST_SILENT: Final = 150
 MOST_BYTES: Final = 70_000
 ANSWER_S: Final = 0.15
 SECRETS: Final = (PASSWORD, "b-secret", "t-secret")
-GROWTH_BYTES: Final = DECODED_BYTES + 192 * 2**20
-"""What a node may hold more in the end than at the beginning: groups, ids and tokens stay, and what
-Python's own allocator took once for large decoded requests: its arenas of 1 MiB go back when they
-are empty, and few are (62 after seven minutes, with half of their memory free).
-"""
+#: What a node may hold more in the end than at the beginning: groups, ids and tokens stay.
+GROWTH_BYTES: Final = 192 * 2**20
 SETTLED_S: Final = MEMORY_CHECK_S + 30.0
 """A node gives memory back when it looks for that, which is once a minute."""
 
