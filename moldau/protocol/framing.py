@@ -220,11 +220,10 @@ class FrameReader:
         """How much of the frame that is not complete has arrived, from 0 to 1."""
         if self._large is not None:
             return self._large_filled / self._large_length
-        arrived = self._arrived()
-        if len(arrived) <= 4:
+        arrived, length = self._arrived()
+        if arrived <= 4:
             return 0.0
-        (length,) = _LENGTH.unpack_from(arrived)
-        return float(min((len(arrived) - 4) / max(length, 1), 1.0))
+        return min((arrived - 4) / max(length, 1), 1.0)
 
     @property
     def missing_bytes(self) -> int:
@@ -233,12 +232,17 @@ class FrameReader:
         """
         if self._large is not None:
             return self._large_length - self._large_filled
-        arrived = self._arrived()
-        length = 1 if len(arrived) < 4 else _LENGTH.unpack_from(arrived)[0]
-        return int(4 + length - len(arrived))
+        arrived, length = self._arrived()
+        return 4 + length - arrived
 
-    def _arrived(self) -> bytearray | bytes:
-        return self._rest if self._chunk is None else self._chunk[self._start : self._end]
+    def _arrived(self) -> tuple[int, int]:
+        """How many bytes of a small frame have arrived, and its length: 1 while that has not."""
+        held: bytearray | bytes = self._rest
+        start, end = 0, len(held)
+        if self._chunk is not None:
+            held, start, end = self._chunk, self._start, self._end
+        length = 1 if end - start < 4 else int(_LENGTH.unpack_from(held, start)[0])
+        return end - start, length
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Where the transport shall put the next bytes; valid until this reader is called again, or

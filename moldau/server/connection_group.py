@@ -359,7 +359,8 @@ class ConnectionGroup:
             if not budget.waiting_count and not budget.is_flooded:
                 continue
             for share in tuple(budget.waiting()):
-                share.owner.end_if_peer_is_lost()
+                if share.is_waiting:
+                    share.owner.end_if_peer_is_lost()
             shares.serve_line(budget, len(budget.line))
             self._close_slow(budget)
             for stuck in budget.stuck():

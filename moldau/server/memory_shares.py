@@ -510,7 +510,7 @@ class MemoryShares:
         return went_on
 
     def _let_try(self, share: Share) -> bool:
-        """Whether it goes on, and does not wait for more already."""
+        """Have it try again; whether it goes on, and does not wait for more already."""
         self._take_out(share)
         if share.owner.memory_available():
             if not share.is_waiting:

@@ -31,6 +31,7 @@ from moldau.local.watchdog import Watchdog
 from tests.deploy.api_server import ApiServer
 from tests.deploy.files import DEPLOY
 from tests.deploy.helm_chart import NAMESPACE, Document, named
+from tests.deploy.local_nodes import START_DEADLINE_S, STOP_DEADLINE_S
 from tests.kit.waiting import until
 
 CONTAINER: Final = DEPLOY / "container"
@@ -42,8 +43,6 @@ PROGRAMS: Final = {
 _PLACE: Final = re.compile(r"(?<![\w/.])(/etc/moldau|/var/lib/moldau|/tmp)(?=/|\b)")
 PORTS: Final = ("9091", "9092", "9093", "9094", "8080")
 BOOTSTRAP: Final = f"demo-moldau-bootstrap.{NAMESPACE}.svc.cluster.local"
-START_DEADLINE_S: Final = 90.0
-STOP_DEADLINE_S: Final = 60.0
 
 
 @dataclass(slots=True)

@@ -431,6 +431,16 @@ def test_those_that_wait_are_ended_when_their_peers_have_gone() -> None:
     assert [each.closed for each in owners] == [[], ["lost"], ["lost"]]
 
 
+def test_one_that_ends_with_another_is_not_looked_at_again() -> None:
+    rig = Rig()
+    rig.group.start_sweeping()
+    first, _ = waiting(rig, "a", held=10, wanted=5)
+    _, other = waiting(rig, "a", held=10, wanted=5)
+    first.end_if_peer_is_lost = other.close  # type: ignore[method-assign]
+    swept(rig)
+    assert other.is_closed
+
+
 def test_memory_that_comes_back_wakes_those_that_wait_once() -> None:
     rig = Rig()
     owner, _ = waiting(rig, "a", held=1, wanted=1)

@@ -519,7 +519,7 @@ def test_small_frames_are_no_progress_for_large_ones() -> None:
     share = rig.share()
     share.charge(2 * CHUNK_BYTES)
     rig.shares.wait(share)
-    assert rig.budget.stuck() == [], "nobody has watched"
+    assert rig.budget.stuck() == [], "no watch has begun"
     rig.budget.watch()
     share.refund(CHUNK_BYTES)
     assert rig.budget.stuck() == [[share]]
