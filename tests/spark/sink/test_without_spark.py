@@ -370,10 +370,10 @@ def test_sinks_are_moved_settled_and_forgotten_with_care(
     status, _, err = moldau(one, "move", one.id, other.id)
     assert (status, f"sink '{other.id}' has written batches of its own" in err) == (2, True)
     assert moldau(one, "move", one.id, one.id)[0] == 2
-    for command in (("move", "nobody", "new"), ("forget", "nobody", "--yes"), ("settle", "nobody")):
+    for command in (("move", "absent", "new"), ("forget", "absent", "--yes"), ("settle", "absent")):
         status, _, err = moldau(one, *command)
         assert status in (1, 2)
-        assert "nobody" in err
+        assert "absent" in err
     assert listed(one).keys() >= {one.id, other.id}
     one.write(one.plan(), 1)
     assert open_rows(admin, topic)
