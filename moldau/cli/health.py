@@ -228,10 +228,13 @@ async def _certificates(
     that did not answer.
     """
     found: dict[int, bytes] = {}
-    for broker_id in set(directories) - set(_silent(directories)):
+
+    async def ask(broker_id: int) -> None:
         with suppress(client.KafkaError):
             shown = await admin.describe_certificates([broker_id], timeout_ms=timeout_ms)
-            found |= {each: der for each, der in shown.items() if der is not None}
+            found.update({each: der for each, der in shown.items() if der is not None})
+
+    await asyncio.gather(*map(ask, set(directories) - set(_silent(directories))))
     return found
 
 
@@ -256,9 +259,8 @@ async def _min_isr(admin: client.Admin, names: Iterable[str]) -> dict[str, int]:
     try:
         configs = await admin.describe_configs(resources, keys=[MIN_ISR])
     except client.UnknownTopicOrPartition:  # deleted since it was described
-        resources = {
-            each: name for each, name in resources.items() if name in await admin.list_topics()
-        }
+        left = set(await admin.list_topics())
+        resources = {each: name for each, name in resources.items() if name in left}
         configs = await admin.describe_configs(resources, keys=[MIN_ISR])
     values = {resources[each]: entries.get(MIN_ISR) for each, entries in configs.items()}
     return {name: int(each.value) for name, each in values.items() if each and each.value}

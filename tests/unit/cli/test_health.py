@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from moldau.cli.health import Report, Status, look
 from moldau.client import Admin
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p03_metadata import MetadataRequest
 from moldau.runtime.connection import Connection
 from tests.kit.dated_certificates import dated
 from tests.unit.cli.test_cluster_commands import moldau, ok
@@ -66,6 +67,18 @@ async def test_a_thousand_topics_take_a_few_requests(
         "DescribeConfigs": 1,
         "ListPartitionReassignments": 1,
     }
+
+
+async def test_a_topic_that_has_just_been_deleted_costs_a_list_and_no_more(
+    admin: Admin, written: WrittenCluster, broker: ScriptedBroker
+):
+    names = [f"topic-{number}" for number in range(20)]
+    written.topics = {name: [Replicated()] for name in (*names, "gone")}
+    written.config_errors = {"gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    broker.topics = dict.fromkeys(names, 1)
+    assert (await report(admin)).status is Status.HEALTHY
+    every = [each for each in broker.requests_of(MetadataRequest) if each.topics is None]
+    assert len(every) == 1
 
 
 async def test_a_broker_that_is_down_explains_its_partitions(admin: Admin, written: WrittenCluster):

@@ -42,6 +42,7 @@ class WrittenCluster:
     brokers: dict[int, bool] = field(default_factory=lambda: {NODE_ID: False})
     """Whether each is fenced, by id."""
     min_isr: dict[str, int] = field(default_factory=dict)
+    config_errors: dict[str, ErrorCode] = field(default_factory=dict)
     directories: list[tuple[str, ErrorCode, int, int]] = field(
         default_factory=lambda: [("/disk", ErrorCode.NONE, 100 * GIB, 50 * GIB)]
     )
@@ -160,6 +161,7 @@ class WrittenCluster:
         return configs.DescribeConfigsResponse(
             results=[
                 configs.DescribeConfigsResult(
+                    error_code=self.config_errors.get(each.resource_name, ErrorCode.NONE),
                     resource_type=each.resource_type,
                     resource_name=each.resource_name,
                     configs=[
