@@ -370,7 +370,7 @@ class Narrowing:
         # Records have whole milliseconds: the first one that is not before the time.
         first_ms = -(-min(times) // _MS)
         if condition.operator is Operator.GREATER:
-            first_ms = min(times) // _MS + 1
+            first_ms = times[0] // _MS + 1
         # Records without a timestamp have -1 in its place, and cannot be looked up.
         if first_ms > 0 and (self.first_timestamp_ms is None or first_ms > self.first_timestamp_ms):
             self.first_timestamp_ms = first_ms
