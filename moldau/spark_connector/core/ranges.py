@@ -91,15 +91,15 @@ def split(
 
 
 def _cut_largest(whole: list[OffsetRange], counts: list[int], wanted: int) -> None:
-    """Raise counts until there are `wanted` pieces, always where the pieces are largest."""
+    """Raise counts until there are `wanted` pieces, always where the pieces are largest: no piece is
+    cut that has one offset, as more than there are offsets is never wanted.
+    """
     missing = wanted - sum(counts)
     # The largest first; the index decides between equals, so that plans can be repeated.
     heap = [(-each.size / counts[index], index) for index, each in enumerate(whole)]
     heapq.heapify(heap)
-    while missing > 0 and heap:
+    while missing > 0:
         _, index = heapq.heappop(heap)
-        if counts[index] >= whole[index].size:
-            continue
         counts[index] += 1
         missing -= 1
         heapq.heappush(heap, (-whole[index].size / counts[index], index))
