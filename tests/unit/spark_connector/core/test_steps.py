@@ -289,7 +289,7 @@ def test_a_decision_that_was_not_written_is_written_again_for_some_rounds() -> N
 def test_transactions_that_are_not_open_any_more_are_not_decided_for(
     token: str, kind: RefusalKind
 ) -> None:
-    """To see why, the ledger is only read: no other driver is shut out for it."""
+    """The ledger is only read to see why: no other driver is shut out for it."""
     answers = [frozenset({FIRST.producer}), view(token=token)]
     played = play(committing(Plan(record()), "query", 0, REPORTS), *answers)
     assert played == ([CheckOpen(SLOTS), TakeLedger(is_fencing=False)], kind)

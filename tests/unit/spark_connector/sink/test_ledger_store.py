@@ -215,6 +215,7 @@ def test_a_ledger_topic_whose_settings_may_not_be_seen_is_taken_as_it_is() -> No
         threaded.call(lambda fake: fake.topics[LEDGER].configs.update({"cleanup.policy": "delete"}))
         threaded.call(lambda fake: fake.fault(ApiKey.DESCRIBE_CONFIGS, error, times=None))
         store.prepare_topic()
+        assert threaded.call(lambda fake: fake.recorder.count(ApiKey.DESCRIBE_CONFIGS)) == 1
 
 
 def test_a_ledger_topic_that_no_broker_knows_is_waited_for_no_longer_than_for_the_cluster(

@@ -166,7 +166,7 @@ def test_clients_get_what_is_theirs() -> None:
 
 
 def test_blocking_calls_of_a_producer_last_as_long_as_those_of_the_others() -> None:
-    """Unless it is given a time of its own, or nothing is."""
+    """A time that is given for them alone wins."""
     given = {"kafka__default__api__timeout__ms": "2000", "kafka__max__block__ms": "70"}
     assert parsed(**given).producer_config().max_block_ms == 70
     assert parsed(kafka__max__block__ms="70").producer_config().max_block_ms == 70

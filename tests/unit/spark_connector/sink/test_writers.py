@@ -163,7 +163,7 @@ def test_a_micro_batch_is_planned_once_on_the_driver(monkeypatch: pytest.MonkeyP
 
 
 def test_rows_of_a_topic_cannot_be_overwritten() -> None:
-    """In a stream it is the output mode complete, which appends."""
+    """Streams call it the output mode complete, which appends."""
     with pytest.raises(InvalidOption, match="mode overwrite is not supported"):
         make_batch_writer(GIVEN, ROWS, True)
     assert make_stream_writer(GIVEN, ROWS, True).sink_id == "s"
