@@ -10,13 +10,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from moldau.protocol import ApiKey
+from moldau.client import sync
+from moldau.protocol import ApiKey, ErrorCode
 from moldau.spark_connector.core.commit_protocol import Role
 from moldau.spark_connector.core.ledger import MAX_RANGES_PER_SLOT
+from moldau.spark_connector.errors import SparkConnectorError
 from moldau.spark_connector.sink import driver, writers
 from moldau.spark_connector.sink.rows import checksum_of
 from moldau.spark_connector.sink.writers import make_batch_writer, make_stream_writer
-from tests.fake_broker import LATEST, FakeCluster, ThreadedCluster
+from tests.fake_broker import LATEST, AnswerError, FakeCluster, ThreadedCluster
 
 pytestmark = pytest.mark.real
 
@@ -115,8 +117,11 @@ def test_a_report_says_how_much_was_written_and_where(
     assert report.slot.transactional_id == "s.w.5.2"
     places = report.slot.ranges
     assert 1 <= len(places) <= MAX_RANGES_PER_SLOT
-    if send_bytes != 64:
-        assert report.slot.is_located is (send_bytes > 1), "of very many places some are kept"
+    if send_bytes == 1:
+        assert len(places) == MAX_RANGES_PER_SLOT, "of very many places some are kept"
+        assert not report.slot.is_located
+    elif send_bytes > 64:
+        assert report.slot.is_located
     for place in places:
         records = fake.call(lambda cluster, place=place: cluster.records("t", place.partition))
         offsets = [each.offset for each in records]
@@ -163,6 +168,51 @@ def test_a_task_that_raises_has_aborted_what_it_sent(
         writer.write(cut_off())
     assert not is_open(fake)
     assert committed(fake) == []
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_task_that_raises_tries_to_abort_for_some_seconds_only(
+    fake: ThreadedCluster, task: type[Context], monkeypatch: pytest.MonkeyPatch, given_up: bool
+) -> None:
+    """Its time limit, or a sweep, ends the transaction then."""
+    writer = on_driver(make_stream_writer(given(fake), ROWS, False))
+    real, limits = sync.Producer.close, []
+
+    def close(producer: sync.Producer, timeout_ms: float | None = None) -> None:
+        limits.append(timeout_ms)
+        real(producer, timeout_ms=timeout_ms)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from pieces()
+        if given_up:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(sync.Producer, "close", close)
+    monkeypatch.setattr(writers, "SEND_BYTES", 64)
+    if given_up:
+        with pytest.raises(ZeroDivisionError):
+            writer.write(rows())
+    else:
+        writer.write(rows())
+    assert limits == [writers.ABORT_MS if given_up else None]
+
+
+@pytest.mark.parametrize("semantics", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("nth", [1, 20])
+def test_rows_that_brokers_refuse_fail_their_task(
+    fake: ThreadedCluster,
+    task: type[Context],
+    monkeypatch: pytest.MonkeyPatch,
+    semantics: str,
+    nth: int,
+) -> None:
+    """Others were taken before them and after them."""
+    monkeypatch.setattr(writers, "SEND_BYTES", 1)
+    writer = on_driver(make_stream_writer(given(fake, semantics=semantics), ROWS, False))
+    refusal = AnswerError(ErrorCode.INVALID_RECORD)
+    fake.call(lambda cluster: cluster.fault(ApiKey.PRODUCE, refusal, nth=nth))
+    with pytest.raises(SparkConnectorError, match="INVALID_RECORD"):
+        writer.write(pieces())
 
 
 @pytest.mark.parametrize("named", [{"txnId": "daily"}, {}])
