@@ -81,6 +81,7 @@ def test_names_have_no_case() -> None:
         ({"kafka.acks": "1"}, "exactly-once needs all"),
         ({"kafka.retries": "0"}, "retries=0"),
         ({"kafka.lingre.ms": "5"}, "did you mean linger.ms"),
+        ({"kafka.bootstrap.controllers": "localhost:9093"}, "bootstrap.controllers"),
         ({"kafka.linger.ms": "soon"}, "linger.ms"),
         ({"topic": DEFAULT_LEDGER_TOPIC}, "sinks keep their decisions there"),
         ({"topic": "t", "ledgerTopic": "t"}, "sinks keep their decisions there"),
