@@ -91,8 +91,8 @@ def split(
 
 
 def _cut_largest(whole: list[OffsetRange], counts: list[int], wanted: int) -> None:
-    """Raise counts until there are `wanted` pieces, always where the pieces are largest: no piece is
-    cut that has one offset, as more than there are offsets is never wanted.
+    """Raise counts until there are `wanted` pieces, always where the pieces are largest: no piece
+    of one offset is cut, as more pieces than there are offsets are never wanted.
     """
     missing = wanted - sum(counts)
     # The largest first; the index decides between equals, so that plans can be repeated.

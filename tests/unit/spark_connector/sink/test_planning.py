@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from moldau.spark_connector import errors
+from moldau.spark_connector.core.ledger import BatchState, decode
 from moldau.spark_connector.sink import driver
 from moldau.spark_connector.sink.ledger_store import LedgerStore
 from tests.fake_broker import LATEST, FakeCluster, ThreadedCluster
@@ -101,3 +102,18 @@ def test_what_a_batch_is_compared_with_when_it_comes_again(cluster: ThreadedClus
         else:
             sink.commit(planned, 0, fewer)
     assert sink.visible() == sorted(everything(0) * 2)
+
+
+def test_a_process_that_goes_on_with_its_checkpoint_writes_its_token_once(
+    cluster: ThreadedCluster,
+) -> None:
+    """Each batch is decided, and then done: nothing else comes into the ledger."""
+    sink = Sink(cluster, "t", checkpointLocation="/checkpoint")
+    for batch_id in range(3):
+        sink.batch(batch_id)
+    assert sink.visible() == everything(0, 1, 2)
+    ledger = sink.options.ledger_topic
+    found = cluster.call(lambda fake: [decode(each.value or b"") for each in fake.records(ledger)])
+    states = [each.batch.state if each.batch else None for each in found]
+    assert states == [None, *[BatchState.DECIDED, BatchState.DONE] * 3]
+    assert len({each.driver for each in found}) == 1
