@@ -8,6 +8,15 @@ from moldau.console import openapi
 from moldau.console.calls import Call, Reply
 from moldau.console.own import session
 from moldau.console.routes import Route
+from moldau.console.v3 import (
+    acls,
+    brokers,
+    clusters,
+    configs,
+    consumer_groups,
+    partitions,
+    topics,
+)
 
 
 async def _show_document(_call: Call) -> Reply:
@@ -16,6 +25,13 @@ async def _show_document(_call: Call) -> Reply:
 
 ROUTES: Final[tuple[Route, ...]] = (
     *session.ROUTES,
+    *clusters.ROUTES,
+    *brokers.ROUTES,
+    *topics.ROUTES,
+    *partitions.ROUTES,
+    *configs.ROUTES,
+    *consumer_groups.ROUTES,
+    *acls.ROUTES,
     Route(
         method="GET",
         path="/openapi.json",
