@@ -6,6 +6,7 @@ from typing import Final
 
 from moldau.console import openapi
 from moldau.console.calls import Call, Reply
+from moldau.console.own import records as own_records
 from moldau.console.own import session
 from moldau.console.routes import Route
 from moldau.console.v3 import (
@@ -15,6 +16,7 @@ from moldau.console.v3 import (
     configs,
     consumer_groups,
     partitions,
+    records,
     topics,
 )
 
@@ -32,6 +34,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     *configs.ROUTES,
     *consumer_groups.ROUTES,
     *acls.ROUTES,
+    *records.ROUTES,
+    *own_records.ROUTES,
     Route(
         method="GET",
         path="/openapi.json",
