@@ -49,6 +49,11 @@ class Inner:
         assert self.step is not None
         return await self.step
 
+    async def close_listening(self) -> None:
+        assert self.callers is not None
+        await self.callers.run(self.listener)
+        await self.close()
+
     def plain(self, first: int, *, second: int = 2) -> tuple[int, int, int]:
         """Documented here too."""
         asyncio.get_running_loop()
@@ -80,6 +85,9 @@ class Face(BlockingClient[Inner]):
 
     def close_with(self, *arguments: int) -> None:
         self._close(self._inner.close, *arguments)
+
+    def close_listening(self) -> None:
+        self._close(self._inner.close_listening, callers=self._callers)
 
 
 @pytest.fixture
@@ -235,6 +243,30 @@ def test_a_client_of_a_parent_process_says_so(face: Face, portal: ThreadPortal):
 def test_listeners_wait_for_a_call_that_runs_them(face: Face):
     assert face.listen() is None
     assert face.listen_on() == threading.get_ident()
+
+
+def test_a_listener_that_closing_calls_may_call_the_client_and_other_threads_may_not(face: Face):
+    heard: list[object] = []
+
+    def call_late() -> None:
+        try:
+            face.add(1)
+        except ClientClosed as error:
+            heard.append(type(error))
+
+    def listener() -> None:
+        heard.append(face.add(4))
+        other = threading.Thread(target=call_late)
+        other.start()
+        other.join(60)
+        face.close()
+
+    inner_of(face).listener = listener
+    face.close_listening()
+    assert heard == [(4, 2, 3), ClientClosed]
+    assert inner_of(face).calls[-1] == ("close",)
+    with pytest.raises(ClientClosed):
+        face.add(1)
 
 
 def test_faces_refuse_to_block_the_portals_thread(face: Face, portal: ThreadPortal):
