@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -201,15 +202,49 @@ def test_an_interruption_leaves_closing_to_the_background(face: Face, portal: Th
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_the_interpreters_end_closes_what_is_open(portal: ThreadPortal, is_closed: bool):
     face = Face()
+    inner = inner_of(face)
     if is_closed:
         face.close()
     portal.stop()
-    assert inner_of(face).calls == [("close",)]
+    assert inner.calls == [("close",)]
     with pytest.raises(ClientClosed):
         face.add(1)
     face.close()
-    assert inner_of(face).calls == [("close",)]
+    assert inner.calls == [("close",)]
+    assert warned(lambda: None, face.close) == []
+    del face
+    assert warned(gc.collect) == [], "it was closed in the end"
+
+
+def warned(*calls: Callable[[], object]) -> list[warnings.WarningMessage]:
+    """The warnings of resources that the calls, and a collection, lead to."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for call in calls:
+            call()
+        gc.collect()
+    return [each for each in caught if each.category is ResourceWarning]
+
+
+def test_a_closed_client_is_let_go_of(portal: ThreadPortal):
+    face = Face()
+    reference = weakref.ref(inner_of(face))
     face.close()
+    face.close()
+    portal.call(asyncio.sleep, 0)
+    del face
+    gc.collect()
+    assert reference() is None
+
+
+def test_of_two_threads_that_close_one_does_it(face: Face):
+    """The other one has just begun, and has not got so far as to say so."""
+    finalizer = face._finalizer
+    assert finalizer.detach() is not None
+    face.close()
+    assert inner_of(face).calls == []
+    with pytest.raises(ClientClosed):
+        face.add(1)
 
 
 @pytest.mark.parametrize("is_quiet", ["closed", "forked", "open"])
@@ -219,13 +254,12 @@ def test_a_client_that_is_collected_is_closed_with_a_warning(portal: ThreadPorta
     if is_quiet == "closed":
         face.close()
     portal.forked = is_quiet == "forked"
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        del face
-        gc.collect()
-    heard = [str(each.message) for each in caught if each.category is ResourceWarning]
+    holder = [face]
+    del face
+    heard = warned(holder.clear)
     named = "unclosed <moldau.client.sync.inner of moldau.client.x>"
-    assert heard == ([named] if is_quiet == "open" else [])
+    assert [str(each.message) for each in heard] == ([named] if is_quiet == "open" else [])
+    assert all(each.filename == __file__ for each in heard), "where it was let go of"
     portal.forked = False
     portal.stop()
     assert inner.calls == [("close",)]
@@ -241,8 +275,12 @@ def test_a_client_of_a_parent_process_says_so(face: Face, portal: ThreadPortal):
 
 
 def test_listeners_wait_for_a_call_that_runs_them(face: Face):
-    assert face.listen() is None
-    assert face.listen_on() == threading.get_ident()
+    threads: list[int] = []
+    inner_of(face).listener = lambda: threads.append(threading.get_ident())
+    face.listen()
+    assert threads == []
+    face.listen_on()
+    assert threads == [threading.get_ident()]
 
 
 def test_a_listener_that_closing_calls_may_call_the_client_and_other_threads_may_not(face: Face):

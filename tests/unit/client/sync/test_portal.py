@@ -106,7 +106,12 @@ def test_an_interruption_cancels_the_work_and_waits_for_its_end(loop: ThreadPort
 def test_an_interruption_before_the_works_first_step_ends_the_wait(loop: ThreadPortal):
     """The task is made and cancelled in one turn of the loop: its body never runs."""
     posted: list[Callable[..., object]] = []
-    call = Call(_thread_of_work, (), {})
+    begun: list[bool] = []
+
+    async def work() -> None:
+        begun.append(True)
+
+    call = Call(work, (), {})
 
     def post(callback: Callable[..., object], *arguments: object) -> None:
         posted.append(callback)
@@ -122,6 +127,52 @@ def test_an_interruption_before_the_works_first_step_ends_the_wait(loop: ThreadP
     with pytest.raises(KeyboardInterrupt):
         call.run(post)
     assert len(posted) == 2
+    loop.call(_thread_of_work)
+    assert begun == []
+
+
+def test_an_interruption_before_the_work_was_handed_over_ends_the_wait(loop: ThreadPortal):
+    posted: list[Callable[..., object]] = []
+
+    def post(callback: Callable[..., object], *arguments: object) -> None:
+        posted.append(callback)
+        if len(posted) == 1:
+            raise KeyboardInterrupt
+        loop.post(callback, *arguments)
+
+    with pytest.raises(KeyboardInterrupt):
+        Call(_thread_of_work, (), {}).run(post)
+    assert len(posted) == 2
+
+
+def test_a_listener_that_comes_between_two_calls_is_run_by_the_second(
+    loop: ThreadPortal, callers: Callers
+):
+    steps: list[asyncio.Task[object]] = []
+
+    async def poll() -> str:
+        return "records"
+
+    async def between() -> None:
+        steps.append(asyncio.create_task(callers.run(threading.get_ident)))
+        await asyncio.sleep(0)
+
+    async def next_poll() -> object:
+        return await asyncio.wait_for(steps[0], DEADLINE_S)
+
+    assert loop.call(poll, callers=callers) == "records"
+    loop.call(between)
+    assert loop.call(next_poll, callers=callers) == threading.get_ident()
+
+
+@pytest.mark.parametrize("client_count", [0, 1])
+def test_no_thread_is_left_behind(client_count: int):
+    before = set(threading.enumerate())
+    portal = ThreadPortal()
+    adopted(portal, *(Client() for _ in range(client_count)))
+    assert len(set(threading.enumerate()) - before) == 1
+    portal.stop()
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_result_that_crosses_an_interruption_is_taken_back(loop: ThreadPortal):

@@ -118,6 +118,7 @@ def test_serializers_get_bytes_too(given: dict[str, Any], stored: tuple[bytes, b
         assert [(record.key, record.value) for record in records] == [stored]
 
 
+DEADLINE_S = 60.0
 BUFFER_MEMORY = 64 * 1024
 NARROW = {**PRODUCER, "buffer_memory": BUFFER_MEMORY, "max_block_ms": 500}
 
@@ -148,7 +149,8 @@ def test_what_waits_in_both_threads_is_no_more_than_buffer_memory():
             assert len(told) == sent_bytes // 1_000
 
 
-def test_records_that_had_no_room_end_with_their_block():
+@pytest.mark.parametrize("by_call", [False, True])
+def test_records_that_had_no_room_end_with_their_transaction(by_call: bool):
     """The next transaction must not take them in."""
     with ThreadedCluster(lambda: FakeCluster(1, topics={"t": 1})) as threaded:
         fault = threaded.call(lambda cluster: cluster.fault(ApiKey.PRODUCE, Stall()))
@@ -159,10 +161,13 @@ def test_records_that_had_no_room_end_with_their_block():
         ) as producer:
             producer.init_transactions()
             leaving = producer.transaction()
-            leaving.__enter__()
+            producer.begin_transaction() if by_call else leaving.__enter__()
             sent_bytes = fill(producer, told)
             threading.Timer(0.2, threaded.call, (lambda _: fault.release(),)).start()
-            leaving.__exit__(ValueError, ValueError("the application's"), None)
+            if by_call:
+                producer.abort_transaction()
+            else:
+                leaving.__exit__(ValueError, ValueError("the application's"), None)
             with producer.transaction():
                 producer.send_nowait("t", b"next")
             assert len(told) == sent_bytes // 1_000
@@ -176,12 +181,19 @@ def test_what_is_no_bytes_object_is_copied_when_it_is_sent():
     with ThreadedCluster(lambda: FakeCluster(1, topics={"t": 1})) as threaded:
         fault = threaded.call(lambda cluster: cluster.fault(ApiKey.METADATA, Stall()))
         with Producer(threaded.cluster.bootstrap_servers, **PRODUCER) as producer:
-            value = bytearray(b"sent")
-            producer.send_nowait("t", value)
-            value[:] = b"used"
+            parts = [bytearray(b"sent") for _ in range(4)]
+            producer.send_nowait("t", parts[0])
+            producer.send_nowait("t", b"v", key=parts[1])
+            producer.send_nowait("t", parts[2], key=b"k", headers={"h": parts[3]})
+            for each in parts:
+                each[:] = b"used"
             threaded.call(lambda _: fault.release())
             producer.flush()
-        assert threaded.call(lambda cluster: cluster.values("t")) == [b"sent"]
+        assert stored(threaded) == [
+            (None, b"sent", ()),
+            (b"sent", b"v", ()),
+            (b"k", b"sent", (("h", b"sent"),)),
+        ]
 
 
 def test_a_producer_that_is_closed_sends_what_is_left_and_takes_no_more():
@@ -254,11 +266,20 @@ def test_every_part_of_a_record_arrives(
     with Producer(threaded.cluster.bootstrap_servers, **PRODUCER) as producer:
         for partition in (0, 1):
             getattr(producer, call)("t", **given, partition=partition, timestamp_ms=partition)
-        getattr(producer, call)("t", **given)
+            getattr(producer, call)("t", **given, partition=partition)
         producer.flush()
+        began_ms = time.time_ns() // 1_000_000
+        getattr(producer, call)("t", **given)
+        getattr(producer, call)("t", **given, timestamp_ms=9)
+        producer.flush()
+        ended_ms = time.time_ns() // 1_000_000
     records = [threaded.call(lambda cluster, at=at: cluster.records("t", at)) for at in (0, 1)]
     assert [each[0].timestamp_ms for each in records] == [0, 1]
-    assert sum(map(len, records)) == 3
+    assert [len(each) >= 2 for each in records] == [True, True]
+    times = [record.timestamp_ms for each in records for record in each[2:]]
+    assert len(times) == 2
+    assert 9 in times
+    assert any(began_ms <= each <= ended_ms for each in times)
     assert {each for at in (0, 1) for each in stored(threaded, at)} == {expected}
 
 
@@ -372,6 +393,7 @@ def test_a_producer_that_is_of_no_use_says_so_at_once(threaded: ThreadedCluster,
     finally:
         portal.forked = False
     producer.close()
+    assert stored(threaded) == stored(threaded, 1) == []
 
 
 def test_a_close_with_a_time_limit_fails_what_could_not_be_sent(threaded: ThreadedCluster):
@@ -388,6 +410,74 @@ def test_a_close_with_a_time_limit_fails_what_could_not_be_sent(threaded: Thread
 
 def committed(threaded: ThreadedCluster) -> list[Any]:
     return threaded.call(lambda cluster: cluster.values("t", committed_only=True))
+
+
+def test_a_close_without_a_time_limit_sends_what_waits_for_room(threaded: ThreadedCluster):
+    fault = threaded.call(lambda cluster: cluster.fault(ApiKey.PRODUCE, Stall()))
+    producer = Producer(threaded.cluster.bootstrap_servers, **NARROW)
+    told: list[Any] = []
+    count = fill(producer, told) // 1_000
+    timer = released_soon(threaded, fault)
+    producer.close()
+    timer.join()
+    assert len(told) == len(stored(threaded)) + len(stored(threaded, 1)) == count
+    assert {error for _, error in told} == {None}
+
+
+def test_without_room_a_call_raises_when_it_has_blocked_long_enough(threaded: ThreadedCluster):
+    fault = threaded.call(lambda cluster: cluster.fault(ApiKey.PRODUCE, Stall()))
+    with Producer(threaded.cluster.bootstrap_servers, **{**NARROW, "max_block_ms": 50}) as producer:
+        fill(producer, [])
+        with pytest.raises(BufferFull, match=r"max\.block\.ms"):
+            producer.send("t", b"late")
+        threaded.call(lambda _: fault.release())
+
+
+def test_a_callback_must_not_block_its_own_thread(threaded: ThreadedCluster):
+    errors: list[type[Exception]] = []
+
+    def call_back(*_: object) -> None:
+        try:
+            producer.send("t", b"never")
+        except KafkaError as error:
+            errors.append(type(error))
+
+    with Producer(threaded.cluster.bootstrap_servers, **PRODUCER) as producer:
+        producer.send_nowait("t", b"first", partition=0, on_delivery=call_back)
+        producer.flush()
+    assert errors == [InvalidState]
+    assert stored(threaded) == [(None, b"first", ())]
+
+
+@pytest.mark.parametrize("has_waited", [False, True])
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_what_lies_in_the_handover_is_counted_in_bytes(
+    threaded: ThreadedCluster, has_waited: bool, is_plain: bool
+):
+    """An eighth of `buffer.memory`, and one record of a thread that has waited for room."""
+    busy, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        busy.set()
+        go_on.wait(DEADLINE_S)
+
+    given: dict[str, Any] = {"key": bytes(1_000)} if is_plain else {"headers": {"h": bytes(935)}}
+    with Producer(threaded.cluster.bootstrap_servers, **NARROW) as producer:
+        if has_waited:
+            producer.wait_for_room()
+        producer._portal.post(hold)
+        assert busy.wait(DEADLINE_S)
+        count = 0
+        try:
+            while count < 100:
+                producer.send_nowait("t", bytes(1_000), **given)
+                count += 1
+        except BufferFull:
+            pass
+        finally:
+            go_on.set()
+        producer.flush()
+    assert count == -(-BUFFER_MEMORY // 8 // 2_064) + has_waited
 
 
 @pytest.fixture
@@ -441,6 +531,35 @@ def test_a_block_that_is_open_at_the_end_is_aborted(threaded: ThreadedCluster):
     with pytest.raises(ClientClosed):
         left.__exit__(None, None, None)
     assert committed(threaded) == []
+
+
+def test_a_block_ends_once(threaded: ThreadedCluster, transactional: Producer):
+    ended = transactional.transaction()
+    ended.__enter__()
+    transactional.send_nowait("t", b"first", partition=0)
+    for _ in range(2):
+        ended.__exit__(None, None, None)
+    with transactional.transaction():
+        ended.__exit__(ValueError, ValueError("late"), None)
+        transactional.send_nowait("t", b"second", partition=0)
+    assert committed(threaded) == [b"first", b"second"]
+
+
+def test_an_error_that_leaves_a_block_behind_the_end_is_the_applications(
+    threaded: ThreadedCluster, transactional: Producer
+):
+    """At the interpreter's end the producer has been closed, and that has aborted the block."""
+    portal = transactional._portal
+    left = transactional.transaction()
+    left.__enter__()
+    portal.ended = True
+    try:
+        left.__exit__(ValueError, ValueError("its own"), None)
+        with pytest.raises(ClientClosed):
+            left.__exit__(None, None, None)
+    finally:
+        portal.ended = False
+    transactional.abort_transaction()
 
 
 def test_a_block_in_a_block_is_refused_and_ends_nothing(
