@@ -353,6 +353,26 @@ def test_without_memory_only_what_was_just_given_back_is_taken(forced: bool, is_
     assert accumulator.free_bytes == (held_bytes - needed if forced else 0)
 
 
+@pytest.mark.parametrize("missing_bytes", [0, 1])
+def test_a_batch_doubles_its_share_as_long_as_there_is_so_much(missing_bytes: int) -> None:
+    """Otherwise it takes what the record needs."""
+    config = config_of(
+        batch_size=1 << 16, buffer_memory=10_000, max_request_size=1 << 16, compression_type="lz4"
+    )
+    accumulator = accumulator_of(config)
+    queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
+    assert accumulator.make_room(queue, 50, 0.0) is Room.MADE
+    assert queue.filling is not None
+    held_bytes = queue.filling.reserved_bytes
+    assert held_bytes == RESERVE_BYTES
+    queue.appender.append(0, None, bytes(4_000), ())
+    accumulator.free_bytes = held_bytes - missing_bytes
+    needed = queue.filling.size_bytes + 200
+    assert accumulator.make_room(queue, 200, 0.0) is Room.MADE
+    assert queue.filling.reserved_bytes == (needed if missing_bytes else 2 * held_bytes)
+    assert accumulator.free_bytes == 2 * held_bytes - missing_bytes - queue.filling.reserved_bytes
+
+
 def test_memory_is_reserved_to_the_last_byte() -> None:
     accumulator = accumulator_of(config_of(buffer_memory=10))
     assert not accumulator.reserve(11)

@@ -260,7 +260,7 @@ def test_a_single_partition_is_chosen_whatever_waits_there() -> None:
 
 
 def test_the_weights_of_two_queues() -> None:
-    """Of the two places that the longer queue's length leaves, the empty one has all but one."""
+    """The longer queue has one share, and the other one as many more as it is shorter."""
     topic = topic_of([1, 1])
     topic.queues[0].waiting.append(ProducerBatch("t", 0, 0.0, None))
     chosen = []

@@ -321,7 +321,7 @@ def test_numbers_left_out_while_records_still_come_are_remembered() -> None:
 def test_what_a_failed_batch_leads_to(
     may_be_written: bool, version: int, init_version: int
 ) -> None:
-    """Of unknown fate, it takes another epoch: version 2 gives one with every end."""
+    """One that may be in a log takes another epoch: version 2 gives one with every end."""
     manager = in_transaction(version, init_version=init_version)
     manager.admit(A)
     problem = Problem(ErrorCode.MESSAGE_TOO_LARGE, "large")
