@@ -463,3 +463,11 @@ def test_a_queue_counts_the_batch_that_takes_records() -> None:
     assert queue.appender.append(0, None, b"x", ()) == 0
     assert queue.take_waiting() is batch, "it is closed for that"
     assert (queue.is_empty, queue.batch_count, queue.outstanding) == (False, 0, [batch])
+
+
+def test_the_first_node_leads_as_any_other() -> None:
+    topic = topic_of([0, -1], partitioner_availability_timeout_ms=1)
+    assert set(spread(topic, 20)) == {0}
+    assert set(spread(topic_of([0, 1], partitioner_availability_timeout_ms=1), 20, {0: 998.0})) == {
+        1
+    }

@@ -421,3 +421,60 @@ def test_the_largest_pair_is_read() -> None:
     assert ProducerIdAndEpoch.parse("0:0") == ProducerIdAndEpoch(0, 0)
     assert ProducerIdAndEpoch(0, 0).is_known
     assert not NO_PRODUCER.is_known
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        (ErrorCode.INVALID_TXN_STATE, S.FATAL_ERROR),
+        (ErrorCode.UNKNOWN_PRODUCER_ID, S.ABORTABLE_ERROR),
+    ],
+)
+def test_a_commit_of_what_the_coordinator_does_not_have(
+    code: ErrorCode, state: TransactionState
+) -> None:
+    """Its records are in no transaction, or in one that has been aborted: it is never taken for an
+    abort that has nothing to do.
+    """
+    manager = in_transaction(2)
+    manager.admit(A)
+    manager.commit()
+    settle(manager)
+    answer(manager, K.END, EndTxnResponse(error_code=code))
+    assert manager.state is state
+    assert manager.problem is not None
+    assert manager.problem.code is code
+    has_ended = code is ErrorCode.INVALID_TXN_STATE
+    assert ("ended the other way" in manager.problem.message) == has_ended
+    assert manager.untold_outcome is None
+
+
+def test_only_the_end_of_a_transaction_may_have_ended_the_other_way() -> None:
+    manager = in_transaction(1)
+    manager.add_offsets(GroupMember("g"), {A: Position(1)})
+    asked = ask(manager, K.ADD_OFFSETS)
+    manager.answered(asked, refused(asked, ErrorCode.INVALID_TXN_STATE))
+    assert manager.problem is not None
+    assert "ended the other way" not in manager.problem.message
+
+
+def test_an_end_that_names_no_pair_keeps_the_one_so_far() -> None:
+    manager = in_transaction(2)
+    manager.admit(A)
+    manager.commit()
+    settle(manager)
+    answer(manager, K.END, EndTxnResponse())
+    assert (manager.state, manager.producer) == (S.READY, PAIR)
+
+
+def test_a_batch_that_fails_between_transactions_costs_the_next_one_no_epoch() -> None:
+    manager = initialized(1)
+    manager.batch_failed(A, Problem(ErrorCode.REQUEST_TIMED_OUT, "late"), may_be_written=True)
+    assert manager.state is S.READY
+    manager.begin()
+    manager.admit(A)
+    answer(manager, K.ADD_PARTITIONS)
+    manager.commit()
+    settle(manager)
+    answer(manager, K.END, EndTxnResponse())
+    assert (manager.state, manager.producer) == (S.READY, PAIR)
