@@ -363,6 +363,18 @@ def test_an_interval_without_a_poll_ends_the_membership_in_every_state(
         assert script.send()[1].member_epoch == 0
 
 
+@pytest.mark.parametrize("state", [C.FENCED, C.STALE])
+def test_a_poll_joins_again_also_when_nothing_was_lost(state: ConsumerState) -> None:
+    script = in_state(state)
+    script.watch.note(script.now_ms)
+    assert script.step() == Lose(frozenset({P0}))
+    assert script.member.state is state
+    assert script.member.has_step()
+    assert script.step() is None
+    assert script.member.state is C.JOINING
+    assert not script.member.has_step()
+
+
 def test_waiting_in_a_poll_is_polling() -> None:
     script = in_state(C.STABLE)
     script.watch.begin(script.now_ms)

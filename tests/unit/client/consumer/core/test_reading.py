@@ -31,6 +31,7 @@ from moldau.protocol.records import (
     BATCH_HEADER_SIZE,
     Codec,
     InvalidBatch,
+    InvalidBatchReason,
     Record,
     TimestampType,
     encode_batch,
@@ -217,6 +218,33 @@ def test_records_that_cannot_be_read_are_raised_behind_the_good_ones(good: int) 
         records.start_run(1)
 
 
+def compacted_tail() -> bytes:
+    """A batch of offsets 0 to 9 whose records behind offset 2 have been removed."""
+    records = [Record(each, 1, None, b"v", ()) for each in range(3)]
+    return bytes(encode_batch(records, base_offset=0, keep_offsets=True, last_offset_delta=9))
+
+
+@pytest.mark.parametrize("how", ["take", "run", "columns"])
+def test_a_batch_without_a_record_behind_the_position_is_passed_over(how: str) -> None:
+    log = ModelLog()
+    log.append(10)
+    log.append(2)
+    records = records_of()
+    records.restart(5, -1)
+    add(records, compacted_tail(), log.batches[1])
+    if how == "take":
+        seen = [record.offset for record in records.take(5)]
+    elif how == "run":
+        seen = [record.offset for record in records.start_run(5)]
+    else:
+        batches = records.open_batches(5, 1 << 20)
+        _, columns = take_columns([batch.cursor for batch in batches], 5)
+        records.batches_taken()
+        seen = list(columns.offsets)
+    assert seen == [10, 11]
+    assert records.position == 12
+
+
 # -- what a record has -------------------------------------------------------------------------
 
 
@@ -271,6 +299,17 @@ def test_what_is_cleared_in_the_middle_of_a_run_was_handed_out_up_to_there() -> 
     records.clear()
     assert list(run) == []
     assert (records.position, records.fetch_offset, records.position_epoch) == (2, 2, 3)
+
+
+def test_a_run_of_one_record_has_its_epoch() -> None:
+    log = ModelLog()
+    log.append(1, epoch=3)
+    records = records_of()
+    add(records, *log.batches)
+    run = records.start_run(1)
+    assert (records.position, records.position_epoch) == (0, -1)
+    next(run)
+    assert (records.position, records.position_epoch) == (1, 3)
 
 
 def test_a_run_goes_on_until_it_is_at_its_end() -> None:
@@ -357,6 +396,16 @@ def test_a_row_that_cannot_be_read_is_that_of_the_first_batch_with_rows_left() -
         take_columns([batches[1].cursor], 9)
     error = records.unreadable(info.value)
     assert (error.topic_partition, error.next_offset) == (PARTITION, 5)
+
+
+def test_bytes_behind_the_last_row_are_the_last_batchs() -> None:
+    records = records_of()
+    add(records, *batches_of(2))
+    (batch,) = records.open_batches(9, 1 << 20)
+    take_columns([batch.cursor], 9)
+    error = records.unreadable(InvalidBatch(InvalidBatchReason.BAD_LENGTH, "more than it says"))
+    assert (error.offset, error.next_offset) == (0, 2)
+    assert "more than it says" in str(error)
 
 
 # -- transactions ------------------------------------------------------------------------------
@@ -587,6 +636,20 @@ def test_a_partition_whose_columns_were_all_taken_waits_behind_the_others() -> N
     with it.buffer.taking(opened):
         take_columns([batch.cursor for _, batches in opened for batch in batches], 1)
     assert opened_of(it, 1) == [(1, 1)]
+
+
+def test_a_partition_with_nothing_to_show_goes_to_the_end_of_the_line() -> None:
+    """Its transactions have ended, and none of their records is left."""
+    it = Buffered(2)
+    log = ModelLog()
+    log.end(7, commit=True)
+    log.append(1)
+    it.bring(0, log.batches[0])
+    it.bring(1, *batches_of(2))
+    assert opened_of(it, 1) == [(1, 1)]
+    it.bring(0, log.batches[1])
+    assert opened_of(it, 1) == [(1, 1)]
+    assert opened_of(it, 9) == [(1, 1), (0, 1)]
 
 
 def test_rows_that_cannot_be_read_are_raised_for_their_partition() -> None:

@@ -445,20 +445,22 @@ def test_a_batch_that_came_back_is_due_after_its_pause() -> None:
     assert accumulator.drain([queue], 1_000, due_ms) == [batch]
 
 
-def test_batches_of_one_request_take_turns() -> None:
+@pytest.mark.parametrize("partition_count", [2, 3])
+def test_batches_of_one_request_take_turns(partition_count: int) -> None:
     accumulator = accumulator_of(config_of(buffer_memory=1 << 20))
-    accumulator.set_leaders("t", [(1, 0)] * 3)
+    accumulator.set_leaders("t", [(1, 0)] * partition_count)
     results = Results(accumulator)
     queues = accumulator.topics["t"].queues
     first: list[int] = []
-    for _ in range(6):
-        for index in range(3):
+    for _ in range(2 * partition_count):
+        for index in range(partition_count):
             filled_queue(accumulator, index)
         (batch,) = accumulator.drain(queues, 1, 0.0)
         assert batch.is_on_wire, "one batch, however large"
         first.append(batch.partition)
         results.acknowledged(batch)
-    assert sorted(first[:3]) == sorted(first[3:]) == [0, 1, 2]
+    all_of_them = list(range(partition_count))
+    assert sorted(first[:partition_count]) == sorted(first[partition_count:]) == all_of_them
 
 
 @pytest.mark.parametrize(("missing_bytes", "count"), [(0, 2), (1, 1)])
@@ -608,3 +610,53 @@ def test_parts_of_a_split_expire_with_the_age_of_their_batch() -> None:
         (part,) = accumulator.drain([queue], 1_000, 30.0)
         results.acknowledged(part)
     assert accumulator.expiry_ms() == 20.0 + DELIVERY_TIMEOUT_MS
+
+
+def test_parts_that_are_split_again_leave_nothing_to_wait_for() -> None:
+    accumulator = accumulator_of(config_of(batch_size=400))
+    accumulator.set_leaders("t", [(1, 0)])
+    for _ in range(6):
+        queue = filled_queue(accumulator, 0, 10.0)
+    results = Results(accumulator)
+    for _ in range(2):
+        (batch,) = accumulator.drain([queue], 1_000, 30.0)
+        results.refused(batch, ErrorCode.MESSAGE_TOO_LARGE, None, 30.0)
+    assert accumulator.expiry_ms() == 10.0 + DELIVERY_TIMEOUT_MS
+    while queue.outstanding:
+        (part,) = accumulator.drain([queue], 1_000, 30.0)
+        results.acknowledged(part)
+    assert accumulator.expiry_ms() == NEVER
+    assert accumulator.free_bytes == BUFFER_MEMORY
+
+
+def test_a_batch_made_elsewhere_comes_behind_the_records_before_it() -> None:
+    made = ProducerBatch("t", 0, 0.0, RecordBuffer(1_000))
+    assert made.buffer is not None
+    made.buffer.append(1, None, b"value", ())
+    made.close(Codec.NONE, None)
+    assert made.encoded is not None
+    assert made.header is not None
+    accumulator = accumulator_of(config_of())
+    topic = accumulator.set_leaders("t", [(1, 0)])
+    queue = filled_queue(accumulator, 0)
+    filling = queue.filling
+    batch = accumulator.append_encoded(queue, made.encoded, made.header, 7.0)
+    assert list(queue.waiting) == [filling, batch]
+    assert queue.filling is None
+    assert batch is not None
+    assert (batch.created_ms, batch.reserved_bytes) == (7.0, len(made.encoded))
+    topic.sticky = queue
+    (first,) = accumulator.drain([queue], 1_000, 8.0)
+    assert first is filling
+
+
+def test_without_numbers_one_batch_is_on_the_wire() -> None:
+    accumulator = accumulator_of(config_of(linger_ms=0))
+    accumulator.set_leaders("t", [(1, 0)])
+    (batch,) = accumulator.drain([filled_queue(accumulator, 0)], 1_000, 0.0)
+    queue = filled_queue(accumulator, 0)
+    assert accumulator.due_ms(queue) == NEVER
+    assert accumulator.drain([queue], 1_000, 0.0) == []
+    Results(accumulator).acknowledged(batch)
+    assert accumulator.due_ms(queue) == 0.0
+    assert len(accumulator.drain([queue], 1_000, 0.0)) == 1

@@ -323,6 +323,14 @@ def test_a_number_that_is_left_out_is_a_hole(place: int, may_be_written: bool) -
     assert queue.may_start_another(max_outstanding=1)
 
 
+def test_another_epoch_has_confirmed_nothing() -> None:
+    queue, (batch,) = numbered(1)
+    queue.confirm(batch)
+    assert queue.confirmed_sequence == 2
+    queue.adopt(ProducerIdAndEpoch(7, 1))
+    assert queue.confirmed_sequence == 0
+
+
 def test_batches_of_another_epoch_leave_no_hole_and_prove_nothing() -> None:
     queue, batches = numbered(2, known=False)
     queue.pair = ProducerIdAndEpoch(8, 0)
@@ -380,6 +388,7 @@ def test_when_the_oldest_batch_is_sent_again(
         (True, 5, 6, False),
         (False, 0, 5, True),
         (False, 1, 5, False),
+        (False, 1, 2, False),
         (False, 1, 1, False),
     ],
 )

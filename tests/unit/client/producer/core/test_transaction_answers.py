@@ -378,7 +378,9 @@ def test_an_idempotent_producer_bumps_only_an_epoch_that_it_has() -> None:
     assert manager.state is S.INITIALIZING
     manager.bump_epoch()
     assert manager.producer == NO_PRODUCER
-    answer(manager, K.INITIALIZE, InitProducerIdResponse(producer_id=7, producer_epoch=3))
+    asked = ask(manager, K.INITIALIZE)
+    assert (asked.request.transactional_id, asked.request.keep_prepared_txn) == (None, False)
+    manager.answered(asked, InitProducerIdResponse(producer_id=7, producer_epoch=3))
     manager.bump_epoch()
     assert (manager.state, manager.producer) == (S.READY, ProducerIdAndEpoch(7, 4))
 
@@ -478,3 +480,16 @@ def test_a_batch_that_fails_between_transactions_costs_the_next_one_no_epoch() -
     settle(manager)
     answer(manager, K.END, EndTxnResponse())
     assert (manager.state, manager.producer) == (S.READY, PAIR)
+
+
+def test_a_prepared_transaction_that_has_ended_otherwise_is_no_empty_one() -> None:
+    manager = TransactionManager("tid", 60_000, two_phase=True)
+    manager.initialize(keep_prepared=True)
+    ongoing = InitProducerIdResponse(
+        producer_id=7, producer_epoch=9, ongoing_txn_producer_id=7, ongoing_txn_producer_epoch=3
+    )
+    answer(manager, K.INITIALIZE, ongoing)
+    manager.abort()
+    settle(manager)
+    answer(manager, K.END, ABORT_OF_NOTHING)
+    assert manager.state is S.FATAL_ERROR
