@@ -13,6 +13,10 @@ from moldau.console.guard import LOOPBACK_NAMES
 from moldau.console.people import Way
 
 NODE, COMMAND = "node", "command"
+MAX_REQUESTS: Final = 64
+MAX_REQUESTS_PER_PERSON: Final = 16
+MAX_STREAMS: Final = 256
+MAX_STREAMS_PER_PERSON: Final = 128
 
 
 class Line(Protocol):
@@ -50,10 +54,10 @@ class Limits:
     records: int = 1_000_000
     size_bytes: int = 1 << 30
     seconds: float = 60.0
-    requests: int = 64
-    requests_per_person: int = 16
-    streams: int = 256
-    streams_per_person: int = 128
+    requests: int = MAX_REQUESTS
+    requests_per_person: int = MAX_REQUESTS_PER_PERSON
+    streams: int = MAX_STREAMS
+    streams_per_person: int = MAX_STREAMS_PER_PERSON
 
 
 @dataclass(frozen=True, slots=True)
