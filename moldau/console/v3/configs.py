@@ -306,26 +306,30 @@ def _routes() -> Iterator[Route]:
             body=CHANGES,
             status=NO_CONTENT,
         )
-        if noun == "Topic":
-            yield Route(
-                method="GET",
-                path=f"{BASE}/topics/-/configs",
-                handler=list_all_topics,
-                name="listKafkaV3AllTopicConfigs",
-                summary="List the configurations of all topics",
-                needs=owner.described,
-                answer=entries,
-            )
-        elif noun == "Broker":
-            yield Route(
-                method="GET",
-                path=f"{BASE}/brokers/-/configs",
-                handler=list_all_brokers,
-                name="listKafkaV3AllBrokerConfigs",
-                summary="List what was set for single brokers while they ran",
-                needs=owner.described,
-                answer=entries,
-            )
+        everything = _EVERYTHING.get(noun)
+        if everything is not None:
+            yield _list_everything(owner, entries, *everything)
+
+
+_EVERYTHING: Final = {
+    "Topic": (list_all_topics, "List the configurations of all topics"),
+    "Broker": (list_all_brokers, "List what was set for single brokers while they ran"),
+}
+
+
+def _list_everything(
+    owner: _Owner, entries: Schema, handler: Callable[[Call], Awaitable[Reply]], summary: str
+) -> Route:
+    """The route of all owners' entries; `-` stands for their names."""
+    return Route(
+        method="GET",
+        path=f"{BASE}/{owner.noun.lower()}s/-/configs",
+        handler=handler,
+        name=f"listKafkaV3All{owner.noun}Configs",
+        summary=summary,
+        needs=owner.described,
+        answer=entries,
+    )
 
 
 ROUTES: Final = tuple(_routes())
