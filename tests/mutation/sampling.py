@@ -72,7 +72,9 @@ AREAS = {
     ),
     "producer": Area(("moldau/client/producer/core",), ("tests/unit/client",), CLIENTS),
     "consumer": Area(("moldau/client/consumer/core",), ("tests/unit/client",), CLIENTS),
-    "blocking": Area(("moldau/client/sync",), ("tests/unit/client",), CLIENTS),
+    "blocking": Area(
+        ("moldau/client/sync",), ("tests/unit/client",), CLIENTS, real=("tests/unit/client/sync",)
+    ),
     "connector": Area(("moldau/spark_connector/core",), ("tests/unit/spark_connector",), CLIENTS),
     "sink": Area(
         ("moldau/spark_connector/sink",),
