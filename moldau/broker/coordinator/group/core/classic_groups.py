@@ -316,18 +316,19 @@ class ClassicRebalance:
             result = CoordinatorResult()
             if member.join_reply_to is not joining.reply_to:
                 return result  # answered since: the member left, or came back once more
-            if error is ErrorCode.NONE:
-                answer = self._replaced_answer(member, joining, old_leader_id)
-                group.answer_join(member, answer, result)
-                return result
-            told = write_error(error)
-            group.answer_join(member, join_error(told, UNKNOWN_MEMBER, joining.api_version), result)
+            answer = (
+                self._replaced_answer(member, joining, old_leader_id)
+                if error is ErrorCode.NONE
+                else join_error(write_error(error), UNKNOWN_MEMBER, joining.api_version)
+            )
+            group.answer_join(member, answer, result)
             if is_refused(error):
                 # Undo the change: the log still knows the old id.
                 group.end_session(member.member_id, result)
                 group.update(member, *old)
                 group.rename(member, old_member_id)
-                group.renew_session(member, result)
+            # Its session may have ended while it waited: then no other has begun.
+            group.renew_session(member, result)
             return result
 
         assignments = {each.member_id: each.assignment for each in group.members.values()}

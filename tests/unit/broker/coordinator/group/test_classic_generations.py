@@ -487,6 +487,22 @@ def test_a_return_that_cannot_be_written_has_not_happened() -> None:
     assert member.heartbeat() is ErrorCode.FENCED_INSTANCE_ID
 
 
+def test_a_return_that_is_written_after_the_session_begins_another_one() -> None:
+    groups = Groups(offsets_commit_timeout_ms=4 * SESSION_MS)
+    (member,) = groups.stable(1, instance_id="i-1")
+    groups.log.is_committing_at_once = False
+    again = came_back(member)
+    groups.advance(2 * SESSION_MS)
+    assert not again.joining.is_answered
+    groups.log.commit()
+    groups.log.is_committing_at_once = True
+    again.joined()
+    groups.advance(SESSION_MS - 1)
+    assert groups.group_state() == "Stable"
+    groups.advance(1)
+    assert groups.group_state() == "Empty"
+
+
 def test_a_return_whose_commit_takes_too_long_is_what_the_log_says() -> None:
     groups = Groups()
     (member,) = groups.stable(1, instance_id="i-1", session_ms=60_000)
