@@ -9,6 +9,7 @@ members; the state changes only along `_TRANSITIONS`; each waiting request is an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -360,12 +361,11 @@ class ClassicGroup:
 
     @property
     def common_protocols(self) -> frozenset[str]:
-        """The protocols that all members support, none without members."""
+        """The protocols that all members support; there are members."""
         common = self._common_protocols
         if common is None:
-            names = [member.protocol_names for member in self.members.values()]
-            common = names[0].intersection(*names[1:]) if names else frozenset()
-            self._common_protocols = common
+            first, *others = (member.protocol_names for member in self.members.values())
+            self._common_protocols = common = first.intersection(*others)
         return common
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
@@ -380,11 +380,8 @@ class ClassicGroup:
             self.static_members[member.group_instance_id] = member.member_id
         if self.leader_id is None:
             self.leader_id = member.member_id
-        common = self._common_protocols
-        if common is not None:
-            is_first = len(self.members) == 1
-            names = member.protocol_names
-            self._common_protocols = names if is_first else common & names
+        if self._common_protocols is not None:
+            self._common_protocols &= member.protocol_names
 
     def remove(self, member: ClassicMember) -> None:
         """Take out a member, whose requests must have been answered."""
@@ -571,13 +568,14 @@ class ClassicGroup:
         self.read_subscriptions()
 
     def select_protocol(self) -> str:
-        """The protocol that most members like best among those all of them support."""
+        """The protocol that most members like best among those all of them support; without one,
+        which only a log can bring about, that most members like best.
+        """
         candidates = self.common_protocols
-        votes: dict[str, int] = {}
+        votes: Counter[str] = Counter()
         for member in self.members.values():
             names = [name for name, _ in member.protocols]
-            choice = next((name for name in names if name in candidates), names[0])
-            votes[choice] = votes.get(choice, 0) + 1
+            votes.update(next(([name] for name in names if name in candidates), names[:1]))
         return max(votes, key=votes.__getitem__)
 
     def read_subscriptions(self) -> None:
