@@ -172,6 +172,8 @@ def test_a_stranger_may_not_fetch() -> None:
     assert core.check_follower(9, 1, -1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert core.check_follower(9, 1, 3) is ErrorCode.FENCED_LEADER_EPOCH
     assert core.check_follower(LOCAL, 1, -1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    first_epoch = leader(replicas=(1, 2), leader_epoch=0)
+    assert first_epoch.check_follower(9, 1, 0) is ErrorCode.UNKNOWN_LEADER_EPOCH
     follows = leader(leader_id=2)
     assert follows.check_follower(3, 13, 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 

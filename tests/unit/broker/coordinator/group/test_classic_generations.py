@@ -155,6 +155,25 @@ def test_two_requests_for_one_share_are_both_answered() -> None:
     assert second.answer.assignment == b"x"
 
 
+def test_a_member_that_waits_for_its_share_is_not_silent() -> None:
+    groups = Groups()
+    leader, follower = leader_first(groups.stable(2))
+    for member in (leader, follower):
+        member.join()
+    for member in (leader, follower):
+        member.joined()
+    follower.sync()
+    for _ in range(5):
+        groups.advance(SESSION_MS / 2)
+        assert leader.heartbeat() is ErrorCode.NONE
+    leader.sync({follower.member_id: b"x"})
+    assert follower.syncing.answer.assignment == b"x"
+    groups.advance(SESSION_MS / 2)
+    assert leader.heartbeat() is ErrorCode.NONE
+    groups.advance(SESSION_MS / 2)
+    assert leader.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS, "now the other one is silent"
+
+
 # -- who may ask ---------------------------------------------------------------------------------
 
 
@@ -368,6 +387,49 @@ def test_while_only_static_members_are_missing_the_rebalance_goes_on() -> None:
     assert fixed.joined().leader == fixed.member_id
 
 
+def test_a_rebalance_that_only_an_absent_static_member_could_lead_goes_on_with_the_next_one() -> (
+    None
+):
+    groups = Groups()
+    (fixed,) = groups.stable(1, instance_id="i-1", session_ms=400_000)
+    other = groups.member()
+    other.join()
+    other.leave()
+    groups.advance(REBALANCE_MS)
+    newcomer = groups.member()
+    newcomer.join()
+    assert not newcomer.joining.is_answered, "the static member may still come"
+    groups.advance(REBALANCE_MS)
+    answer = newcomer.joined()
+    assert answer.leader == newcomer.member_id
+    assert {each.member_id for each in answer.members} == {fixed.member_id, newcomer.member_id}
+
+
+def test_a_rebalance_waits_for_an_id_that_was_given_out_no_longer_than_its_session() -> None:
+    groups = Groups()
+    (member,) = groups.stable()
+    groups.member(session_ms=6_000).ask_to_join()
+    newcomer = groups.member()
+    newcomer.join()
+    member.join()
+    assert not member.joining.is_answered
+    groups.advance(6_000)
+    assert member.joined().generation_id == newcomer.joined().generation_id == 2
+
+
+def test_a_member_that_finds_its_place_taken_holds_up_no_other() -> None:
+    groups = Groups(group_max_size=2)
+    first, second = groups.stable(2)
+    first.leave()
+    newcomers = [groups.member() for _ in range(2)]
+    for newcomer in newcomers:
+        newcomer.join()
+    assert not any(newcomer.joining.is_answered for newcomer in newcomers)
+    assert error_of(second.ask_to_join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert {newcomer.joined().generation_id for newcomer in newcomers} == {2}
+    assert second.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_who_waits_is_answered_even_if_the_emptied_group_cannot_be_written() -> None:
     groups = Groups()
     leader, follower = leader_first(groups.stable(2))
@@ -487,6 +549,34 @@ def test_a_return_that_cannot_be_written_has_not_happened() -> None:
     assert member.heartbeat() is ErrorCode.FENCED_INSTANCE_ID
 
 
+def test_a_return_that_cannot_be_written_leaves_the_member_as_it_was() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1, instance_id="i-1")
+    before = groups.describe()
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    came_back(member, session_ms=6_000, protocols={"range": subscription("else")})
+    groups.log.append_error = ErrorCode.NONE
+    assert groups.describe() == before
+    groups.advance(SESSION_MS - 1)
+    assert groups.group_state() == "Stable"
+    groups.advance(1)
+    assert groups.group_state() == "Empty"
+
+
+def test_a_member_that_comes_back_twice_before_it_is_written_is_answered_twice() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1, instance_id="i-1")
+    groups.log.is_committing_at_once = False
+    first, second = came_back(member), came_back(member)
+    for _ in range(3):
+        groups.log.commit()
+    assert error_of(first.joining) is ErrorCode.FENCED_INSTANCE_ID
+    assert second.joined().generation_id == 1
+    groups.log.is_committing_at_once = True
+    assert second.heartbeat() is ErrorCode.NONE
+    assert second.sync().answer.assignment == f"share of {member.member_id}".encode()
+
+
 def test_a_return_that_is_written_after_the_session_begins_another_one() -> None:
     groups = Groups(offsets_commit_timeout_ms=4 * SESSION_MS)
     (member,) = groups.stable(1, instance_id="i-1")
@@ -501,6 +591,25 @@ def test_a_return_that_is_written_after_the_session_begins_another_one() -> None
     assert groups.group_state() == "Stable"
     groups.advance(1)
     assert groups.group_state() == "Empty"
+
+
+def test_a_leader_that_came_back_leads_the_next_generation_too() -> None:
+    groups = Groups()
+    leader, follower = (groups.member(instance_id=f"i-{n}") for n in (1, 2))
+    for member in (leader, follower):
+        member.join()
+    groups.advance(INITIAL_DELAY_MS)
+    groups.advance(INITIAL_DELAY_MS)
+    finish_rebalance([leader, follower])
+    assert leader.joined().leader == leader.member_id
+    again = came_back(leader)
+    again.joined()
+    newcomer = groups.member()
+    newcomer.join()
+    follower.join()
+    again.join()
+    assert again.joined().generation_id == 2
+    assert {each.joined().leader for each in (again, follower, newcomer)} == {again.member_id}
 
 
 def test_a_return_whose_commit_takes_too_long_is_what_the_log_says() -> None:
@@ -568,6 +677,25 @@ def test_another_coordinator_knows_the_group_its_members_and_their_shares() -> N
     groups.advance(SESSION_MS)
     assert members[0].heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
     assert groups.group_state() == "Empty"
+
+
+def test_another_coordinator_knows_what_the_members_are_subscribed_to() -> None:
+    groups = Groups()
+    (member,) = groups.stable()
+    member.commit({("events", 0): 1, ("former", 0): 1})
+    groups.fail_over()
+    subscribed = groups.delete_offsets({"events": [0]})
+    assert error_of(subscribed) is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert error_of(groups.delete_offsets({"former": [0]})) is ErrorCode.NONE
+    assert (groups.offset("events", 0), groups.offset("former", 0)) == (1, -1)
+
+
+def test_another_coordinator_knows_the_leader() -> None:
+    groups = Groups()
+    leader, follower = leader_first(groups.stable(2))
+    groups.fail_over()
+    assert follower.ask_to_join().answer.generation_id == 1
+    assert not leader.ask_to_join().is_answered, "a leader that joins begins a rebalance"
 
 
 def test_who_waits_when_leadership_is_lost_is_sent_away() -> None:

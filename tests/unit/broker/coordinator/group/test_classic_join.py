@@ -89,6 +89,46 @@ def test_members_that_pour_in_prolong_the_first_rebalance_up_to_the_timeout() ->
     assert {member.joined().leader for member in members} == {members[0].member_id}
 
 
+def test_a_rebalance_timeout_within_the_first_delay_prolongs_nothing() -> None:
+    groups = Groups()
+    first, second = (groups.member(rebalance_ms=1000) for _ in range(2))
+    first.join()
+    groups.advance(1000)
+    second.join()
+    groups.advance(INITIAL_DELAY_MS - 1000)
+    assert first.joined().generation_id == second.joined().generation_id == 1
+
+
+def test_a_first_rebalance_whose_members_have_left_goes_on_with_the_next_one() -> None:
+    groups = Groups()
+    first = groups.member()
+    first.join()
+    first.leave()
+    assert groups.group_state() == "PreparingRebalance"
+    stranger = groups.member()
+    stranger.protocols = {}
+    assert error_of(stranger.ask_to_join()) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    second = groups.member()
+    second.join()
+    groups.advance(2 * INITIAL_DELAY_MS)
+    answer = second.joined()
+    assert (answer.generation_id, answer.leader) == (1, second.member_id)
+    assert len(answer.members) == 1
+
+
+def test_a_first_rebalance_without_a_member_left_is_a_generation_without_members() -> None:
+    groups = Groups()
+    first = groups.member()
+    first.join()
+    first.leave()
+    groups.advance(INITIAL_DELAY_MS)
+    assert groups.group_state() == "Empty"
+    groups.fail_over()
+    assert groups.group_state() == "Empty"
+    (next_one,) = groups.stable()
+    assert next_one.generation == 2, "no generation comes twice"
+
+
 def test_without_initial_delay_the_first_member_does_not_wait() -> None:
     groups = Groups(group_initial_rebalance_delay_ms=0)
     member = groups.member()

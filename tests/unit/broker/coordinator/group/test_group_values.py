@@ -330,6 +330,8 @@ def test_protocols_of_a_classic_group_are_those_that_all_members_have() -> None:
     assert not group.supports("consumer", ["range", "other"])
     assert not group.supports("connect", ["sticky"])
     assert group.select_protocol() == "sticky"
+    strangers = classic(member(1, "a", "x"), member(2, "b", "a"), member(3, "b", "x"))
+    assert strangers.select_protocol() == "b", "only a log brings such members together"
     group.update(second, [("range", b"")], 9000, 600)
     assert (second.rebalance_timeout_ms, second.session_timeout_ms) == (9000, 600)
     assert (group.supports("consumer", ["range"]), group.supports("consumer", ["sticky"])) == (
