@@ -37,6 +37,7 @@ from moldau.broker.coordinator.group.core.context import (
     NAME_BYTES,
     PARTITION_BYTES,
 )
+from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.group.consumer_harness import Consumer, ConsumerShard, name_of
 from tests.unit.broker.coordinator.group.harness import Member
@@ -256,15 +257,19 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if member in self.live:
             self.live.remove(member)
 
-    @rule(member=consumes(members), target=members)
-    def restarts(self, member: Any) -> Any:
+    @rule(
+        member=consumes(members),
+        target=members,
+        topics=st.lists(st.sampled_from(TOPICS), min_size=1, unique=True),
+    )
+    def restarts(self, member: Any, topics: list[str]) -> Any:
         """A static member stops and comes back under another id."""
         if member not in self.live or getattr(member, "instance_id", None) is None:
             return multiple()
         member.leave(-2)
         self.live.remove(member)
         self._group()
-        back = Client(self.groups, "team", ["a", "b"], instance_id=member.instance_id)
+        back = Client(self.groups, "team", topics, instance_id=member.instance_id)
         return self._added(back)
 
     # -- the world -------------------------------------------------------------------------------
@@ -424,6 +429,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if not self.live:
             return
         assert group.state_name == "Stable"
+        assert group.metadata_hash == TopicHashes().of_group(
+            group.subscribed_topic_names, self.groups.broker.image
+        )
         readers: dict[tuple[str, int], list[str]] = {}
         for member in self.live:
             for name, partitions in member.owned.items():

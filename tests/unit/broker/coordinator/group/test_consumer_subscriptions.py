@@ -148,6 +148,19 @@ def test_new_topics_are_found_but_not_more_often_than_every_ten_seconds() -> Non
     assert member.owned == {"log-a": {0, 1}, "log-b": {0, 1}}
 
 
+def test_topics_that_are_new_while_no_broker_coordinates_the_group_are_found() -> None:
+    groups = shard("log-a")
+    member = groups.consumer("team", regex="log-.*")
+    member.join()
+    groups.settle([member])
+    groups.broker.depose(0)
+    groups.create_topic("log-b", 2)
+    groups.advance(MIN_REFRESH_INTERVAL_MS)
+    groups.broker.elect(0)
+    groups.settle([member])
+    assert member.owned == {"log-a": {0, 1}, "log-b": {0, 1}}
+
+
 def test_expressions_are_looked_up_again_after_the_refresh_interval() -> None:
     groups = shard("log-a", group_consumer_regex_refresh_interval_ms=20_000)
     allowed = {"log-a"}

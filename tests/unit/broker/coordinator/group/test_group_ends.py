@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from moldau.broker.coordinator.group.core.offset_removal import MAX_RECORDS_AT_ONCE
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.group.harness import Groups
 from tests.unit.broker.coordinator.group.test_offsets import MINUTE_MS, RETENTION, let_expire
@@ -75,3 +76,12 @@ def test_removed_offsets_are_counted_by_why_they_were_removed() -> None:
     assert groups.group_state() == "Dead"
     after = counted(groups)
     assert (after["offset-deletion-count"], after["offset-expiration-count"]) == (2, 3)
+
+
+def test_offsets_that_expire_in_several_portions_are_all_counted() -> None:
+    groups = Groups(**RETENTION)
+    groups.commit({("events", n): n for n in range(2 * MAX_RECORDS_AT_ONCE + 5)})
+    let_expire(groups, 11)
+    groups.advance(1000)
+    assert groups.group_state() == "Dead"
+    assert counted(groups)["offset-expiration-count"] == 2 * MAX_RECORDS_AT_ONCE + 5

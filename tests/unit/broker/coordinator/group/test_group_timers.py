@@ -252,6 +252,53 @@ def test_a_static_member_that_changes_its_protocol_owes_nothing_of_the_old_one(
     member_id = old.member_id if keeps_its_id else "new"
     groups.consumer("team", ["events"], instance_id="i", member_id=member_id).join()
     assert groups.timers == sorted([session(member_id), session("other")])
+    assert groups.state.consumer_groups.classic_members._joining == set()
+
+
+@pytest.mark.parametrize("keeps_its_id", [False, True])
+def test_a_static_consumer_that_goes_back_owes_nothing_of_the_new_protocol(
+    keeps_its_id: bool,
+) -> None:
+    groups, _, _ = revoking("i")
+    back = groups.member(instance_id="i", protocols={"range": subscription({}, "events")})
+    back.member_id = "a" if keeps_its_id else ""
+    back.join()
+    name = back.joined().member_id
+    assert (name == "a") is keeps_its_id
+    assert groups.timers == sorted([session(name), session("b"), ("sync", name)])
+
+
+def test_a_classic_member_that_restarts_within_a_consumer_group_has_one_session() -> None:
+    groups = shard()
+    groups.consumer("team", ["events"], member_id="new").join()
+    protocols = {"range": subscription({}, "events")}
+    old, back = (groups.member(instance_id="i", protocols=protocols) for _ in range(2))
+    old.join()
+    old.joined()
+    back.join()
+    name = back.joined().member_id
+    assert name != old.member_id
+    assert groups.timers == sorted([session(name), session("new"), ("sync", name)])
+
+
+def test_a_session_that_begins_after_its_member_has_left_expels_no_other() -> None:
+    groups = shard()
+    new = groups.consumer("team", ["events"], member_id="new")
+    new.join()
+    old = groups.member(protocols={"range": subscription({}, "events")})
+    old.join()
+    old.joined()
+    groups.log.is_committing_at_once = False
+    groups.commit({("events", 0): 1}, "another")
+    old.sync()
+    old.leave()
+    # Only now SyncGroup is answered, which begins a session.
+    groups.log.commit()
+    groups.log.is_committing_at_once = True
+    groups.advance(2 * SESSION_MS)
+    new.heartbeat()
+    assert groups.timers == [session("new")]
+    assert set(groups.consumer_group().members) == {"new"}
 
 
 def test_a_downgraded_group_has_the_timers_of_a_classic_one() -> None:

@@ -44,6 +44,34 @@ def test_the_first_member_of_the_new_protocol_takes_the_group_along() -> None:
     assert {member.member_type for member in groups.described().members} == {0, 1}
 
 
+def test_a_newcomer_that_wants_nothing_changes_nothing_for_the_others() -> None:
+    """The group keeps its generation as its epoch, and what the leader gave to whom."""
+    groups = shard()
+    first, second = stable_classic(groups, [0, 1, 2], [3])
+    for member in (first, second):
+        member.protocols = {"range": subscription({}, "events", "missing")}
+    for _ in range(2):
+        for member in (first, second):
+            member.join()
+        leader, *_ = (each for each in (first, second) if each.joined().leader == each.member_id)
+        shares = zip((first, second), ([0, 1, 2], [3]), strict=True)
+        leader.sync({each.member_id: assignment(events=share) for each, share in shares})
+    for member in (first, second):
+        member.joined()
+        member.sync()
+    generation = first.generation
+    assert generation == 3
+    newcomer = groups.consumer("team", [])
+    assert newcomer.join().member_epoch == generation
+    assert groups.consumer_group().group_epoch == generation
+    assert [member.heartbeat() for member in (first, second)] == [ErrorCode.NONE] * 2
+    assert groups.group_state() == "Stable"
+    assert (owned(first), owned(second)) == ({"events": [0, 1, 2]}, {"events": [3]})
+    second_newcomer = groups.consumer("team", ["events"])
+    second_newcomer.join()
+    assert groups.consumer_group().group_epoch == generation + 1
+
+
 def test_classic_members_reconcile_step_by_step() -> None:
     groups = shard(6)
     first, second = stable_classic(groups, [0, 1, 2], [3, 4, 5])

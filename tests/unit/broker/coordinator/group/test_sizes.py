@@ -301,6 +301,19 @@ def test_a_classic_member_that_joins_again_asks_for_no_more_than_it_has(
     assert member.joined().generation_id == 1
 
 
+@pytest.mark.parametrize(("missing_bytes", "is_taken"), [(0, True), (1, False)])
+def test_one_more_classic_member_needs_room_for_itself(missing_bytes: int, is_taken: bool) -> None:
+    groups = Groups()
+    groups.member(instance_id="i").join()
+    group_bytes = kept_bytes(groups)
+    member_bytes = group_bytes - EMPTY_GROUP_BYTES - len(groups.timers[1][1])
+    # What was not made by a principal grows by as much as it leaves beside itself.
+    groups.coordinator._memory.max_bytes = 2 * group_bytes + member_bytes - missing_bytes
+    other = groups.member(instance_id="j")
+    assert other.ask_to_join().is_answered is not is_taken
+    assert len(groups.state.groups["team"].members) == 1 + is_taken
+
+
 def test_a_commit_that_replaces_as_much_is_taken_at_the_limit() -> None:
     sized = Groups()
     sized.commit({("events", 0): 1, ("events", 1): 1}, metadata="abc")
