@@ -54,6 +54,16 @@ def test_an_id_takes_memory_until_it_is_forgotten() -> None:
     assert used_bytes(bench) == 0
 
 
+def test_an_id_that_is_forgotten_leaves_nothing_behind() -> None:
+    bench = Bench(expiration_ms=1000, expiry_interval_ms=1000)
+    first = bench.init("t").answer.producer
+    assert bench.init("t", expected=first).answer.error is ErrorCode.NONE
+    state = bench.state
+    assert state._recoveries.keys() == {"t"}
+    bench.advance(3000)
+    assert (state.transactions, state._recoveries, state._open) == ({}, {}, {})
+
+
 @pytest.mark.parametrize(
     ("missing_bytes", "error"), [(0, ErrorCode.NONE), (1, ErrorCode.COORDINATOR_NOT_AVAILABLE)]
 )
