@@ -57,6 +57,17 @@ def test_old_clients_and_static_members_need_no_id_first() -> None:
         assert member.member_id.startswith(f"{prefix}-")
 
 
+@pytest.mark.parametrize(("version", "rebalance_ms"), [(0, SESSION_MS), (1, 20_000)])
+def test_a_join_that_names_no_rebalance_timeout_has_its_sessions(
+    version: int, rebalance_ms: int
+) -> None:
+    """JoinGroup v0 has no such field."""
+    groups = Groups()
+    member = groups.member(version=version, rebalance_ms=20_000)
+    member.ask_to_join()
+    assert groups.state.groups["team"].rebalance_timeout_ms == rebalance_ms
+
+
 def test_an_empty_instance_id_is_one() -> None:
     groups = Groups()
     member = groups.member(instance_id="")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from moldau.broker.coordinator.group.core.offset_removal import MAX_RECORDS_AT_ONCE
 from moldau.protocol.errors import ErrorCode
-from tests.unit.broker.coordinator.group.harness import Groups
+from tests.unit.broker.coordinator.group.harness import Groups, topic_id_of
 from tests.unit.broker.coordinator.group.test_offsets import MINUTE_MS, RETENTION, let_expire
 
 
@@ -64,6 +66,23 @@ def test_an_offset_with_its_own_retention_expires_at_its_very_end(
     assert groups.offset("events", 0) == 4
     let_expire(groups, 1)
     assert groups.offset("events", 0) == -1
+
+
+def test_the_next_topics_offset_stays_when_that_of_the_last_one_goes_late() -> None:
+    """A topic was deleted, and made again, while its group had no coordinator."""
+    groups = Groups()
+    groups.create_topic("events")
+    groups.commit({("events", 0): 4}, topic_id=topic_id_of("events"))
+    groups.broker.depose(0)
+    groups.delete_topic("events")
+    next_id = UUID(int=77)
+    groups.create_topic("events", topic_id=next_id)
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    groups.broker.elect(0)
+    groups.log.append_error = ErrorCode.NONE
+    groups.commit({("events", 0): 1}, topic_id=next_id)
+    groups.advance(10_000)
+    assert groups.offset("events", 0) == 1
 
 
 def test_removed_offsets_are_counted_by_why_they_were_removed() -> None:

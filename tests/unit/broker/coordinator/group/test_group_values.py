@@ -27,6 +27,7 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     ResolvedRegularExpression,
 )
 from moldau.broker.coordinator.group.core.joining import join_error
+from moldau.protocol.coordinator_records.classic_groups import GroupMetadataValue
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p11_join_group import JoinGroupResponse
 from tests.kit.dice import drawn_seed
@@ -344,6 +345,38 @@ def test_protocols_of_a_classic_group_are_those_that_all_members_have() -> None:
     assert group.rebalance_timeout_ms == 1000
     group.remove(first)
     assert (group.rebalance_timeout_ms, group.leader_id) == (0, None)
+
+
+@pytest.mark.parametrize(("written_ms", "rebalance_ms"), [(-1, 500), (0, 0), (7, 7)])
+def test_a_member_written_without_a_rebalance_timeout_has_its_sessions(
+    written_ms: int, rebalance_ms: int
+) -> None:
+    """Records of version 0 have none."""
+    written = member(1, instance_id="i1")
+    written.rebalance_timeout_ms = written_ms
+    value = classic(written).record({"m1": b"all"}).value
+    assert isinstance(value, GroupMetadataValue)
+    group = ClassicGroup.from_record("team", value)
+    (read,) = group.members.values()
+    assert (read.rebalance_timeout_ms, read.session_timeout_ms) == (rebalance_ms, 500)
+    assert (read.assignment, read.metadata("range")) == (b"all", subscription("a"))
+    assert (group.leader_id, group.state) == ("m1", ClassicGroupState.STABLE)
+    assert (group.static_members, group.is_persisted) == ({"i1": "m1"}, True)
+    assert group.is_subscribed_to("a")
+    assert not group.is_subscribed_to("b")
+
+
+def test_a_group_written_without_a_leader_is_in_a_rebalance() -> None:
+    group = classic(member(1), member(2))
+    group.leader_id = None
+    value = group.record({}).value
+    assert isinstance(value, GroupMetadataValue)
+    read = ClassicGroup.from_record("team", value)
+    assert read.state is ClassicGroupState.PREPARING_REBALANCE
+    assert read.previous_state is ClassicGroupState.STABLE
+    value.leader = "gone"
+    read = ClassicGroup.from_record("team", value)
+    assert (read.state, read.leader_id) == (ClassicGroupState.STABLE, "m1")
 
 
 def test_leaders_and_static_members_of_a_classic_group() -> None:

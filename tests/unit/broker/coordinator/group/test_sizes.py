@@ -332,3 +332,14 @@ def test_a_commit_that_replaces_as_much_is_taken_at_the_limit() -> None:
     ):
         assert error_of(groups.commit(offsets, metadata=metadata)) is error
     assert kept_bytes(groups) == limit_bytes - 1
+
+
+@pytest.mark.parametrize(("missing_bytes", "is_taken"), [(0, True), (1, False)])
+def test_one_more_offset_needs_room_for_itself(missing_bytes: int, is_taken: bool) -> None:
+    groups = Groups()
+    groups.commit({("events", 0): 1})
+    group_bytes = kept_bytes(groups)
+    groups.coordinator._memory.max_bytes = 2 * group_bytes + OFFSET_BYTES - missing_bytes
+    error = ErrorCode.NONE if is_taken else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert error_of(groups.commit({("events", 1): 1})) is error
+    assert kept_bytes(groups) == group_bytes + (OFFSET_BYTES if is_taken else 0)
