@@ -48,6 +48,9 @@ from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 _RECORD_VERSION: Final = 3
 """The version of the record that Apache Kafka 4.3 writes."""
 
+NO_TIMESTAMP_MS: Final = -1
+"""Of a group that has had no state but the first."""
+
 SESSION: Final = "classic session"
 JOIN: Final = "classic join"
 SYNC: Final = "classic sync"

@@ -538,10 +538,8 @@ class ClassicGroups:
 
     def note_commit(self, group_id: str, member_id: str, out: CoordinatorResult) -> None:
         group = self.get(group_id)
-        member = None if group is None else group.members.get(member_id)
-        states = (ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE)
-        if group is not None and member is not None and group.state in states:
-            group.renew_session(member, out)
+        if group is not None and member_id in group.members:
+            group.renew_session(group.members[member_id], out)
 
     # -- other events ----------------------------------------------------------------------------
 
@@ -634,9 +632,7 @@ class ClassicGroups:
             return
         group.is_persisted = True
         for written in value.members:
-            member = group.members.get(written.member_id)
-            if member is not None and value.generation == group.generation_id:
-                group.assign(member, bytes(written.assignment))
+            group.assign(group.members[written.member_id], bytes(written.assignment))
 
     def _write_assignment(
         self, group: ClassicGroup, request: SyncGroupRequest, out: CoordinatorResult

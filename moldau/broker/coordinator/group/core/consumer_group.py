@@ -96,7 +96,7 @@ class ConsumerGroup:
         self.classic_protocol_counts: Counter[str] = Counter()
         self.classic_member_count = 0
         self.is_refresh_requested = True
-        self._refreshed_epoch = 0
+        self._refreshed_epoch = self.group_epoch
         self._topic_counts: Counter[str] = Counter()
         self._topic_index = topic_index
         self._topic_id_of = topic_id_of

@@ -294,6 +294,14 @@ def test_leaving_names_each_ones_error() -> None:
     assert groups.group_state() == "Empty"
 
 
+def test_a_stranger_that_leaves_disturbs_no_member() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1, instance_id="i-1")
+    groups.leave(("stranger", None), ("stranger", "i-1"), ("", "i-2"))
+    assert groups.group_state() == "Stable"
+    assert member.heartbeat() is ErrorCode.NONE
+
+
 def test_one_that_was_only_given_an_id_leaves_and_the_others_rebalance() -> None:
     groups = Groups()
     (member,) = groups.stable(1)

@@ -214,6 +214,23 @@ def test_whose_place_a_static_member_may_take() -> None:
     assert group.released_static_member("i", "m2") is classic
 
 
+@pytest.mark.parametrize(
+    ("state", "epoch", "is_giving_back"),
+    [
+        (MemberState.UNREVOKED_PARTITIONS, 5, True),
+        (MemberState.UNREVOKED_PARTITIONS, -2, False),
+        (MemberState.UNREVOKED_PARTITIONS, -1, False),
+        (MemberState.UNRELEASED_PARTITIONS, 5, False),
+        (MemberState.STABLE, 5, False),
+    ],
+)
+def test_a_member_gives_back_unless_it_is_away(
+    state: MemberState, epoch: int, is_giving_back: bool
+) -> None:
+    member = ConsumerGroupMember("m", member_epoch=epoch, state=state)
+    assert member.is_giving_back is is_giving_back
+
+
 def test_a_member_as_a_value() -> None:
     member = ConsumerGroupMember("m", member_epoch=5, assigned=with_epoch({T1: frozenset({0})}, 5))
     assert member.assigned == {T1: {0: 5}}
