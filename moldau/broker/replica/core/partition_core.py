@@ -480,8 +480,6 @@ class PartitionCore:
             return None
         if self.leader_recovery_state == RECOVERING:
             return self._propose(in_sync.members, "the leader has recovered from its election")
-        if not self.followers:
-            return None
         now_ms = self.cluster.now_ms()
         max_lag_ms = self.cluster.max_lag_ms
         lagging = {

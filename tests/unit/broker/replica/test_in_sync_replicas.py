@@ -143,6 +143,58 @@ def test_the_last_fetch_of_any_partition_counts_for_who_was_level() -> None:
     assert must(core.propose()).isr == (1,)
 
 
+def test_a_follower_that_reads_only_other_partitions_is_not_level_any_more() -> None:
+    core = leader(isr=(1, 2))
+    cluster = core.cluster
+    fetched(core, 2, 0)
+    core.local_log_grew(5, 1)
+    wait(core, LAG_MS)
+    cluster.last_fetch_ms[2] = cluster.now_ms()
+    core.local_log_grew(9, 1)
+    assert core.propose() is None
+    wait(core, 1)
+    assert must(core.propose()).isr == (1,)
+
+
+def test_a_follower_that_has_fallen_back_is_not_level_any_more() -> None:
+    core = leader(isr=(1, 2))
+    core.local_log_grew(5, 1)
+    fetched(core, 2, 5)
+    wait(core, LAG_MS)
+    fetched(core, 2, 3)
+    core.local_log_grew(9, 1)
+    assert core.propose() is None
+    wait(core, 1)
+    assert must(core.propose()).isr == (1,)
+
+
+def test_a_fetch_of_one_member_takes_out_no_other() -> None:
+    core = leader()
+    core.local_log_grew(5, 1)
+    wait(core, LAG_MS + 1)
+    fetched(core, 2, 5)
+    assert core.propose_after_fetch(2) is None
+    assert must(core.propose()).isr == (1, 2), "that is for the next look at all of them"
+
+
+@pytest.mark.parametrize(("replicas", "joins"), [((1, 2), False), ((1, 3), True)])
+def test_only_a_replica_that_is_still_assigned_joins(
+    replicas: tuple[int, ...], joins: bool
+) -> None:
+    core = leader(isr=(1,))
+    cluster = core.cluster
+    assert isinstance(cluster, Cluster)
+    cluster.out_of_service.add(3)
+    fetched(core, 3, 0)
+    core.apply_state(
+        state(partition_epoch=1, replicas=replicas, isr=(1,)), log_end_offset=0, high_watermark=0
+    )
+    cluster.out_of_service.clear()
+    change = core.propose()
+    assert (change is not None) is joins
+    assert change is None or change.isr == (1, 3)
+
+
 def test_a_level_follower_that_has_gone_leaves_with_the_next_write() -> None:
     core = leader(isr=(1, 2))
     fetched(core, 2, 0)

@@ -201,7 +201,6 @@ class _Heterogeneous:
     """Members are subscribed to different topics."""
 
     def __init__(self, spec: GroupSpec) -> None:
-        self._spec = spec
         self._kept = _Kept(dict(spec.partition_counts))
         self._owned: dict[str, dict[UUID, set[int]]] = {}
         self._load: dict[str, int] = {}

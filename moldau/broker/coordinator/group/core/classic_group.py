@@ -148,6 +148,9 @@ class ClassicGroup:
     """A group of the classic protocol (KIP-62, KIP-345, KIP-394); moves along `_TRANSITIONS`."""
 
     kind: Final = "classic"
+    new_member_added: bool
+    initial_delay_left_ms: int
+    """Of a first rebalance; set when it begins."""
 
     def __init__(self, group_id: str, now_ms: float) -> None:
         self.group_id = group_id
@@ -166,8 +169,6 @@ class ClassicGroup:
         """Members that have not yet asked for their assignment in this generation."""
         self.subscribed_topics: frozenset[str] | None = None
         self.is_persisted = False
-        self.new_member_added = False
-        self.initial_delay_left_ms = 0
         self.waiting_to_join_count = 0
         self._common_protocols: frozenset[str] | None = None
         """What all members support; None if it has to be found out."""
@@ -394,9 +395,8 @@ class ClassicGroup:
         self._members_bytes -= member.size_bytes
         self.pending_sync.discard(member.member_id)
         self._common_protocols = None
-        instance_id = member.group_instance_id
-        if instance_id is not None and self.static_members.get(instance_id) == member.member_id:
-            del self.static_members[instance_id]
+        if member.group_instance_id is not None:
+            self.static_members.pop(member.group_instance_id, None)
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self.members), None)
 
@@ -559,14 +559,12 @@ class ClassicGroup:
     def begin_generation(self, now_ms: float) -> None:
         self.generation_id += 1
         self.pending_sync.clear()
-        self.new_member_added = False
         if self.members:
             assert self.common_protocols, f"{self.group_id}: members without a common protocol"
             self.protocol_name = self.select_protocol()
             self.transition_to(ClassicGroupState.COMPLETING_REBALANCE, now_ms)
         else:
             self.protocol_name = None
-            self.leader_id = None
             self.transition_to(ClassicGroupState.EMPTY, now_ms)
         self.read_subscriptions()
 
@@ -587,20 +585,15 @@ class ClassicGroup:
         if not self.uses_consumer_protocol:
             return
         topics: set[str] = set()
-        if self.members:
-            if self.protocol_name is None:
+        for member in self.members.values():
+            try:
+                topics |= _subscribed_topics(member.metadata(self.protocol_name or ""))
+            except RemoteProtocolError:
                 return
-            for member in self.members.values():
-                try:
-                    topics |= _subscribed_topics(member.metadata(self.protocol_name))
-                except RemoteProtocolError:
-                    return
         self.subscribed_topics = frozenset(topics)
 
 
 def _subscribed_topics(metadata: bytes) -> set[str]:
-    if len(metadata) < _VERSION_BYTES:
-        raise RemoteProtocolError("a subscription without version")
     # Every later version begins with what version 0 says.
     subscription, _end = ConsumerProtocolSubscription.decode(metadata, 0, _VERSION_BYTES)
     return set(subscription.topics)

@@ -82,6 +82,19 @@ def test_an_assignment_that_cannot_be_written_fails_for_all_and_is_tried_again(
     assert groups.group_state() == "Stable"
 
 
+def test_a_leader_that_hands_in_twice_is_answered_twice_whatever_is_written() -> None:
+    groups = Groups(is_committing_at_once=False)
+    member = groups.member()
+    member.join()
+    groups.advance(INITIAL_DELAY_MS)
+    member.joined()
+    first = member.sync({member.member_id: b"x"})
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    second = member.sync({member.member_id: b"x"})
+    assert error_of(first) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert error_of(second) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 def test_an_assignment_that_is_not_committed_in_time_is_taken_back() -> None:
     groups = Groups(is_committing_at_once=False)
     member = groups.member()
@@ -247,6 +260,7 @@ def test_the_last_one_to_leave_leaves_an_empty_group_behind() -> None:
     groups.fail_over()
     assert groups.group_state() == "Empty"
     assert groups.state.groups["team"].generation_id == 2
+    assert groups.state.groups["team"].protocol_type == "consumer"
 
 
 def test_leaving_that_cannot_be_written_is_an_error_and_has_happened_all_the_same() -> None:
@@ -521,6 +535,7 @@ def test_a_static_member_that_comes_back_with_another_protocol_has_the_group_reb
     again = came_back(member, protocols={"sticky": b"", "range": b""})
     assert again.joined().generation_id == 2
     assert again.joined().protocol_name == "sticky"
+    assert len(groups.log.batches) == 1, "nothing is written before it is assigned"
 
 
 def test_a_static_member_that_comes_back_before_the_assignment_restarts_the_rebalance() -> None:
@@ -575,7 +590,11 @@ def test_a_member_that_comes_back_twice_before_it_is_written_is_answered_twice()
     groups = Groups()
     (member,) = groups.stable(1, instance_id="i-1")
     groups.log.is_committing_at_once = False
-    first, second = came_back(member), came_back(member)
+    first = came_back(member)
+    end_of_first = groups.log.log_end_offset
+    second = came_back(member)
+    groups.log.commit(end_of_first)
+    assert not second.joining.is_answered, "its own return is not written yet"
     for _ in range(3):
         groups.log.commit()
     assert error_of(first.joining) is ErrorCode.FENCED_INSTANCE_ID
@@ -583,6 +602,17 @@ def test_a_member_that_comes_back_twice_before_it_is_written_is_answered_twice()
     groups.log.is_committing_at_once = True
     assert second.heartbeat() is ErrorCode.NONE
     assert second.sync().answer.assignment == f"share of {member.member_id}".encode()
+
+
+def test_who_waits_for_a_return_is_answered_when_the_next_one_cannot_be_written() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1, instance_id="i-1")
+    groups.log.is_committing_at_once = False
+    first = came_back(member)
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    second = came_back(member)
+    assert error_of(second.joining) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert error_of(first.joining) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_a_return_that_is_written_after_the_session_begins_another_one() -> None:
@@ -740,11 +770,12 @@ def test_a_group_that_is_too_big_after_loading_rebalances() -> None:
     groups = Groups()
     groups.stable(3)
     records = groups.log.batches
-    small = Groups(group_max_size=2, is_led=False)
-    small.log.batches = records
-    small.log.log_end_offset = small.log.high_watermark = groups.log.log_end_offset
-    small.broker.elect(0)
-    assert small.group_state() == "PreparingRebalance"
+    for max_size, state in ((2, "PreparingRebalance"), (3, "Stable")):
+        small = Groups(group_max_size=max_size, is_led=False)
+        small.log.batches = list(records)
+        small.log.log_end_offset = small.log.high_watermark = groups.log.log_end_offset
+        small.broker.elect(0)
+        assert small.group_state() == state
 
 
 def test_a_whole_life_is_one_record_per_generation() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from tests.unit.broker.coordinator.group.harness import (
     REBALANCE_MS,
     SESSION_MS,
@@ -133,6 +135,52 @@ def test_a_group_that_goes_down_before_new_partitions_are_assigned_rebalances() 
     groups.advance(10)
     assert groups.group_state() == "PreparingRebalance"
     assert backs[0].heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_group_that_goes_down_before_all_are_in_its_epoch_rebalances() -> None:
+    groups = shard()
+    new = groups.consumer("team", ["events", "more"], instance_id="i")
+    new.join()
+    protocols = {"range": subscription({}, "events")}
+    other = groups.member(protocols=protocols)
+    other.join()
+    other.joined()
+    other.sync()
+    groups.settle([new])
+    rejoin(other, {})
+    groups.create_topic("more", 1)
+    groups.settle([new])
+    assert new.owned["more"] == {0}
+    assert other.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    back = groups.member(instance_id="i", protocols={"range": subscription({}, "events", "more")})
+    back.join()
+    assert groups.state.groups["team"].kind == "classic"
+    assert groups.state.consumer_groups.classic_members._joining == set()
+    groups.advance(10)
+    assert groups.group_state() == "PreparingRebalance"
+
+
+def test_a_join_says_the_members_rack() -> None:
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    racked = ConsumerProtocolSubscription(topics=["events"], rack_id="r1").to_bytes(3)
+    member = groups.member(protocols={"range": b"\0\3" + racked})
+    member.join()
+    member.joined()
+    assert groups.consumer_group().members[member.member_id].rack_id == "r1"
+
+
+def test_a_member_that_goes_back_to_the_classic_protocol_has_no_expression_any_more() -> None:
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    new = groups.consumer("team", regex="ev.*", instance_id="i")
+    new.join()
+    assert groups.consumer_group().resolved.keys() == {"ev.*"}
+    back = groups.member(instance_id="i", protocols={"range": subscription({}, "events")})
+    back.join()
+    group = groups.consumer_group()
+    assert group.members[back.joined().member_id].subscribed_topic_regex == ""
+    assert (group.resolved, +group.regex_counts) == ({}, Counter())
 
 
 @pytest.mark.parametrize(("version", "needs_id"), [(3, False), (4, True)])

@@ -397,6 +397,13 @@ def test_a_full_consumer_group_takes_no_further_classic_member() -> None:
     assert error_of(first.ask_to_join()) is ErrorCode.NONE, "it has its place"
 
 
+def test_the_message_says_what_the_group_is() -> None:
+    groups = shard()
+    assert groups.described("none").error_message == "Group none not found."
+    groups.member("classic").join()
+    assert groups.described("classic").error_message == "Group classic is not a consumer group."
+
+
 def test_a_leave_of_strangers_changes_nothing() -> None:
     groups = shard()
     member = groups.consumer("team", ["events"])

@@ -43,6 +43,9 @@ def test_a_first_member_without_topics_begins_epoch_one() -> None:
     groups = shard()
     assert groups.consumer("team", []).join().member_epoch == 1
     assert rebalance_count(groups) == 1
+    group = groups.consumer_group()
+    assert (group.group_epoch, group.assignment_epoch, group.state_name) == (1, 1, "Stable")
+    assert groups.written_count == 4, "a member, two epochs, and what the member has"
 
 
 def rebalance_count(groups: ConsumerShard) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from moldau.broker.coordinator.group.core.offset_removal import MAX_RECORDS_AT_ONCE
 from moldau.protocol.errors import ErrorCode
+from tests.unit.broker.coordinator.group.consumer_harness import ConsumerShard
 from tests.unit.broker.coordinator.group.harness import Groups, topic_id_of
 from tests.unit.broker.coordinator.group.test_offsets import MINUTE_MS, RETENTION, let_expire
 
@@ -22,14 +23,17 @@ def counted(groups: Groups) -> dict[str, int]:
     }
 
 
-def test_an_empty_group_that_another_coordinator_has_loaded_goes_from_the_log_too() -> None:
+@pytest.mark.parametrize("has_moved", [False, True])
+def test_an_empty_group_goes_from_the_log_too(has_moved: bool) -> None:
     groups = Groups(**RETENTION)
     (member,) = groups.stable()
     member.leave()
-    groups.fail_over()
+    if has_moved:
+        groups.fail_over()
+    group = groups.state.groups["team"]
     assert groups.group_state() == "Empty"
     let_expire(groups, 1)
-    assert groups.group_state() == "Dead"
+    assert (groups.group_state(), group.state_name) == ("Dead", "Dead")
     groups.fail_over()
     assert groups.group_state() == "Dead"
 
@@ -83,6 +87,21 @@ def test_the_next_topics_offset_stays_when_that_of_the_last_one_goes_late() -> N
     groups.commit({("events", 0): 1}, topic_id=next_id)
     groups.advance(10_000)
     assert groups.offset("events", 0) == 1
+
+
+def test_offsets_of_topics_that_a_consumer_group_gave_up_expire() -> None:
+    groups = ConsumerShard(**RETENTION)
+    groups.create_topic("events", 1)
+    member = groups.consumer("team", ["events"])
+    member.join()
+    identity = {"member_id": member.member_id, "generation": member.epoch}
+    groups.commit({("events", 0): 4, ("former", 0): 5}, **identity)
+    for minutes, former in ((9, 5), (1, -1)):
+        for _ in range(4 * minutes):
+            groups.advance(MINUTE_MS / 4)
+            member.heartbeat()
+        assert (groups.offset("events", 0), groups.offset("former", 0)) == (4, former)
+    assert groups.group_state() == "Stable"
 
 
 def test_removed_offsets_are_counted_by_why_they_were_removed() -> None:

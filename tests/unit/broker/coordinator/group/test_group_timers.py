@@ -162,6 +162,9 @@ def test_a_static_consumer_that_is_away_has_nothing_to_give_back() -> None:
     groups, first, _ = revoking("i")
     first.leave(-2)
     assert groups.timers == [session("a"), session("b")]
+    away = groups.consumer_group().members["a"]
+    epochs = {epoch for partitions in away.assigned.values() for epoch in partitions.values()}
+    assert (away.member_epoch, epochs, away.pending_revocation) == (-2, {0}, {})
     groups.consumer("team", ["events"], member_id="c", instance_id="i").join()
     assert groups.timers == [session("b"), session("c")]
 
@@ -203,10 +206,32 @@ def test_a_classic_member_of_a_consumer_group_waits_for_its_sync_and_its_next_jo
     member.join()
     member.joined()
     assert groups.timers == sorted([*both, ("sync", name)])
+    groups.grow_topic("events", 4, 5)
+    new.heartbeat()
+    assert error_of(member.sync()) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert groups.timers == sorted([*both, ("join", name), ("sync", name)])
+    member.join()
+    member.joined()
     member.sync()
+    groups.settle([new])
+    rejoin(member, {})
     assert groups.timers == sorted(both)
-    member.leave()
+    assert member.leave().answer.members[0].error_code == ErrorCode.NONE
     assert groups.timers == [session("new")]
+
+
+def test_a_sync_that_waits_too_long_for_its_commit_is_to_be_repeated() -> None:
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    member = groups.member(protocols={"range": subscription({}, "events")}, session_ms=300_000)
+    member.join()
+    member.joined()
+    groups.log.is_committing_at_once = False
+    groups.commit({("events", 0): 1}, "another")
+    member.sync()
+    groups.advance(5000)  # offsets.commit.timeout.ms
+    assert error_of(member.syncing) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert ("sync", member.member_id) in groups.timers
 
 
 def test_the_next_coordinator_waits_for_a_classic_member_that_gives_back() -> None:

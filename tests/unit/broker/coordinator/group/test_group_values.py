@@ -318,6 +318,14 @@ def test_what_kind_of_group_a_classic_one_without_members_is() -> None:
     full.members["m1"].protocols = [("range", b"x")]
     full.read_subscriptions()
     assert full.is_subscribed_to("b"), "what cannot be read may be any topic"
+    others = classic(member(1))
+    others.protocol_type = "connect"
+    others.read_subscriptions()
+    assert (others.subscribed_topics, others.is_subscribed_to("a")) == (None, False)
+    for metadata in (b"", b"\0", b"\0\0"):
+        full.members["m1"].protocols = [("range", metadata)]
+        full.read_subscriptions()
+        assert full.subscribed_topics is None
 
 
 def test_protocols_of_a_classic_group_are_those_that_all_members_have() -> None:
@@ -333,6 +341,10 @@ def test_protocols_of_a_classic_group_are_those_that_all_members_have() -> None:
     assert group.select_protocol() == "sticky"
     strangers = classic(member(1, "a", "x"), member(2, "b", "a"), member(3, "b", "x"))
     assert strangers.select_protocol() == "b", "only a log brings such members together"
+    third = member(4, "other", "sticky")
+    group.add(third, "consumer")
+    assert not group.supports("consumer", ["range"])
+    group.remove(third)
     group.update(second, [("range", b"")], 9000, 600)
     assert (second.rebalance_timeout_ms, second.session_timeout_ms) == (9000, 600)
     assert (group.supports("consumer", ["range"]), group.supports("consumer", ["sticky"])) == (
@@ -404,7 +416,7 @@ def test_leaders_and_static_members_of_a_classic_group() -> None:
     assert [answered_joins(group, third) for _ in range(2)] == [[2], []]
     assert (group.waiting_to_join_count, third.join_api_version) == (1, 6)
     assert answered_joins(group, second) == [3]
-    assert not group.elect_joined_leader()
+    assert group.elect_joined_leader() is False
     group.remove(second)
     assert group.static_members == {}
 
@@ -421,11 +433,10 @@ def test_a_generation_of_a_classic_group() -> None:
     group.transition_to(ClassicGroupState.PREPARING_REBALANCE, 99.9)
     assert (group.previous_state, group.state_timestamp_ms) == (ClassicGroupState.STABLE, 99)
     group.pending_sync.add("m1")
-    group.new_member_added = True
     group.begin_generation(100)
     assert (group.generation_id, group.protocol_name) == (5, "b")
     assert group.state is ClassicGroupState.COMPLETING_REBALANCE
-    assert (group.pending_sync, group.new_member_added) == (set(), False)
+    assert group.pending_sync == set()
     with pytest.raises(AssertionError):
         group.transition_to(ClassicGroupState.EMPTY, 101)
     group.transition_to(ClassicGroupState.PREPARING_REBALANCE, 101)

@@ -134,6 +134,14 @@ def test_epochs_that_a_member_may_be_in(epoch: int, owned: Any, is_fenced: bool)
         member.check_epoch(epoch, owned)
 
 
+def test_a_static_member_that_is_away_sends_under_no_epoch_of_before() -> None:
+    away = ConsumerGroupMember("m", member_epoch=-2, previous_member_epoch=5)
+    for epoch in (5, 6):
+        with pytest.raises(Refusal) as caught:
+            away.check_epoch(epoch, {})
+        assert caught.value.error_code is ErrorCode.FENCED_MEMBER_EPOCH
+
+
 def test_a_heartbeat_changes_what_it_names_and_leaves_the_rest_as_it_was() -> None:
     member = ConsumerGroupMember(
         "m",
