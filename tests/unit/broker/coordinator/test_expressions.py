@@ -85,7 +85,7 @@ def test_a_broken_expression_is_refused_with_the_reason_and_is_so_again(
 
 
 def test_without_re2_every_expression_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expressions, "re2", None)
+    monkeypatch.setattr(expressions, "_re2", lambda: None)
     with pytest.raises(InvalidExpression, match="google-re2"):
         compile_expression("a")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from moldau.broker.replica.core.in_sync_set import (
@@ -445,7 +443,7 @@ def test_an_answer_counts_if_it_is_not_older_than_its_proposal(
     core = leader(isr=(1, 2), partition_epoch=4)
     fetched(core, 3, 0)
     change = must(core.propose_after_fetch(3))
-    answer = replace(committed(change), partition_epoch=change.partition_epoch + epochs_on)
+    answer = committed(change)._replace(partition_epoch=change.partition_epoch + epochs_on)
     found = core.isr_change_answered(change, ErrorCode.NONE, answer)
     assert found is (outcome or IsrAnswer.REFUSED)
     assert core.in_sync.is_awaiting_metadata is (outcome is None)
