@@ -52,7 +52,7 @@ def test_a_principal_has_as_much_as_it_leaves_to_others() -> None:
 def test_growth_is_allowed_up_to_the_last_byte(
     name: str, growth_bytes: int, is_allowed: bool
 ) -> None:
-    """Of 105 bytes "a" has 20, "b" 10, and what was read from the log 15: 60 are left."""
+    """There are 105 bytes: "a" has 20, "b" 10, what was read from the log 15; 60 are left."""
     refused: list[str] = []
     limit = MemoryLimit(105, refused.append)
     memory = KeptMemory(limit)

@@ -49,7 +49,7 @@ _RECORD_VERSION: Final = 3
 """The version of the record that Apache Kafka 4.3 writes."""
 
 NO_TIMESTAMP_MS: Final = -1
-"""Of a group that has had no state but the first."""
+"""The time of a state that only offsets have brought about."""
 
 SESSION: Final = "classic session"
 JOIN: Final = "classic join"
@@ -150,7 +150,7 @@ class ClassicGroup:
     kind: Final = "classic"
     new_member_added: bool
     initial_delay_left_ms: int
-    """Of a first rebalance; set when it begins."""
+    """What is left of a first rebalance's delays; set when it begins."""
 
     def __init__(self, group_id: str, now_ms: float) -> None:
         self.group_id = group_id
