@@ -302,6 +302,19 @@ def clear_eligible_leaders(
     return cleared
 
 
+def forget_eligible_leaders(state: ControllerState) -> list[VersionedRecord]:
+    """The records that forget the eligible leaders of all partitions; none where there are none.
+
+    Raises Refusal: POLICY_VIOLATION, too many partitions would change at once.
+    """
+    topics = [
+        topic
+        for topic in state.image.topics.topics_by_id.values()
+        if any(partition.elr for partition in topic.partitions.values())
+    ]
+    return _clear(state, topics, "") if topics else []
+
+
 def _clear(
     state: ControllerState, topics: Sequence[TopicImage], topic_name: str
 ) -> list[VersionedRecord]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
+from moldau.controller.core.configuration_control import forget_eligible_leaders
 from moldau.controller.core.result import Asked, ControllerResult, Refusal, VersionedRecord
 from moldau.controller.core.state import MIN_INSYNC_REPLICAS, ControllerState
 from moldau.metadata.features import (
@@ -98,6 +99,8 @@ def _update(
     records: list[VersionedRecord] = [(FeatureLevelRecord(name=name, feature_level=level), 0)]
     if name == ELIGIBLE_LEADER_REPLICAS_VERSION and level > current:
         records += eligible_leader_replicas_records(state)
+        # Left from an earlier time at this level: what was committed since was not counted.
+        records += forget_eligible_leaders(state)
     return records
 
 

@@ -347,6 +347,63 @@ def test_while_no_replica_is_in_sync_a_new_minimum_strands_no_partition() -> Non
     assert driver.partition().elr == (), "1 may commit alone from now on"
 
 
+def set_eligible_leaders(driver: CoreDriver, level: int) -> None:
+    """Turn the feature on or off."""
+    key = FeatureUpdateKey(
+        feature="eligible.leader.replicas.version",
+        max_version_level=level,
+        upgrade_type=1 if level else 2,
+    )
+    assert driver.ask(UpdateFeaturesRequest(feature_updates=[key])).error_code == 0
+
+
+def test_who_was_eligible_before_the_feature_was_off_is_not_when_it_is_on_again() -> None:
+    """The one replica in sync may have committed alone since."""
+    driver = make(1, 2, 3, 4)
+    driver.topic("t", [1, 2], [3, 4], min_insync_replicas="2")
+    driver.beat(1, want_fence=True)
+    for broker_id in (3, 4):
+        driver.beat(broker_id, want_fence=True)
+    set_eligible_leaders(driver, 0)
+    assert configure(driver, "t", "min.insync.replicas", "1") is ErrorCode.NONE
+    assert [driver.partition(index=each).elr for each in (0, 1)] == [(1,), (3, 4)]
+    set_eligible_leaders(driver, 1)
+    assert driver.partition().elr == ()
+    assert driver.partition(index=1).elr == (3, 4), "nothing is in sync, and nothing is committed"
+    driver.beat(2, want_fence=True)
+    driver.beat(1)
+    assert (driver.partition().leader, driver.partition().isr) == (-1, ())
+    driver.beat(2)
+    assert (driver.partition().leader, driver.partition().leader_recovery_state) == (2, 0)
+
+
+def test_who_was_eligible_before_the_feature_was_off_does_not_lead_while_it_is_off() -> None:
+    """The one replica in sync may have committed alone since; it stays in the ISR."""
+    driver = make(1, 2, 3, 4)
+    driver.topic("t", [1, 2], [3, 4], min_insync_replicas="2")
+    driver.beat(1, want_fence=True)
+    for broker_id in (3, 4):
+        driver.beat(broker_id, want_fence=True)
+    set_eligible_leaders(driver, 0)
+    driver.beat(1)
+    driver.beat(2, want_fence=True)
+    state = driver.partition()
+    assert (state.leader, state.isr, state.elr) == (-1, (2,), ())
+    driver.beat(3)
+    state = driver.partition(index=1)
+    assert (state.leader, state.isr, state.elr) == (3, (3,), ()), "nothing was in sync"
+
+
+def test_turning_the_feature_on_forgets_only_what_there_is() -> None:
+    driver = make(1, 2)
+    driver.topic("t", [1, 2])
+    set_eligible_leaders(driver, 0)
+    before = driver.partition()
+    set_eligible_leaders(driver, 1)
+    assert not any(isinstance(record, ClearElrRecord) for record in driver.appended)
+    assert driver.partition() == before
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("1", "2"), ("1", None), ("", None)], ids=["own", "own gone", "none"]
 )
@@ -365,12 +422,5 @@ def test_the_minimum_stays_one_for_the_whole_cluster(name: str, value: str | Non
     expected = ErrorCode.NONE if (name, value) == ("1", None) else ErrorCode.INVALID_CONFIG
     assert driver.ask(request).responses[0].error_code == expected
     assert not driver.appended
-    off: Any = UpdateFeaturesRequest(
-        feature_updates=[
-            FeatureUpdateKey(
-                feature="eligible.leader.replicas.version", max_version_level=0, upgrade_type=2
-            )
-        ]
-    )
-    assert driver.ask(off).error_code == 0
+    set_eligible_leaders(driver, 0)
     assert driver.ask(request).responses[0].error_code == ErrorCode.NONE
