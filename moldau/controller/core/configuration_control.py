@@ -246,7 +246,7 @@ def _validate(
     changed: Sequence[str],
 ) -> None:
     if resource_type == ConfigResourceType.TOPIC:
-        if changed or wanted:
+        if wanted:
             validate_topic_config(wanted, defaults())
     elif resource_type == ConfigResourceType.BROKER:
         for key in changed:

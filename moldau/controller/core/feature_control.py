@@ -88,9 +88,9 @@ def _update(
     if not is_known_upgrade_type(update):
         raise _refused(f"there is no upgrade type {update.upgrade_type}")
     current = state.image.features.level(name)
-    lowest = max(supported.minimum_level, 1 if name == METADATA_VERSION else 0)
-    if not lowest <= level <= supported.maximum_level:
-        raise _refused(f"level {level} is not supported: {lowest} to {supported.maximum_level} are")
+    lowest, highest, _default = supported
+    if not lowest <= level <= highest:
+        raise _refused(f"level {level} is not supported: {lowest} to {highest} are")
     if level == current:
         return []
     _check_direction(name, current, level, update)
