@@ -326,6 +326,28 @@ def test_an_index_that_was_emptied_takes_entries_again() -> None:
     index.unmap()
 
 
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex])
+def test_an_abandoned_index_can_be_read_and_let_go_again(
+    kind: type[OffsetIndex] | type[TimeIndex],
+) -> None:
+    disk = filesystem()
+    index = kind(disk, "/d/i", BASE)
+    index.open_for_append(80)
+    index.put(1, 2)
+    index.abandon()
+    assert disk.open_maps == 0
+    assert not index.is_full
+    assert index.last_raw() == (1, 2)
+    assert disk.open_maps == 1
+    index.unmap()
+    assert disk.open_maps == 0
+    index.open_for_append(80)
+    index.put(3, 4)
+    index.trim()
+    assert (index.entry_count, disk.size_bytes("/d/i")) == (2, 2 * kind.ENTRY.size)
+    index.unmap()
+
+
 def test_a_scan_may_begin_at_any_batch() -> None:
     sizes = (5, 40, 7, 90)
     batches = [bytes(batch_of("v" * size, base_offset=n)) for n, size in enumerate(sizes)]

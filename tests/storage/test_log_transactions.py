@@ -4,6 +4,7 @@ verification, and which aborted transactions a reader gets.
 
 from __future__ import annotations
 
+import errno
 from typing import NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ from moldau.storage.append import AppendOrigin, AppendResult, RecordBatches
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from tests.storage.log_fixtures import START_MS, LogBench, append, batch_of, values_of
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.storage.test_log_producers import (
     Reopen,
     end,
@@ -303,6 +305,37 @@ def test_what_a_cut_leaves_open_is_open_again(cut: int, restart: Reopen) -> None
         undecided.append(9)
     assert log.last_stable_offset == min([*undecided, min(cut, 11)])
     assert all(each.last_offset < cut for each in log.aborted_transactions(0, 100))
+
+
+def test_what_was_committed_before_a_cut_is_stable_right_after_it() -> None:
+    log = LogBench().open()
+    send(log, 0, transactional=True)
+    end(log, COMMIT)
+    append(log, "a")
+    append(log, "b")
+    log.update_high_watermark(log.log_end_offset)
+    log.truncate_to(3)
+    assert (log.high_watermark, log.last_stable_offset) == (3, 3)
+
+
+def test_a_marker_that_finds_no_room_aborts_nothing() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem)
+    log = bench.open()
+    send(log, 0, transactional=True)
+    filesystem.faults.append(Fault("append", ".log", errno.ENOSPC))
+    assert end(log, ABORT).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not log.offline
+    log.update_high_watermark(log.log_end_offset)
+    assert log.segments.active.transaction_index.entries() == []
+    assert log.last_stable_offset == 0
+    append(log, "between")
+    assert end(log, ABORT).error is ErrorCode.NONE
+    log.update_high_watermark(log.log_end_offset)
+    (aborted,) = log.aborted_transactions(0, 10)
+    assert (aborted.first_offset, aborted.last_offset) == (0, 2)
+    log = bench.reopen(log)
+    assert [each.last_offset for each in log.aborted_transactions(0, 10)] == [2]
 
 
 def test_records_deleted_by_request_leave_the_transaction_around_them_open() -> None:
