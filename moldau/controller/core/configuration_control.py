@@ -127,8 +127,6 @@ def _check_resource(
     keys = [each.name for each in resource.configs]
     if len(set(keys)) != len(keys):
         raise Refusal.invalid("a key is given more than once")
-    if len(keys) > MAX_RECORDS_PER_REQUEST:
-        raise Refusal.too_many(f"{len(keys)} keys are too many at once")
     if resource_type == ConfigResourceType.TOPIC:
         problem = topic_name_problem(name)
         if problem is not None:

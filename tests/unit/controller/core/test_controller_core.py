@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from moldau.controller.core.controller_core import ControllerCore, Role
+from moldau.controller.core.controller_core import ControllerCore, Role, decider
+from moldau.controller.core.result import Asked, ControllerResult
 from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.image import ConfigResourceType, Provenance
@@ -17,6 +18,7 @@ from moldau.metadata.scram_secret import scram_secret
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p38_create_delegation_token import CreateDelegationTokenRequest
+from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.metadata_records import (
     BeginTransactionRecord,
     ConfigRecord,
@@ -192,3 +194,12 @@ def test_an_older_cluster_with_tokens_gets_it_from_its_next_active_controller() 
     other = standby(scram_secret="drawn")
     other.load_snapshot(levels(), Provenance(9, 1, 0))
     assert other.activate(2, [], monotonic_ms=0) == []
+
+
+def test_what_decides_an_api_is_found_by_its_name() -> None:
+    core = standby()
+    request = UnregisterBrokerRequest(broker_id=5)
+    decide = decider("ClusterControl.unregister_broker")
+    result = decide(core, request, Asked(0.0, 0))
+    assert isinstance(result, ControllerResult)
+    assert result.response.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
