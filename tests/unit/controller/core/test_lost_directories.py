@@ -226,6 +226,14 @@ def test_a_replica_that_moves_between_registered_directories_stays_in_sync() -> 
     assert (partition.leader, set(partition.isr)) == (2, {1, 2})
 
 
+def test_a_directory_that_is_reported_again_changes_nothing() -> None:
+    driver = cluster([1, 2])
+    before = driver.partition()
+    assert assign(driver, FIRST) is ErrorCode.NONE
+    assert not driver.appended
+    assert driver.partition() == before
+
+
 def test_a_replica_in_a_directory_that_is_not_registered_stays_eligible() -> None:
     """The directory may be back as it was; then the replica leads again."""
     driver = cluster([2, 1], min_insync_replicas="2")
