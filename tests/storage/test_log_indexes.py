@@ -227,6 +227,18 @@ def test_time_index_takes_only_news() -> None:
     index.unmap()
 
 
+def test_a_trimmed_index_is_not_mapped_until_it_is_read() -> None:
+    disk = filesystem()
+    index = OffsetIndex(disk, "/d/i.index", BASE)
+    index.open_for_append(80)
+    index.append(BASE + 1, 100)
+    index.trim()
+    assert disk.open_maps == 0
+    assert index.lookup(BASE + 1) == (BASE + 1, 100)
+    index.trim()
+    assert disk.open_maps == 0
+
+
 def test_an_index_is_never_smaller_than_it_needs() -> None:
     index = OffsetIndex(filesystem(), "/d/i.index", BASE)
     index.open_for_append(4)

@@ -391,6 +391,20 @@ def test_leader_epochs_are_taken_from_the_batches_when_the_file_is_lost(
     assert log.leader_epoch_cache.entries == [(0, 0), (1, 15), (2, 30)]
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("start_offset", "epochs"),
+    [(14, [(3, 14), (4, 15)]), (15, [(4, 15)]), (20, [(4, 20)])],
+)
+def test_the_epochs_of_a_log_begin_where_its_records_do(
+    start_offset: int, epochs: list[tuple[int, int]], clean: bool
+) -> None:
+    """Its records were deleted by request, and the file that has the epochs was not written yet."""
+    bench = epochs_written(100_000)
+    log = bench.open(clean=clean, recovery_point=30, log_start_offset=start_offset)
+    assert log.leader_epoch_cache.entries == epochs
+
+
 def test_a_log_start_past_the_surviving_end_begins_there() -> None:
     bench = LogBench()
     log = bench.open()
