@@ -5,7 +5,6 @@ nothing is due before `next_tick_ms`, and nothing is late.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -95,7 +94,7 @@ def _fetching_a_snapshot(make: Make) -> Solo:
 
 def _reporting_itself(make: Make) -> Solo:
     elsewhere = (VoterEndpoint("CONTROLLER", "elsewhere", 1),)
-    old = replace(described(1), endpoints=elsewhere)
+    old = described(1)._replace(endpoints=elsewhere)
     solo = make(VoterSet((old, described(2), described(3)), 1))
     solo.follow()
     for _ in range(9):

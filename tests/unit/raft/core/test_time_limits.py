@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 
 import pytest
 
@@ -226,7 +225,7 @@ def test_records_that_can_be_used_begin_the_pauses_again() -> None:
 def moved(kraft_version: int) -> Solo:
     """A follower of whose address the leader does not know."""
     elsewhere = (VoterEndpoint("CONTROLLER", "elsewhere", 1),)
-    old = replace(voter_set(1, kraft_version=kraft_version).voters[0], endpoints=elsewhere)
+    old = voter_set(1, kraft_version=kraft_version).voters[0]._replace(endpoints=elsewhere)
     others = voter_set(2, 3, kraft_version=kraft_version).voters
     solo = Solo(VoterSet((old, *others), kraft_version))
     solo.follow()
@@ -402,7 +401,7 @@ def test_a_change_of_voters_ends_at_its_time_limit(change: str) -> None:
 def test_an_update_that_is_not_committed_is_answered_after_the_request_timeout() -> None:
     solo = leader()
     elsewhere = (VoterEndpoint("CONTROLLER", "elsewhere", 1),)
-    voter = replace(described(3), endpoints=elsewhere)
+    voter = described(3)._replace(endpoints=elsewhere)
     assert solo.ask(UpdateVoterRequest(1, voter, 0, 1)) is None
     solo.wait(REQUEST_MS - 1)
     answers = [each for each in solo.answers() if isinstance(each, UpdateVoterResponse)]
@@ -415,7 +414,7 @@ def test_an_update_that_is_not_committed_is_answered_after_the_request_timeout()
 def test_a_leader_corrects_its_own_entry_for_a_request_timeout() -> None:
     """A change that is asked for then is refused, and hears why."""
     elsewhere = (VoterEndpoint("CONTROLLER", "elsewhere", 1),)
-    old = replace(described(1), endpoints=elsewhere)
+    old = described(1)._replace(endpoints=elsewhere)
     voters = VoterSet((old, described(2), described(3)), 1)
     solo = leader(None, Record(1, "start", voters))
     assert len(solo.of(AppendVoters)) == 1
