@@ -58,3 +58,17 @@ async def test_each_flush_is_measured() -> None:
     assert await manager.jobs.flush(log)
     assert took_ms == [250], "there was nothing to flush"
     await manager.shutdown(1)
+
+
+async def test_new_partitions_are_logged_by_topic_and_directory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    node = Node()
+    manager = await node.start()
+    for name in ("a-0", "a-1", "a-2", "b-0"):
+        manager.get_or_create(tp(name), topic_id(1 if name < "b" else 2))
+    await settle()
+    told = [each.getMessage() for each in caplog.records if each.getMessage().startswith("made ")]
+    assert sorted(told) == ["made /data/b-0", "made 3 partitions of a in /data"]
+    await manager.shutdown(1)

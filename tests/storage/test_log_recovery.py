@@ -88,6 +88,27 @@ def test_indexes_after_recovery_are_those_of_the_running_log(flushed_count: int)
     assert after == before
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("stop_after", range(1, 12))
+def test_index_entries_are_as_far_apart_after_a_restart(stop_after: int, clean: bool) -> None:
+    contents = []
+    for is_restarted in (False, True):
+        bench = LogBench(config=LogConfig(index_interval_bytes=400))
+        log = bench.open()
+        for number in range(20):
+            append(log, "x" * 80, timestamp_ms=START_MS + number)
+            if is_restarted and number == stop_after:
+                log.flush()
+                log = bench.reopen(log, clean=clean)
+        log.roll()
+        segment = log.segments[0]
+        assert segment.indexes_are_true(None)
+        index = segment.offset_index
+        contents.append([index.entry(number) for number in range(index.entry_count)])
+    assert contents[0] == contents[1]
+    assert len(contents[0]) > 3
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_a_missing_index_below_the_recovery_point_is_rebuilt(suffix: str) -> None:
     bench = LogBench(config=SMALL)
