@@ -9,15 +9,19 @@ from uuid import UUID
 
 import pytest
 
+from moldau.controller.apis import DECIDERS
 from moldau.controller.core.controller_core import ControllerCore, Role, decider
 from moldau.controller.core.result import Asked, ControllerResult
 from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.image import ConfigResourceType, Provenance
 from moldau.metadata.scram_secret import scram_secret
+from moldau.metadata.steps import at_once
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p38_create_delegation_token import CreateDelegationTokenRequest
+from moldau.protocol.messages.p44_incremental_alter_configs import IncrementalAlterConfigsRequest
 from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.metadata_records import (
     BeginTransactionRecord,
@@ -203,3 +207,19 @@ def test_what_decides_an_api_is_found_by_its_name() -> None:
     result = decide(core, request, Asked(0.0, 0))
     assert isinstance(result, ControllerResult)
     assert result.response.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+@pytest.mark.parametrize(
+    ("request_", "may_wait"),
+    [
+        (IncrementalAlterConfigsRequest(resources=[]), True),
+        (UnregisterBrokerRequest(broker_id=5), False),
+    ],
+)
+def test_only_what_is_decided_in_steps_may_wait_for_its_append(
+    request_: Message, may_wait: bool
+) -> None:
+    driver = CoreDriver()
+    decide = DECIDERS[ApiKey(request_.API_KEY)]
+    result = at_once(driver.core.handle(request_, decide, driver.asked()))
+    assert result.may_wait is may_wait
