@@ -458,6 +458,19 @@ def test_a_leader_that_has_moved_corrects_its_own_entry() -> None:
     assert solo.completed() == []
 
 
+def test_a_leader_corrects_its_endpoints_once_in_its_epoch() -> None:
+    solo = moved_replica()
+    solo.lead()
+    solo.fetch_by(2)
+    solo.fetch_by(2)
+    assert solo.core.state.voters.latest == voter_set(1, 2, 3)
+    assert update(solo, described(1)._replace(endpoints=ELSEWHERE)) is None
+    for _ in range(3):
+        solo.fetch_by(2)
+        solo.wait(100)
+    assert solo.core.state.voters.latest.voters[0].endpoints == ELSEWHERE
+
+
 # kraft.version
 
 
