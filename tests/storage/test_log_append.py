@@ -387,7 +387,7 @@ def test_a_lack_of_room_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixt
 
 
 def test_damage_that_an_append_comes_across_takes_the_log_offline() -> None:
-    """To know whether to roll, it reads the segment's first batch."""
+    """It reads the first batch of the segment to know whether to roll."""
     bench = LogBench()
     log = bench.open()
     fill(log, 3)

@@ -483,7 +483,7 @@ def test_where_a_read_ends_is_remembered_for_the_next_one() -> None:
 
 
 def test_bytes_are_cold_far_behind_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bytes up to the end of the second segment behind theirs, or in segments."""
+    """The distance counts in bytes, up to the end of the second segment behind, or in segments."""
     bench = LogBench(config=LogConfig(segment_bytes=400))
     log = bench.open()
     fill(log, 20)

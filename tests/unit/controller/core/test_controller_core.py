@@ -89,7 +89,7 @@ def test_the_committed_image_says_where_it_is_in_the_log() -> None:
     driver.commit()
     at = core.committed_image.provenance.last_contained_offset
     assert at == driver.log_end_offset - 1
-    driver.log_end_offset += 1  # the quorum appends a record of its own
+    driver.log_end_offset += 1  # a record of the quorum itself
     driver.join(1)
     core.on_committed((), Provenance(at + 1, 1, 1_000))
     assert core.committed_image.provenance.last_contained_offset == at + 1

@@ -180,7 +180,7 @@ def test_a_controller_that_does_not_support_a_level_stands_in_the_way(driver: Co
 def test_a_level_has_to_be_within_what_a_broker_supports(
     driver: CoreDriver, lowest: int, highest: int, goes_up: bool
 ) -> None:
-    """To turn a feature off needs no support."""
+    """A feature that is turned off needs no support."""
     ranges = [
         Feature(
             name=name,

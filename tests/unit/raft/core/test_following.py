@@ -112,7 +112,7 @@ def test_end_quorum_epoch_of_another_than_the_leader_is_refused(leader_id: int) 
 
 
 def test_a_leader_is_reached_on_the_listener_by_which_this_replica_is_known() -> None:
-    """On the first one that it has, where it has none of that name."""
+    """The first one that it has is taken where it has none of that name."""
     for names, host in ((("OTHER", "CONTROLLER"), "h1"), (("OTHER", "ANOTHER"), "h0")):
         solo = Solo()
         where = tuple(VoterEndpoint(name, f"h{number}", 9) for number, name in enumerate(names))
