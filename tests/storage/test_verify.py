@@ -287,6 +287,16 @@ def test_time_index_entries_that_may_be(times: bytes) -> None:
     assert [row for row in found if "by then" not in row[3]] == []
 
 
+def test_a_closed_segment_without_timestamps_has_an_empty_time_index() -> None:
+    disk = one_segment(batch(100, 6, -1), b"", b"")
+    second_segment(disk)
+    assert findings(disk) == []
+    disk = one_segment(batch(100, 6, 0), b"", b"")
+    second_segment(disk)
+    reason = "it ends with -1, the log has 0"
+    assert findings(disk) == [(WARNING, f"{STEM}.timeindex", None, reason)]
+
+
 def test_an_empty_log_has_no_timestamps() -> None:
     disk = one_segment(b"", b"", time_entry(1000, 0))
     assert findings(disk) == [(WARNING, f"{STEM}.timeindex", 0, "offset 100 is not in the log")]
