@@ -1,0 +1,73 @@
+// A field for expressions and JSON. The editor's code is loaded when the field is first used; until
+// then, and where loading fails, it is a plain field with the same text. Owns: the text being edited.
+
+import type { JSX } from "preact";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
+import type { EditorHandle } from "./editor_codemirror";
+
+export interface EditorProps {
+  readonly label: string;
+  readonly value: string;
+  readonly language: "filter" | "json";
+  readonly onChange: (value: string) => void;
+  readonly onEnter?: () => void;
+  readonly placeholder?: string;
+  /** Names that are offered while typing. */
+  readonly names?: readonly string[];
+  readonly isInvalid?: boolean;
+}
+
+export function Editor(props: EditorProps): JSX.Element {
+  const id = useId();
+  const host = useRef<HTMLDivElement>(null);
+  const handle = useRef<EditorHandle | null>(null);
+  const latest = useRef(props);
+  latest.current = props;
+  const [isLoaded, setLoaded] = useState(false);
+  useEffect(() => {
+    let isGone = false;
+    void import("./editor_codemirror").then(
+      ({ edit }) => {
+        if (isGone || !host.current) return;
+        handle.current = edit(host.current, () => latest.current);
+        setLoaded(true);
+      },
+      () => undefined,
+    );
+    return () => {
+      isGone = true;
+      handle.current?.destroy();
+      handle.current = null;
+    };
+  }, []);
+  useEffect(() => handle.current?.setText(props.value), [props.value]);
+  const isLine = props.language === "filter";
+  return (
+    <div class={`editor${isLine ? " line" : ""}${props.isInvalid ? " invalid" : ""}`}>
+      <div ref={host} class="editor-host" data-editor={props.language} hidden={!isLoaded} />
+      {!isLoaded && (
+        <>
+          <label class="visually-hidden" for={id}>
+            {props.label}
+          </label>
+          {isLine ? (
+            <input
+              id={id}
+              class="editor-plain"
+              value={props.value}
+              placeholder={props.placeholder}
+              spellcheck={false}
+              autoComplete="off"
+              onInput={(event) => props.onChange(event.currentTarget.value)}
+              onKeyDown={(event) => {
+                if (event.key === "Enter") props.onEnter?.();
+              }}
+            />
+          ) : (
+            <textarea id={id} class="editor-plain" rows={8} value={props.value} spellcheck={false} onInput={(event) => props.onChange(event.currentTarget.value)} />
+          )}
+        </>
+      )}
+    </div>
+  );
+}
