@@ -7,7 +7,7 @@ import { build } from "esbuild";
 import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, relative, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { gzipSync } from "node:zlib";
+import { brotliCompressSync, gzipSync } from "node:zlib";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const out = resolve(process.argv[2] ?? join(here, "..", "moldau", "console", "page"));
@@ -58,16 +58,26 @@ for (const [mark, source] of [
 writeFileSync(join(out, "index.html"), page);
 writeFileSync(join(out, "licenses.txt"), licenses());
 
-// Beside each asset stands its compressed form, for servers that send it as it is.
+// Beside each asset stand its compressed forms, for servers that send them as they are: browsers take
+// Brotli's over TLS alone.
 let total = 0;
+let brotliTotal = 0;
 for (const name of readdirSync(assets).sort()) {
   const bytes = readFileSync(join(assets, name));
   const compressed = gzipSync(bytes, { level: 9 });
+  const brotli = brotliCompressSync(bytes);
   writeFileSync(join(assets, `${name}.gz`), compressed);
+  writeFileSync(join(assets, `${name}.br`), brotli);
   total += compressed.length;
-  console.log(`${name.padEnd(32)} ${String(bytes.length).padStart(8)} ${String(compressed.length).padStart(8)}`);
+  brotliTotal += brotli.length;
+  row(name, bytes.length, compressed.length, brotli.length);
 }
-console.log(`${"together, compressed".padEnd(32)} ${"".padStart(8)} ${String(total).padStart(8)}`);
+row("together", "", total, brotliTotal);
+
+/** A name, and bytes: plain, gzip, Brotli. */
+function row(name, ...sizes) {
+  console.log(name.padEnd(32), ...sizes.map((size) => String(size).padStart(8)));
+}
 
 /** The licences of the packages whose code is in the assets. */
 function licenses() {

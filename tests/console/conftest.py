@@ -1,31 +1,37 @@
-"""A real browser, and a real cluster whose nodes serve the console.
+"""A real browser with the page as it is built, and an API of canned answers, without a server.
 
-Owns: what both are, and what every page is watched for: errors of its scripts, breaches of its
-Content-Security-Policy, requests to other hosts. A missing browser skips visibly.
+Owns: the browser, the answers to each request, and what every page is watched for: errors of its
+scripts, breaches of its Content-Security-Policy, requests to other hosts. A missing browser skips
+visibly.
 """
 
 from __future__ import annotations
 
-import re
+import json
 import shutil
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from confluent_kafka import Consumer, Producer
-
-from moldau.testing import Cluster
-from tests.kit.waiting import until
+from tests.console import answers
+from tests.tidy.sources import ROOT
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Request, Route
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
-CONSOLE = {"moldau.console.enable": "true"}
 TIMEOUT_MS = 20_000
-TOPIC, HOSTILE, GROUP = "orders.v1", "hostile", "billing"
+HOST: Final = "http://console.test"
+BUILT: Final = ROOT / "moldau" / "console" / "page"
+TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+POLICY: Final = (
+    "default-src 'self'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 OpenPage = Callable[..., "Page"]
 
@@ -43,86 +49,115 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-def console_of(cluster: Cluster, node_id: int = 1) -> str:
-    """Where a node serves the console."""
-    announced = until(
-        lambda: re.search(r"HTTP listener on (\S+)", cluster.node(node_id).log_path.read_text()),
-        what="the HTTP listener",
-    )
-    assert isinstance(announced, re.Match)
-    return f"http://{announced.group(1)}/console/"
+@dataclass
+class Asked:
+    """A request that changes something."""
+
+    method: str
+    path: str
+    body: Any
+    token: str | None
 
 
-@pytest.fixture(scope="session")
-def shown() -> Iterator[Cluster]:
-    """One node with two topics and a group of each protocol."""
-    with Cluster(config=CONSOLE) as cluster:
-        fill(cluster)
-        yield cluster
+@dataclass
+class Api:
+    """Answers the page's requests.
 
+    Attributes:
+        own: answers below the cluster's path, that a test may change.
+        problems: (status, Kafka's name, detail) by method and end of a path.
+        changes: what has been asked to change, in order.
+        is_dead: whether connections are refused.
+    """
 
-@pytest.fixture(scope="session")
-def console(shown: Cluster) -> str:
-    return console_of(shown)
+    own: dict[str, Any] = field(default_factory=lambda: dict(answers.OWN))
+    session: dict[str, Any] = field(default_factory=lambda: dict(answers.SESSION))
+    problems: dict[tuple[str, str], tuple[int, str | None, str]] = field(default_factory=dict)
+    changes: list[Asked] = field(default_factory=list)
+    queries: dict[str, str] = field(default_factory=dict)
+    events: str = ""
+    is_dead: bool = False
 
+    def handle(self, route: Route, request: Request) -> None:
+        url = urlsplit(request.url)
+        if f"{url.scheme}://{url.netloc}" != HOST or self.is_dead:
+            route.abort()
+        elif url.path.startswith("/console/"):
+            self._file(route, url.path.removeprefix("/console/"))
+        else:
+            self._answer(route, request, unquote(url.path), url.query)
 
-def fill(cluster: Cluster) -> None:
-    """What the tests look at: HTML and control characters in every field that takes them."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_server})
-    for number in range(40):
-        producer.produce(
-            TOPIC,
-            key=f"o-{number}",
-            value=f'{{"number": {number}, "user": {{"name": "<img src=x onerror=alert(1)>"}}}}',
-            headers=[("trace", b"<b>t</b>")],
-        )
-    producer.produce(HOSTILE, key=b"\x00\x07\xff", value="\u202e<script>alert(2)</script>\x07")
-    assert producer.flush(30) == 0
-    consumer = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap_server,
-            "group.id": GROUP,
-            "auto.offset.reset": "earliest",
+    def _file(self, route: Route, name: str) -> None:
+        path = BUILT / (name if name.startswith("assets/") else "index.html")
+        headers = {
+            "Content-Type": f"{TYPES[path.suffix]}; charset=utf-8",
+            "Content-Security-Policy": POLICY,
         }
-    )
-    consumer.subscribe([TOPIC])
-    try:
-        until(lambda: consumer.poll(1.0), what="a record for the group")
-        consumer.commit(asynchronous=False)
-    finally:
-        consumer.close()
+        route.fulfill(body=path.read_bytes(), headers=headers)
+
+    def _answer(self, route: Route, request: Request, path: str, query: str) -> None:
+        own = path.removeprefix(f"/api/v1/clusters/{answers.CLUSTER}/")
+        self.queries[own] = query
+        for (method, end), (status, name, detail) in self.problems.items():
+            if request.method == method and path.endswith(end):
+                problem = {"title": "Refused", "detail": detail, "kafka_error": name}
+                route.fulfill(status=status, json=problem)
+                return
+        if request.method != "GET":
+            body = json.loads(request.post_data) if request.post_data else None
+            token = request.headers.get("x-moldau-request-token")
+            self.changes.append(Asked(request.method, path, body, token))
+        if path == "/api/v1/session":
+            self._session(route, request)
+        elif own.endswith("/messages/live"):
+            route.fulfill(body=self.events, headers={"Content-Type": "text/event-stream"})
+        elif path.startswith("/v3/"):
+            found = answers.V3.get(path.rpartition("/")[2], {})
+            route.fulfill(json=found)
+        elif own in self.own:
+            route.fulfill(json=self.own[own])
+        elif request.method != "GET":
+            route.fulfill(json={"partition": 0, "offset": 20, "timestamp_ms": answers.NOW_MS})
+        else:
+            route.fulfill(status=404, json={"title": "Not found", "detail": f"no {own}"})
+
+    def _session(self, route: Route, request: Request) -> None:
+        if request.method == "DELETE":
+            self.session = dict(answers.LOGGED_OUT)
+            route.fulfill(status=204)
+            return
+        if request.method == "POST":
+            self.session = dict(answers.SESSION)
+        route.fulfill(json=self.session)
 
 
 @pytest.fixture
-def open_page(browser: Browser, console: str) -> Iterator[OpenPage]:
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+def open_page(browser: Browser, api: Api) -> Iterator[OpenPage]:
     """Opens the page at a path below /console/; at the end it must have behaved."""
     contexts = []
     wrong: list[str] = []
 
-    def opened(path: str = "", size: str = "wide", base: str = console) -> Page:
+    def opened(path: str = "", size: str = "wide", scheme: str = "light") -> Page:
         width, height = SIZES[size]
-        context = browser.new_context(viewport={"width": width, "height": height})
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if scheme == "dark" else "light",
+            reduced_motion="reduce",
+        )
         context.set_default_timeout(TIMEOUT_MS)
+        context.route("**/*", api.handle)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", lambda dialog: wrong.append(f"a dialog: {dialog.message}"))
-        page.on(
-            "console",
-            lambda said: (
-                wrong.append(said.text) if "Content Security Policy" in said.text else None
-            ),
-        )
-        host = base.split("/")[2]
-        page.on(
-            "request",
-            lambda asked: (
-                None
-                if asked.url.startswith(("data:", "blob:", f"http://{host}/"))
-                else wrong.append(f"a request to {asked.url}")
-            ),
-        )
-        page.goto(base + path)
+        page.on("console", lambda said: _breaches(said.text, wrong))
+        page.on("request", lambda asked: _foreign(asked.url, wrong))
+        page.goto(f"{HOST}/console/{path}")
         page.wait_for_selector("h1")
         return page
 
@@ -130,3 +165,13 @@ def open_page(browser: Browser, console: str) -> Iterator[OpenPage]:
     for context in contexts:
         context.close()
     assert wrong == []
+
+
+def _breaches(text: str, wrong: list[str]) -> None:
+    if "Content Security Policy" in text:
+        wrong.append(text)
+
+
+def _foreign(url: str, wrong: list[str]) -> None:
+    if not url.startswith((f"{HOST}/", "data:", "blob:")):
+        wrong.append(f"a request to {url}")

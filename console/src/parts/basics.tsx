@@ -185,7 +185,7 @@ export function Card({
   readonly isFlush?: boolean;
 }): JSX.Element {
   return (
-    <section class={`card${isFlush ? " flush" : ""}`} aria-label={title}>
+    <section class={`card${isFlush ? " flush" : ""}`} aria-label={isFlush ? undefined : title}>
       {title && (
         <div class="card-head">
           <h2>{title}</h2>

@@ -58,9 +58,8 @@ export function Dialog({
     const element = box.current;
     const before = document.activeElement;
     element?.showModal();
-    const first = element?.querySelector<HTMLElement>(
-      ".dialog-body input:not(.visually-hidden), .dialog-body select, .dialog-body textarea, .dialog-foot button, .dialog-head button",
-    );
+    const places = [".dialog-body input:not(.visually-hidden)", ".dialog-body select", ".dialog-foot button", ".dialog-head button"];
+    const first = places.map((place) => element?.querySelector<HTMLElement>(place)).find(Boolean);
     first?.focus();
     return () => {
       element?.close();

@@ -17,12 +17,22 @@ export interface EditorProps {
   readonly isInvalid?: boolean;
 }
 
+const MOST_TYPED = 100;
+
 export function Editor(props: EditorProps): JSX.Element {
   const id = useId();
   const host = useRef<HTMLDivElement>(null);
   const handle = useRef<EditorHandle | null>(null);
   const latest = useRef(props);
-  latest.current = props;
+  // What was typed and has not come back as the value yet: it is no change from outside.
+  const typed = useRef<string[]>([]);
+  latest.current = {
+    ...props,
+    onChange: (text) => {
+      typed.current = [...typed.current, text].slice(-MOST_TYPED);
+      props.onChange(text);
+    },
+  };
   const [isLoaded, setLoaded] = useState(false);
   useEffect(() => {
     let isGone = false;
@@ -40,7 +50,11 @@ export function Editor(props: EditorProps): JSX.Element {
       handle.current = null;
     };
   }, []);
-  useEffect(() => handle.current?.setText(props.value), [props.value]);
+  useEffect(() => {
+    const at = typed.current.indexOf(props.value);
+    typed.current = at < 0 ? [] : typed.current.slice(at + 1);
+    if (at < 0) handle.current?.setText(props.value);
+  }, [props.value]);
   const isLine = props.language === "filter";
   return (
     <div class={`editor${isLine ? " line" : ""}${props.isInvalid ? " invalid" : ""}`}>

@@ -68,6 +68,7 @@ export function edit(host: HTMLElement, props: () => EditorProps): EditorHandle 
   root.replaceChildren();
   const { language, label, value } = props();
   const isLine = language === "filter";
+  let isOutside = false;
   const enter = {
     key: "Enter",
     run: (view: EditorView): boolean => {
@@ -83,7 +84,7 @@ export function edit(host: HTMLElement, props: () => EditorProps): EditorHandle 
     colours(language),
     EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false", "data-gramm": "false" }),
     EditorView.updateListener.of((update) => {
-      if (update.docChanged) props().onChange(update.state.doc.toString());
+      if (update.docChanged && !isOutside) props().onChange(update.state.doc.toString());
     }),
     isLine ? oneLine : tall,
     EditorView.lineWrapping,
@@ -93,9 +94,10 @@ export function edit(host: HTMLElement, props: () => EditorProps): EditorHandle 
   const view = new EditorView({ root, parent: root, state: EditorState.create({ doc: value, extensions }) });
   return {
     setText: (text) => {
-      if (text !== view.state.doc.toString()) {
-        view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: text } });
-      }
+      if (text === view.state.doc.toString()) return;
+      isOutside = true;
+      view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: text } });
+      isOutside = false;
     },
     destroy: () => view.destroy(),
   };

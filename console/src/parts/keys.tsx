@@ -24,6 +24,7 @@ const isListed = signal(false);
 function isTyping(event: KeyboardEvent): boolean {
   const target = event.composedPath()[0];
   if (!(target instanceof HTMLElement)) return false;
+  if (target instanceof HTMLInputElement && /^(radio|checkbox)$/.test(target.type)) return false;
   return target.isContentEditable || /^(input|textarea|select)$/i.test(target.tagName);
 }
 

@@ -36,15 +36,15 @@ export function Navigation({ room }: { readonly room: string }): JSX.Element {
   useEffect(() => setOpen(false), [address]);
   const current = ENTRIES.find((entry) => entry.room === room)?.name ?? "Moldau";
   return (
-    <>
-      <header class="topbar">
+    <header class="chrome">
+      <div class="topbar">
         <button type="button" class="icon-button" aria-label={isOpen ? "Close the navigation" : "Open the navigation"} aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
           <Icon name={isOpen ? "close" : "menu"} size={18} />
         </button>
         <Mark size={22} />
         <span class="topbar-title">{current}</span>
         <HealthMark />
-      </header>
+      </div>
       {isOpen && <div class="shade" onClick={() => setOpen(false)} />}
       <div class={isOpen ? "side open" : "side"} onKeyDown={(event) => event.key === "Escape" && setOpen(false)}>
         <a class="brand" href={to("")}>
@@ -67,7 +67,7 @@ export function Navigation({ room }: { readonly room: string }): JSX.Element {
           </div>
         </div>
       </div>
-    </>
+    </header>
   );
 }
 

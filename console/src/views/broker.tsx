@@ -121,7 +121,7 @@ function Directories({ broker }: { readonly broker: Broker }): JSX.Element {
   return (
     <div class="stack">
       {directories.map((directory) => (
-        <section key={directory.path} class="card flush" aria-label={directory.path}>
+        <section key={directory.path} class="card flush">
           <div class="card-head">
             <h2 class="mono">{directory.path}</h2>
             <span class="disk wide">

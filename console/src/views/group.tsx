@@ -138,7 +138,7 @@ const OFFSETS: readonly Column<GroupOffset>[] = [
     cell: (row) => <a class="strong clip" href={to("topics", row.topic)}>{row.topic}</a>,
   },
   { key: "partition", label: "Partition", isNumber: true, sort: (row) => row.partition, cell: (row) => row.partition },
-  { key: "committed", label: "Committed", isNumber: true, sort: (row) => row.committed, cell: (row) => count(row.committed) },
+  { key: "committed", label: "Committed", isNumber: true, rank: 2, sort: (row) => row.committed, cell: (row) => count(row.committed) },
   { key: "end_offset", label: "End", isNumber: true, rank: 2, sort: (row) => row.end_offset, cell: (row) => count(row.end_offset) },
   { key: "lag", label: "Lag", isNumber: true, sort: (row) => row.lag, cell: (row) => <Lag row={row} /> },
   { key: "member_id", label: "Read by", rank: 3, sort: (row) => row.member_id, cell: (row) => (row.member_id ? <code class="clip short" title={row.member_id}>{visible(row.member_id)}</code> : <span class="quiet">no member</span>) },

@@ -2,7 +2,7 @@
 // page's address, and the form that changes it.
 
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { Query } from "../api/http";
 import type { Topic } from "../api/types";
 import { Editor } from "../parts/editor";
@@ -120,11 +120,17 @@ export function QueryForm({ topic, wanted, columns, isLive, isBusy, isWhereWrong
   const [draft, setDraft] = useState(wanted);
   const [isWide, setWide] = useState(wanted.grep !== "" || wanted.key !== "" || wanted.isolation !== "" || wanted.keyFormat !== "" || wanted.valueFormat !== "");
   const address = JSON.stringify(wanted);
-  useEffect(() => setDraft(wanted), [address]);
-  const change = (part: Partial<Wanted>): void => setDraft((old) => ({ ...old, ...part }));
+  // Enter may come before what was typed last has been drawn.
+  const newest = useRef(wanted);
+  const replace = (next: Wanted): void => {
+    newest.current = next;
+    setDraft(next);
+  };
+  useEffect(() => replace(wanted), [address]);
+  const change = (part: Partial<Wanted>): void => replace({ ...newest.current, ...part });
   const apply = (isNowLive: boolean): void => {
-    const isSame = JSON.stringify(draft) === address && isLive === isNowLive;
-    want(draft, { live: isNowLive ? "1" : null });
+    const isSame = JSON.stringify(newest.current) === address && isLive === isNowLive;
+    want(newest.current, { live: isNowLive ? "1" : null });
     if (isSame) onRead();
   };
   const partitions = topic.partitions.map((entry) => ({ value: String(entry.partition), label: `Partition ${entry.partition}` }));
@@ -145,7 +151,7 @@ export function QueryForm({ topic, wanted, columns, isLive, isBusy, isWhereWrong
             label="Filter: a condition that records must fulfil"
             language="filter"
             value={draft.where}
-            placeholder={columns[0] ? `Filter, as value.${columns[0]} == 7` : "Filter, as value.user.id == 7 and partition in [0, 1]"}
+            placeholder={columns[0] ? `Filter, as value.${columns[0]} == 7` : "Filter, as value.user.id == 7"}
             isInvalid={isWhereWrong}
             onChange={(where) => change({ where })}
             onEnter={() => apply(isLive)}
