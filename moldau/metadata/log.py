@@ -5,15 +5,13 @@ All values are immutable: they cross threads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from moldau.metadata.image.values import Provenance
 from moldau.protocol.schema import Message
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedBatch:
+class CommittedBatch(NamedTuple):
     """A committed batch of metadata records. Control batches are delivered too, without records, so
     that offsets stay gapless.
     """
@@ -31,8 +29,7 @@ class CommittedBatch:
         return Provenance(self.last_offset, self.leader_epoch, self.append_timestamp_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedSnapshot:
+class LoadedSnapshot(NamedTuple):
     """A snapshot's records, but for control records: all that is below `end_offset`."""
 
     end_offset: int

@@ -15,7 +15,6 @@ import datetime
 import logging
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.runtime.clock import Clock
@@ -76,8 +75,7 @@ class WatchedLogin(NamedTuple):
     login: Login
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateExpiration:
+class CertificateExpiration(NamedTuple):
     """The certificate of a store that expires first.
 
     Attributes:

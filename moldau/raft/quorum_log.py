@@ -13,7 +13,7 @@ import logging
 import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from moldau.metadata.log import MetadataLogListener
@@ -36,8 +36,7 @@ from moldau.storage.faults import LogOffline
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumStatus:
+class QuorumStatus(NamedTuple):
     """The quorum as this replica knows it; only the leader knows the others' progress.
 
     Times in `voters` and `observers` are those of the clock's monotonic milliseconds.

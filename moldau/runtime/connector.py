@@ -13,7 +13,7 @@ import logging
 import ssl
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 
 from moldau.config.backoff import backoff_ms
 from moldau.runtime.authentication import AuthenticationError, TlsError
@@ -47,8 +47,7 @@ class ConnectorOptions(ConnectionOptions, total=False):
     connect_timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class PeerSecurity:
+class PeerSecurity(NamedTuple):
     """What connections to one listener of other nodes show and check.
 
     Attributes:

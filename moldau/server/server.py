@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.config.definition import ConfigError
 from moldau.protocol.errors import RemoteProtocolError
@@ -34,8 +33,7 @@ MAX_EARLY_REQUESTS: Final = 10_000
 """Requests that may wait for the node to be ready."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerSpec:
+class ListenerSpec(NamedTuple):
     """One listener: its name, and where it binds ("" for every interface, port 0 for any).
 
     Attributes:

@@ -50,6 +50,11 @@ class ThreadedCluster:
         self.cluster = self._make()
         await self.cluster.__aenter__()
 
+    @property
+    def bootstrap_server(self) -> str:
+        """As a running cluster of ours has it."""
+        return self.cluster.bootstrap_servers
+
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

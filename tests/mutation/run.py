@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,9 @@ from tests.mutation.sampling import AREAS, ROOT, area_mutants, mixed, sample, se
 from tests.mutation.trials import HUNG, KILLED, SURVIVED, UNREACHED, Outcome, Trials
 
 EXPLAINED = Path(__file__).with_name("explained.txt")
+CLUSTER = {"MOLDAU_TEST_CLUSTER": "fake"}
+"""Real tests that run on several clusters take the one that begins at once: every change has its
+own."""
 
 
 def explanations(text: str) -> dict[str, str]:
@@ -77,7 +81,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--survivors", type=Path, help="only those that survived in this file")
     parser.add_argument("--tests", nargs="+", default=(), help="instead of the areas'")
     parser.add_argument(
-        "--real", action="store_true", help="tests with sockets and processes too, not the gate's"
+        "--real", action="store_true", help="real tests too, also of areas that name none"
     )
     parser.add_argument("--results", type=Path, help="a file to keep results in, and to go on from")
     arguments = parser.parse_args()
@@ -133,13 +137,16 @@ def main() -> int:
     if left:
         options = ["-q", "-s", "-p", "no:cacheprovider", "--tb=no"]
         options += ["-o", "tmp_path_retention_policy=none"]
-        options += [] if arguments.real else ["-m", "gate"]
+        os.environ.update(CLUSTER)
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
             tests = tuple(arguments.tests)
-            trials = Trials(left, tests, arguments.workers, Path(folder), report)
+            real, workers = arguments.real, arguments.workers
+            trials = Trials(left, tests, real, workers, Path(folder), report)
             if not tests:
                 areas = dict.fromkeys(area for area, _mutant in left)
-                tests = tuple(dict.fromkeys(each for area in areas for each in AREAS[area].tests))
+                tests = tuple(
+                    dict.fromkeys(each for area in areas for each in AREAS[area].all_tests)
+                )
             code = pytest.main([*options, *tests], plugins=[trials])
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return int(code)

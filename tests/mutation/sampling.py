@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.kit.kinds import Kind
 from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -27,8 +28,26 @@ class Area:
 
     folders: tuple[str, ...]
     tests: tuple[str, ...]
+    """Those of the gate among them count."""
     side: str = NODE
     """The areas of one side that are asked for share a sample; another side's do not count."""
+    real: tuple[str, ...] = ()
+    """Real tests that count as well, for what no test of the gate can run: a blocking face needs
+    threads and sockets. They have to begin at once, each change runs them in its own process."""
+
+    @property
+    def all_tests(self) -> tuple[str, ...]:
+        """What is collected for the area; each once."""
+        return tuple(dict.fromkeys((*self.tests, *self.real)))
+
+    def counts(
+        self, test: str, kind: Kind, *, given: tuple[str, ...] = (), is_real: bool = False
+    ) -> bool:
+        """Whether a test of that kind judges a change of the area. `given` stands for the area's
+        own tests, and real ones of whatever area count with `is_real`.
+        """
+        is_wanted = test.startswith(given or self.all_tests)
+        return is_wanted and (is_real or kind is Kind.GATE or test.startswith(self.real))
 
 
 AREAS = {
@@ -53,12 +72,15 @@ AREAS = {
     ),
     "producer": Area(("moldau/client/producer/core",), ("tests/unit/client",), CLIENTS),
     "consumer": Area(("moldau/client/consumer/core",), ("tests/unit/client",), CLIENTS),
-    "blocking": Area(("moldau/client/sync",), ("tests/unit/client",), CLIENTS),
+    "blocking": Area(
+        ("moldau/client/sync",), ("tests/unit/client",), CLIENTS, real=("tests/unit/client/sync",)
+    ),
     "connector": Area(("moldau/spark_connector/core",), ("tests/unit/spark_connector",), CLIENTS),
     "sink": Area(
         ("moldau/spark_connector/sink",),
-        ("tests/unit/spark_connector", "tests/spark/sink/test_without_spark.py"),
+        ("tests/unit/spark_connector",),
         CLIENTS,
+        real=("tests/unit/spark_connector/sink", "tests/spark/sink/test_without_spark.py"),
     ),
     "server": Area(
         ("moldau/server",),

@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.kit.kinds import Kind
 from tests.kit.waiting import until
 from tests.mutation import trials
 from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Mutant, mutants
@@ -22,6 +23,7 @@ from tests.mutation.run import commit_seed, explanations, table
 from tests.mutation.sampling import (
     AREAS,
     ROOT,
+    Area,
     area_mutants,
     mixed,
     sample,
@@ -152,6 +154,28 @@ def test_a_folder_inside_one_of_another_area_is_that_areas():
     assert "moldau/server/request.py" in server
     assert "moldau/server/authentication/gate.py" in authentication - server
     assert not server & authentication
+
+
+def test_the_gates_tests_count_and_the_real_ones_that_an_area_names():
+    area = Area(("moldau/a",), ("tests/unit/a",), real=("tests/unit/a/test_face.py", "tests/b/"))
+    logic, other = "tests/unit/a/test_logic.py::test", "tests/c/test_other.py::test"
+    face, far = "tests/unit/a/test_face.py::test", "tests/b/test_far.py::test"
+    assert [area.counts(each, Kind.GATE) for each in (logic, face, other)] == [True, True, False]
+    real = {each: area.counts(each, Kind.REAL) for each in (logic, face, far, other)}
+    assert [each for each, counts in real.items() if counts] == [face, far]
+    assert area.counts(logic, Kind.REAL, is_real=True)
+    for given in (("tests/c",), ("tests/unit/a/test_face.py",)):
+        assert not area.counts(logic, Kind.GATE, given=given)
+    assert area.counts(other, Kind.GATE, given=("tests/c",))
+    assert not area.counts(other, Kind.REAL, given=("tests/c",))
+    assert area.counts(other, Kind.REAL, given=("tests/c",), is_real=True)
+    assert area.counts(face, Kind.REAL, given=("tests/unit/a/test_face.py",))
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_the_tests_of_an_area_exist(area: str):
+    assert all((ROOT / each).exists() for each in AREAS[area].all_tests)
+    assert all((ROOT / each).is_dir() for each in AREAS[area].folders)
 
 
 def test_the_seed_of_a_commit_is_in_its_hash():
@@ -338,9 +362,19 @@ def test_every_explanation_says_something():
 
 
 @pytest.mark.real
-def test_a_run_kills_what_a_test_notices_and_lists_what_none_does(tmp_path: Path):
-    command = [sys.executable, "-m", "tests.mutation.run", "--areas", "quorum", "--count", "9000"]
-    command += ["--only", "voters.py::VoterSet.", "--tests", "tests/unit/raft/core/test_parts.py"]
+@pytest.mark.parametrize(
+    ("area", "only", "tests"),
+    [
+        ("quorum", "voters.py::VoterSet.", "tests/unit/raft/core/test_parts.py"),
+        ("sink", "settle.py::_", "tests/unit/spark_connector/sink/test_settle.py"),
+    ],
+    ids=["gate", "real"],
+)
+def test_a_run_kills_what_a_test_notices_and_lists_what_none_does(
+    tmp_path: Path, area: str, only: str, tests: str
+):
+    command = [sys.executable, "-m", "tests.mutation.run", "--areas", area, "--count", "9000"]
+    command += ["--only", only, "--tests", tests]
     done = subprocess.run(
         [*command, "--results", str(tmp_path / "results")],
         cwd=ROOT,

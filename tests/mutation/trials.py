@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.kinds import kind_of
 from tests.mutation.changes import Mutant
 from tests.mutation.patching import functions_of, import_all, make, probe
 from tests.mutation.sampling import AREAS, ROOT
@@ -88,6 +89,8 @@ class Trials:
     """With their areas."""
     tests: tuple[str, ...]
     """The tests to choose from; empty: those of the change's area."""
+    is_real: bool
+    """Whether real tests count of every area, not only of those that name some."""
     workers: int
     folder: Path
     """For the files of tests."""
@@ -99,6 +102,16 @@ class Trials:
     _statements: list[Statement] = field(default_factory=list)
     _reached: dict[str, Reached] = field(default_factory=dict)
     _killers: set[str] = field(default_factory=set)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Only what judges a change stays."""
+        areas = {area for area, _mutant in self.changes}
+        unused = [item for item in items if not any(self._judges(item, area) for area in areas)]
+        config.hook.pytest_deselected(items=unused)
+        items[:] = [item for item in items if item not in set(unused)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -137,6 +150,11 @@ class Trials:
 
     # -- the tests of a change ----------------------------------------------------------------
 
+    def _judges(self, item: pytest.Item, area: str) -> bool:
+        """Whether the test may notice a change of the area."""
+        given, is_real = self.tests, self.is_real
+        return AREAS[area].counts(item.nodeid, kind_of(item), given=given, is_real=is_real)
+
     def _find_tests(self, session: pytest.Session) -> None:
         """Runs every test once, in children of equal parts of them."""
         items = list(self._items.values())
@@ -171,13 +189,12 @@ class Trials:
 
     def _tests_of(self, area: str, mutant: Mutant) -> list[pytest.Item]:
         """The quickest first, as many as fit into LONGEST_TRIAL_SECONDS."""
-        folders = self.tests or AREAS[area].tests
         fitting = sorted(
             (reached.seconds, test)
             for test, reached in self._reached.items()
-            if test.startswith(tuple(folders))
+            if _statement(mutant) in reached.statements
             and reached.seconds <= LONGEST_TEST_SECONDS
-            and _statement(mutant) in reached.statements
+            and self._judges(self._items[test], area)
         )
         totals = accumulate(seconds for seconds, _test in fitting)
         return [

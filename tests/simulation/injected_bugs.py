@@ -52,7 +52,7 @@ def _before(patch: Patch, owner: Any, name: str, change: Callable[..., None]) ->
 
 def _without_vote(effects: list[Any]) -> None:
     effects[:] = [
-        ef.Persist(replace(each.state, voted=None)) if isinstance(each, ef.Persist) else each
+        ef.Persist(each.state._replace(voted=None)) if isinstance(each, ef.Persist) else each
         for each in effects
     ]
 
@@ -107,8 +107,7 @@ def late_votes_counted(patch: Patch) -> None:
         state, request = self._state, send.request
         if response is not None and response.vote_granted and state.campaign is not None:
             state.requests.answered(send, state.now_ms, succeeded=True)
-            now = replace(
-                request,  # type: ignore[arg-type]
+            now = request._replace(
                 leader_epoch=state.leader_epoch,
                 pre_vote=state.role is Role.PROSPECTIVE,
             )

@@ -183,10 +183,7 @@ class QuorumSimulation:
                 node.bootstrap_voters = voters
         else:
             voters = VoterSet(
-                tuple(
-                    dataclasses.replace(self.description(node), directory_id=ZERO_UUID)
-                    for node in first
-                ),
+                tuple(self.description(node)._replace(directory_id=ZERO_UUID) for node in first),
                 0,
             )
             for node in self.nodes.values():

@@ -26,6 +26,7 @@ from moldau.broker.coordinator.core.expressions import (
     Pattern,
     compile_expression,
     compile_once_more,
+    load_library,
 )
 from moldau.runtime.child_process import ChildLost, ChildProcess
 from moldau.runtime.clock import Clock, TimerHandle
@@ -190,6 +191,7 @@ class ExpressionMatcher:
         """Compile the expression of a request, so that it is remembered, valid or not, and tell for
         how many milliseconds the client's next requests shall wait.
         """
+        load_library()
         taken_ms = self._time(compile_expression, expression)
         if FREE_COMPILATION_MS < taken_ms <= TIMED_TWICE_MS:
             # On a busy machine anything may take long once: clients shall not rest for that.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from moldau.metadata.image import MetadataImage
 from moldau.runtime.connector import Connector
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
 
 
-@dataclass(frozen=True, slots=True)
-class OtherBrokers:
+class OtherBrokers(NamedTuple):
     """The other brokers, by the listener for brokers that the newest image has of each.
 
     Attributes:

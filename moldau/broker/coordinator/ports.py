@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moldau.broker.coordinator.core.kept_memory import MemoryLimit
@@ -100,8 +99,7 @@ class CoordinatorPartition(Protocol):
     def forget_wake(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimePorts:
+class RuntimePorts(NamedTuple):
     """The broker around a runtime.
 
     Attributes:
@@ -118,8 +116,7 @@ class RuntimePorts:
     start: Callable[[Work, str], object]
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeSettings:
+class RuntimeSettings(NamedTuple):
     """Limits and times of one coordinator.
 
     Attributes:

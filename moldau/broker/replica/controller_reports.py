@@ -14,7 +14,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 from uuid import UUID
 
@@ -233,9 +233,8 @@ class AlterPartitionSender(_Sender[tuple["Partition", IsrChange]]):
 
 
 def _answered_state(partition: Partition, answer: p56.PartitionDataResponse) -> PartitionState:
-    return replace(
-        # The answer does not name the replicas; the metadata that follows it does.
-        partition.core.state,
+    # The answer does not name the replicas; the metadata that follows it does.
+    return partition.core.state._replace(
         leader_id=answer.leader_id,
         leader_epoch=answer.leader_epoch,
         partition_epoch=answer.partition_epoch,

@@ -9,6 +9,7 @@ exit.
 from __future__ import annotations
 
 import asyncio
+import threading
 import warnings
 from collections.abc import Awaitable, Callable
 from functools import partial, update_wrapper
@@ -33,6 +34,8 @@ class BlockingClient(Generic[Inner]):
 
     _callers: Callers | None = None
     _closed: bool = True  # until there is something to close
+    _closing_thread: int | None = None
+    """Listeners that run there, while it waits for the end, may still call the client."""
 
     def __init_subclass__(cls, **keywords: object) -> None:
         """Give the faces of the class its name and module, as those of methods written out. What an
@@ -69,7 +72,7 @@ class BlockingClient(Generic[Inner]):
     def _call(
         self, work: Work[Result], /, *arguments: object, callers: Callers | None = None
     ) -> Result:
-        if self._closed:
+        if self._closed and self._closing_thread != threading.get_ident():
             raise ClientClosed("the client has been closed")
         return self._portal.call(work, *arguments, callers=callers)
 
@@ -96,7 +99,11 @@ class BlockingClient(Generic[Inner]):
         self._closed = True
         if self._finalizer.detach() is None:
             return
-        self._portal.call(self._ended, work, arguments, callers=callers)
+        self._closing_thread = threading.get_ident()
+        try:
+            self._portal.call(self._ended, work, arguments, callers=callers)
+        finally:
+            self._closing_thread = None
 
     async def _ended(self, work: Work[None], arguments: tuple[object, ...]) -> None:
         closing = asyncio.ensure_future(work(*arguments))

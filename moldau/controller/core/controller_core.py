@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from importlib import import_module
 from types import GeneratorType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from moldau.controller.core.cluster_control import ClusterControl
 from moldau.controller.core.delegation_token_control import expired_tokens
@@ -60,8 +60,7 @@ _TRANSACTION_MARKS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A batch before it is appended: its records, their bytes, and the working image with them."""
 
     records: Sequence[VersionedRecord]

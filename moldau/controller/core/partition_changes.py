@@ -12,7 +12,6 @@ leaves over is found by the next one in the index.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import chain
@@ -50,8 +49,7 @@ class Election(Enum):
     UNCLEAN = "unclean"
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionRules:
+class ElectionRules(NamedTuple):
     """How a partition's topic wants its leaders chosen, and how records are written.
 
     `min_insync_replicas` counts only while eligible leader replicas are enabled; it is capped by

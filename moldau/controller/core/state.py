@@ -8,8 +8,7 @@ not; losing leadership throws it away and starts again from the committed one.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from moldau.config import NodeConfig, effective_broker_config
@@ -56,8 +55,7 @@ class Random(Protocol):
         """So many bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerSettings:
+class ControllerSettings(NamedTuple):
     """What the controller is given at its start; what may change at run time is in the image.
 
     `node_config` has the controller's own keys, and the defaults behind topic and broker

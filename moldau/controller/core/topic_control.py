@@ -10,9 +10,8 @@ have as many replicas as the old ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.config import ConfigError, ConfigSource, describe_topic_config, validate_topic_config
@@ -58,8 +57,7 @@ USE_DEFAULT: Final = -1
 MAX_PARTITIONS_PER_TOPIC: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
+class _Batch(NamedTuple):
     """What the topics of one request share."""
 
     state: ControllerState

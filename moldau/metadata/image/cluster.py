@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from moldau.metadata.features import (
@@ -221,8 +221,7 @@ class FeaturesDelta(MappingDelta[str, int, FeaturesImage]):
         self.changes[record.name] = record.feature_level or None
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdsImage:
+class ProducerIdsImage(NamedTuple):
     """`next_producer_id` begins the next block to hand out; -1 before the first block."""
 
     next_producer_id: int = -1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from moldau.metadata.features import partition_record_version
@@ -27,8 +28,7 @@ from moldau.protocol.schema import Message
 from moldau.protocol.types import TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class TopicImage:
+class TopicImage(NamedTuple):
     """One topic; `partitions` by index."""
 
     name: str

@@ -28,8 +28,7 @@ LOST_DIRECTORY: Final = UUID(int=2)
 """A replica whose directory is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(NamedTuple):
     """Up to where in the log an image reaches. -1 means nothing yet."""
 
     last_contained_offset: int = -1
@@ -72,8 +71,7 @@ class BrokerRegistration:
     cordoned_directories: tuple[UUID, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerRegistration:
+class ControllerRegistration(NamedTuple):
     """One controller as it registered itself (KIP-919)."""
 
     controller_id: int

@@ -8,6 +8,7 @@ that every answer teaches the asker.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import Buffer
@@ -25,8 +26,7 @@ class LeaderResponse:
     leader_endpoints: Endpoints = ()
 
 
-@dataclass(frozen=True, slots=True)
-class VoteRequest:
+class VoteRequest(NamedTuple):
     """`candidate` asks for a vote, or in a PreVote if it would get one (KIP-996).
 
     `voter` is the receiver as the candidate knows it; None in versions without it. `leader_epoch`
@@ -48,8 +48,7 @@ class VoteResponse(LeaderResponse):
     vote_granted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BeginQuorumEpochRequest:
+class BeginQuorumEpochRequest(NamedTuple):
     """A new leader says so, until every voter has answered or fetched."""
 
     leader_id: int
@@ -63,8 +62,7 @@ class BeginQuorumEpochResponse(LeaderResponse):
     """The leader as the voter now knows it."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndQuorumEpochRequest:
+class EndQuorumEpochRequest(NamedTuple):
     """A leader resigns; the first of `preferred_candidates` starts an election at once.
 
     Our own addition: a leader that receives it about itself and its own epoch resigns in favour
@@ -82,8 +80,7 @@ class EndQuorumEpochResponse(LeaderResponse):
     """The leader as the voter now knows it."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRequest:
+class FetchRequest(NamedTuple):
     """A follower or observer asks for records: everything below `fetch_offset` is durable there.
 
     `high_watermark` is the highest the replica knows, -1 when unknown (KIP-1166): the leader
@@ -111,8 +108,7 @@ class FetchResponse(LeaderResponse):
     records: Buffer = b""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchSnapshotRequest:
+class FetchSnapshotRequest(NamedTuple):
     """A replica asks for the bytes of a snapshot from `position` on (KIP-630)."""
 
     replica: ReplicaKey
@@ -132,8 +128,7 @@ class FetchSnapshotResponse(LeaderResponse):
     data: Buffer = b""
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateVoterRequest:
+class UpdateVoterRequest(NamedTuple):
     """A voter sends the leader its endpoints, its directory and the kraft.versions it speaks."""
 
     leader_epoch: int
@@ -152,8 +147,7 @@ class KraftVersionRequest:
     """The leader asks a future voter which kraft.versions it speaks (ApiVersions on the wire)."""
 
 
-@dataclass(frozen=True, slots=True)
-class KraftVersionResponse:
+class KraftVersionResponse(NamedTuple):
     """The range of kraft.version the node speaks; 0 to 0 when it names none."""
 
     error: ErrorCode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -54,8 +53,7 @@ class EpochEnd(NamedTuple):
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionState:
+class ElectionState(NamedTuple):
     """What must be durable before it is sent or acted upon: epoch, vote, leader (KIP-595)."""
 
     leader_epoch: int = 0
@@ -63,8 +61,7 @@ class ElectionState:
     voted: ReplicaKey | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Leadership:
+class Leadership(NamedTuple):
     """The leader as this replica knows it; `leader_id` is -1 when none is known."""
 
     leader_id: int
@@ -72,8 +69,7 @@ class Leadership:
     endpoints: Endpoints = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(NamedTuple):
     """Where a request goes. `node_id` is negative for a bootstrap server whose id is not known."""
 
     node_id: int
@@ -81,8 +77,7 @@ class Destination:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaProgress:
+class ReplicaProgress(NamedTuple):
     """How far a replica is, as its leader knows (DescribeQuorum). Times are monotonic
     milliseconds of the core's own clock; None for never.
     """

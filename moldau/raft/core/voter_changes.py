@@ -9,7 +9,7 @@ epoch too: so any two majorities of neighbouring sets share a voter (KIP-853, Ra
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
@@ -112,7 +112,7 @@ class VoterChanges:
             reason = f"{voter} is the last voter and has to stay"
             raise Refused(ErrorCode.INVALID_REQUEST, reason)
         self._change = _Change(token, f"removing {voter}", self._state.now_ms + timeout_ms)
-        self._append(self._change, replace(latest, voters=left))
+        self._append(self._change, latest._replace(voters=left))
 
     def upgrade(self, token: object, level: int, *, timeout_ms: int) -> None:
         """UpdateFeatures of kraft.version: voters records need every voter's directory id."""
@@ -290,7 +290,7 @@ class VoterChanges:
             and state.now_ms - caught_up_ms <= state.settings.fetch_timeout_ms
         ):
             latest = state.voters.latest
-            self._append(change, replace(latest, voters=(*latest.voters, voter)))
+            self._append(change, latest._replace(voters=(*latest.voters, voter)))
         return float("inf")
 
     def on_kraft_version_response(self, send: Send, response: KraftVersionResponse | None) -> None:
@@ -326,8 +326,7 @@ def not_a_voter(replica: ReplicaKey) -> Refused:
 
 def _with(voters: VoterSet, changed: VoterDescription) -> VoterSet:
     """The set with one voter's description replaced."""
-    return replace(
-        voters,
+    return voters._replace(
         voters=tuple(
             changed if key_of(each) == key_of(changed) else each for each in voters.voters
         ),

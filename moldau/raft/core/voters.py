@@ -9,7 +9,6 @@ the latest set rules once it is appended, and truncation brings back the one bef
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -43,8 +42,7 @@ def listeners_of(endpoints: Iterable[VoterEndpoint]) -> list[Endpoint]:
     return [Endpoint(name=name, host=host, port=port) for name, host, port in endpoints]
 
 
-@dataclass(frozen=True, slots=True)
-class VoterDescription:
+class VoterDescription(NamedTuple):
     """One voter."""
 
     voter_id: int
@@ -55,8 +53,7 @@ class VoterDescription:
         return f"{self.voter_id}@{uuid_to_base64(self.directory_id)}"
 
 
-@dataclass(frozen=True, slots=True)
-class VoterSet:
+class VoterSet(NamedTuple):
     """The voters, and the level of `kraft.version`: 0 means that the configuration names them."""
 
     voters: tuple[VoterDescription, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 from moldau.storage.checkpoints import EpochStartOffset
@@ -32,8 +32,7 @@ class ProducerTail(NamedTuple):
     producer_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class CleaningJob:
+class CleaningJob(NamedTuple):
     """All that cleaning one log needs, as of one instant.
 
     `segments` are the whole log below the first uncleanable offset, without gaps between them; no
@@ -83,8 +82,7 @@ class CleaningStats:
         return self.key_count / self.slot_count if self.slot_count else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentCleaned:
+class SegmentCleaned(NamedTuple):
     """The `.cleaned` files of a segment are complete and durable; it replaces its sources."""
 
     source_bases: tuple[int, ...]
@@ -133,7 +131,7 @@ class CleaningAborted(CleaningFailed):
 
 
 def encode_job(job: CleaningJob) -> bytes:
-    return _line({each.name: getattr(job, each.name) for each in fields(job)})
+    return _line(job._asdict())
 
 
 def decode_job(line: bytes) -> CleaningJob:

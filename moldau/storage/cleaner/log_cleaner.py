@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from moldau.constants import MAX_INT64
 from moldau.protocol.records import InvalidBatch
@@ -59,8 +60,7 @@ CLEANER = "kafka.log:type=LogCleaner,name="
 CLEANER_MANAGER = "kafka.log:type=LogCleanerManager,name="
 
 
-@dataclass(frozen=True, slots=True)
-class CleaningPlan:
+class CleaningPlan(NamedTuple):
     """What a cleaning of one log would do.
 
     Segments below number `segment_count` are rewritten. `max_lag_excess_ms`: for how long records

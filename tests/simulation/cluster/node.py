@@ -9,7 +9,6 @@ Invariant: a node is started only from what its last death left on the disk.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -380,7 +379,7 @@ class ControllerNode:
         tap: Any = LogTap(log, self, process.name)
         settings = ControllerSettings(config, CLUSTER_ID)
         if self.world.max_changes_per_step is not None:
-            settings = replace(settings, max_changes_per_step=self.world.max_changes_per_step)
+            settings = settings._replace(max_changes_per_step=self.world.max_changes_per_step)
         return Controller(
             ControllerCore(
                 settings,

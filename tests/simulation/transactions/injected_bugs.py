@@ -5,7 +5,6 @@ Owns: what each replaces, and which faults bring it to light. Must not: be activ
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from moldau.broker.api import p02_list_offsets as list_offsets
@@ -286,7 +285,7 @@ def unreleased_partitions_given(patch: Patch) -> None:
     original = Reconciliation.next_step
 
     def next_step(self: Any, member: Any) -> Any:
-        return original(replace(self, is_released=lambda *_: True), member)
+        return original(self._replace(is_released=lambda *_: True), member)
 
     patch.setattr(Reconciliation, "next_step", next_step)
 

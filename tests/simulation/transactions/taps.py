@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.coordinator.ports import RuntimeSettings
@@ -109,11 +108,11 @@ def _limits(world: TransactionWorld) -> Iterator[None]:
     for_groups, new_transaction = RuntimeSettings.for_groups, rules.new_transaction
 
     def _for_groups(values: Any) -> Any:
-        return replace(for_groups(values), max_waiting_count=world.max_waiting_count)
+        return for_groups(values)._replace(max_waiting_count=world.max_waiting_count)
 
     def _new_transaction(*arguments: Any) -> Any:
         made = new_transaction(*arguments)
-        return replace(made, producer=made.producer._replace(producer_epoch=world.first_epoch))
+        return made._replace(producer=made.producer._replace(producer_epoch=world.first_epoch))
 
     RuntimeSettings.for_groups = _for_groups  # type: ignore[method-assign]
     rules.new_transaction = _new_transaction

@@ -1,7 +1,8 @@
-"""Whose brokers the sink's tests run against: ours, or Apache Kafka's.
+"""Whose brokers the sink's tests run against: ours, or Apache Kafka's, or the fake ones.
 
 `MOLDAU_TEST_CLUSTER=apache pytest tests/spark/sink` takes a Kafka 4.3 node, where its jars are
-(`tests/interop/java`). Owns that choice and nothing else.
+(`tests/interop/java`); `fake` takes the fake cluster, which begins at once (`tests/mutation`). Owns
+that choice and nothing else.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from moldau.testing import Cluster
+from tests.fake_broker import LATEST, FakeCluster, ThreadedCluster
 from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools, missing
 from tests.spark.conftest import TRANSACTIONS
@@ -23,10 +25,16 @@ CHOICE = "MOLDAU_TEST_CLUSTER"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One node; whatever it is, it has `bootstrap_server`."""
-    if os.environ.get(CHOICE, "moldau") != "apache":
+    choice = os.environ.get(CHOICE, "moldau")
+    if choice == "moldau":
         with Cluster(config=TRANSACTIONS) as running:
             yield running
         return
+    if choice == "fake":
+        with ThreadedCluster(lambda: FakeCluster(1, versions=LATEST)) as fake:
+            yield fake
+        return
+    assert choice == "apache", f"{CHOICE}={choice}"
     reason = missing()
     if reason:
         pytest.skip(reason)

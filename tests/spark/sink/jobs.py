@@ -54,15 +54,19 @@ class Pipeline:
     def add_batches(self, count: int) -> None:
         """Input for so many batches, of two tasks each."""
         for _ in range(2 * count):
-            number = len(list(self.input.iterdir()))
-            lines = [f"{number}-{line}" for line in range(LINES_PER_FILE)]
-            self.lines += lines
-            hidden = self.input / f".{number:04d}"
-            hidden.write_text("\n".join(lines) + "\n")
-            # Spark takes files by their times, which have to differ.
-            stamp = 1_700_000_000 + number
-            os.utime(hidden, (stamp, stamp))
-            hidden.rename(self.input / f"{number:04d}.txt")
+            self.add_task()
+
+    def add_task(self) -> None:
+        """Input for one task."""
+        number = len(list(self.input.iterdir()))
+        lines = [f"{number}-{line}" for line in range(LINES_PER_FILE)]
+        self.lines += lines
+        hidden = self.input / f".{number:04d}"
+        hidden.write_text("\n".join(lines) + "\n")
+        # Spark takes files by their times, which have to differ.
+        stamp = 1_700_000_000 + number
+        os.utime(hidden, (stamp, stamp))
+        hidden.rename(self.input / f"{number:04d}.txt")
 
     def fault(self, point: str, action: str, batch_id: int, task: int = 0) -> Fault:
         """A fault that has not happened yet."""

@@ -40,12 +40,28 @@ def test_commit_raises_after_its_decision(spark: SparkSession, pipeline: Pipelin
 
 
 @pytest.mark.promise("sink-exactly-once")
-def test_task_fails_for_good(spark: SparkSession, pipeline: Pipeline) -> None:
+def test_only_task_fails_for_good(
+    spark: SparkSession, cluster: Cluster, admin: Admin, tmp_path: Path
+) -> None:
     """Nothing is left open, and the next start writes the batch."""
+    pipeline = Pipeline(cluster, make_topic(admin, partitions=2), tmp_path)
+    pipeline.add_task()
     error = pipeline.run_in(spark, pipeline.fault("written", "raise", 0))
     assert "fault injected written" in error
     assert not pipeline.visible()
     assert not pipeline.open_offsets()
+    assert pipeline.run_in(spark) == ""
+    pipeline.check_exactly_once()
+
+
+@pytest.mark.promise("sink-exactly-once")
+def test_task_fails_for_good_beside_another(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Nothing is visible. Spark kills the other task, perhaps after the driver has aborted what was
+    open then: the next start ends what it has left, and writes the batch.
+    """
+    error = pipeline.run_in(spark, pipeline.fault("written", "raise", 0))
+    assert "fault injected written" in error
+    assert not pipeline.visible()
     assert pipeline.run_in(spark) == ""
     pipeline.check_exactly_once()
 

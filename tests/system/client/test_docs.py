@@ -1,4 +1,4 @@
-"""The examples of docs/client.md and of the README do what they say."""
+"""The examples of docs/client.md do what they say."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import ast
 import asyncio
 import inspect
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -90,22 +88,3 @@ def _values(results: dict[Any, list[Any]]) -> list[bytes]:
     values = [record.value for records in results.values() for record in records]
     assert values
     return [re.sub(rb"[^a-zA-Z0-9]", b"", value) for value in values]
-
-
-def test_the_examples_of_the_readme_run_as_programs():
-    first, cluster = (code for _, code in blocks(ROOT / "README.md"))
-    with Cluster() as node:
-        printed = run_program(first.replace(ADDRESS, node.bootstrap_server))
-    assert printed.splitlines() == ["UA1545 on time", "AA1141 late by 2 minutes"]
-    assert len(run_program(cluster).split(",")) == 3
-
-
-def run_program(code: str) -> str:
-    """What its own program prints."""
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        check=True,
-        text=True,
-        timeout=4 * BLOCK_DEADLINE_S,
-    ).stdout

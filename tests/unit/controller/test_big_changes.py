@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -72,7 +71,7 @@ class Bench:
 
     def __init__(self) -> None:
         settings = ControllerSettings(node_config(**{"node.id": "100"}), CLUSTER_ID)
-        settings = replace(settings, max_changes_per_step=STEP)
+        settings = settings._replace(max_changes_per_step=STEP)
         self.core = ControllerCore(settings, random.Random(3))
         self.log, self.clock = WatchedLog(), ManualClock()
         self.controller = Controller(

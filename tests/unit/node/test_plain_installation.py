@@ -62,7 +62,7 @@ def test_with_the_packages_there_is_an_address(tmp_path: Path):
 
 
 def test_a_regular_expression_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(expressions, "re2", None)
+    monkeypatch.setattr(expressions, "_re2", lambda: None)
     with pytest.raises(expressions.InvalidExpression, match=r"pip install 'moldau\[server\]'"):
         expressions.compile_expression("flights.*")
 

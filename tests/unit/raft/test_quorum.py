@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -320,7 +319,7 @@ async def test_a_wiped_disk_is_another_voter() -> None:
 def static_voters(*node_ids: int) -> VoterSet:
     """As `controller.quorum.voters` names them."""
     voters = voters_of(*node_ids).voters
-    return VoterSet(tuple(replace(voter, directory_id=ZERO_UUID) for voter in voters))
+    return VoterSet(tuple(voter._replace(directory_id=ZERO_UUID) for voter in voters))
 
 
 async def test_configured_voters() -> None:

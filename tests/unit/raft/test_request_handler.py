@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -196,14 +195,14 @@ async def test_an_epoch_that_no_election_can_have_reached_is_refused() -> None:
         leader_epoch = leader.running.state.leader_epoch
         for leap in (MAX_EPOCH_JUMP + 1, 2**31 - 1 - leader_epoch):
             for known in REQUESTS.values():
-                impossible = replace(known, leader_epoch=leader_epoch + leap)
+                impossible = known._replace(leader_epoch=leader_epoch + leap)
                 message, version = encode_request(impossible, lambda c: c.MAX_VERSION, CLUSTER_ID)
                 answer = await ask(quorum, leader, message, version)
                 assert answer.error_code == ErrorCode.INVALID_REQUEST
         assert leader.running.is_leader
         assert leader.running.state.leader_epoch == leader_epoch
-        stranger = replace(
-            REQUESTS["VoteRequest"], voter=None, leader_epoch=leader_epoch + MAX_EPOCH_JUMP
+        stranger = REQUESTS["VoteRequest"]._replace(
+            voter=None, leader_epoch=leader_epoch + MAX_EPOCH_JUMP
         )
         message, version = encode_request(stranger, lambda c: c.MAX_VERSION, CLUSTER_ID)
         answer = await ask(quorum, leader, message, version)

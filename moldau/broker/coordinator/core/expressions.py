@@ -9,13 +9,9 @@ expression costs more than the limits allow: 4 ms to compile, during which Pytho
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from typing import Final, Protocol
-
-try:
-    import re2
-except ImportError:  # of `moldau[server]`: a broker without it refuses every expression
-    re2 = None
+from functools import cache, lru_cache
+from types import ModuleType
+from typing import Final, NamedTuple, Protocol
 
 MAX_EXPRESSION_BYTES: Final = 1024
 """How long an expression may be in UTF-8."""
@@ -36,12 +32,6 @@ grows faster than they do, to 4 ms for 1,000.
 MAX_REMEMBERED: Final = 256
 """Expressions that are remembered, compiled or refused ones."""
 
-if re2 is not None:
-    _OPTIONS: Final = re2.Options()
-    _OPTIONS.log_errors = False
-    _OPTIONS.never_capture = True
-    _OPTIONS.max_mem = MAX_EXPRESSION_MEMORY_BYTES
-
 _COSTLY: Final = re.compile(
     r"\\(?:x\{[^}]*\}|(?P<unicode>[pP])|.)|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}", re.DOTALL
 )
@@ -61,9 +51,37 @@ class InvalidExpression(ValueError):
     """An invalid regular expression, or one beyond the limits; the message says why."""
 
 
+class _Re2(NamedTuple):
+    """RE2, and how we compile with it."""
+
+    library: ModuleType
+    options: object
+
+
+@cache
+def _re2() -> _Re2 | None:
+    """None on a broker without `moldau[server]`, which refuses every expression. Loaded with the
+    first expression: it takes 3 ms of a start, and most brokers never see one.
+    """
+    try:
+        import re2
+    except ImportError:
+        return None
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = MAX_EXPRESSION_MEMORY_BYTES
+    return _Re2(re2, options)
+
+
+def load_library() -> None:
+    """Load RE2, so that the first expression is not charged for it."""
+    _re2()
+
+
 def compile_expression(expression: str) -> Pattern:
     """The expression, ready to be matched. Raises: InvalidExpression."""
-    if re2 is None:
+    if _re2() is None:
         raise InvalidExpression("this broker has no google-re2: pip install 'moldau[server]'")
     if len(expression) > MAX_EXPRESSION_BYTES or len(expression.encode()) > MAX_EXPRESSION_BYTES:
         raise InvalidExpression(
@@ -77,20 +95,23 @@ def compile_expression(expression: str) -> Pattern:
 
 def compile_once_more(expression: str) -> None:
     """Compile an expression as if it were not remembered, to be timed."""
-    re2.purge()  # RE2 has its own memory.
+    if (re2 := _re2()) is not None:
+        re2.library.purge()  # RE2 has its own memory.
     _compile.__wrapped__(expression)
 
 
 @lru_cache(MAX_REMEMBERED)
 def _compile(expression: str) -> Pattern | str:
     """The compiled expression, or the reason of its refusal: an exception is not remembered."""
+    re2 = _re2()
+    assert re2 is not None, "asked for before"
     refusal = _limit_reached(expression)
     if refusal is not None:
         return refusal
     try:
-        compiled: Pattern = re2.compile(expression, _OPTIONS)
+        compiled: Pattern = re2.library.compile(expression, re2.options)
         return compiled
-    except re2.error as error:
+    except re2.library.error as error:
         reason = error.args[0] if error.args else ""
         return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.protocol.errors import ErrorCode
 
@@ -58,8 +58,7 @@ WAIT_FOR_METADATA: Final = frozenset(
 only metadata can tell. Until it does, the additions keep counting and nothing else is proposed."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionState(NamedTuple):
     """What the controller decided about a partition, as this broker learned it.
 
     `leader_recovery_state` is RECOVERING after an unclean election, until the leader reports that

@@ -8,7 +8,6 @@ been answered with exactly what the log says up to there.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,8 +62,8 @@ class Walk:
         self.partition = self.broker.partition(0)
         self.model = Model()
         self.states: list[ToyState] = []
-        settings = replace(
-            SETTINGS, write_timeout_ms=1_000, max_waiting_count=20, load_buffer_bytes=300
+        settings = SETTINGS._replace(
+            write_timeout_ms=1_000, max_waiting_count=20, load_buffer_bytes=300
         )
         self.runtime = CoordinatorRuntime(
             CONSUMER_OFFSETS,

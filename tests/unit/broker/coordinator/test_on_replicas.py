@@ -223,13 +223,12 @@ async def test_closing_while_it_loads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", [1, 4])
 async def test_the_codec_of_the_batches(tmp_path: Path, codec: int) -> None:
-    from dataclasses import replace
 
     from moldau.protocol.records import Codec, iter_batches
 
     async with running_toy(tmp_path) as toy:
         await toy.loaded()
-        toy.runtime._settings = replace(SETTINGS, codec=Codec(codec))
+        toy.runtime._settings = SETTINGS._replace(codec=Codec(codec))
         toy.broker.change_partition("toy", leader=OTHER_BROKER_ID)
         toy.tell()
         toy.broker.change_partition("toy", leader=BROKER_ID)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -253,7 +252,7 @@ def test_a_record_that_cannot_be_encoded_fails_for_its_caller() -> None:
 
 
 def test_a_commit_that_takes_too_long() -> None:
-    bench = led_bench(settings=replace(SETTINGS, write_timeout_ms=1_000))
+    bench = led_bench(settings=SETTINGS._replace(write_timeout_ms=1_000))
     first = bench.call(write, "g", 1)
     bench.broker.advance(600)
     second = bench.call(read, "g")
@@ -268,7 +267,7 @@ def test_a_commit_that_takes_too_long() -> None:
 
 
 def test_a_step_that_waits_on_after_its_timeout() -> None:
-    bench = led_bench(settings=replace(SETTINGS, write_timeout_ms=1_000))
+    bench = led_bench(settings=SETTINGS._replace(write_timeout_ms=1_000))
     seen: list[ErrorCode] = []
 
     def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
@@ -680,7 +679,7 @@ def test_what_a_timer_leads_to_is_carried_out() -> None:
 
 
 def test_only_so_many_wait_for_their_commit() -> None:
-    bench = led_bench(settings=replace(SETTINGS, max_waiting_count=3))
+    bench = led_bench(settings=SETTINGS._replace(max_waiting_count=3))
     callers = [bench.call(write, "g", number) for number in range(3)]
     refused = bench.runtime.call(0, write(Caller(), "g", 9))
     assert refused is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -695,7 +694,7 @@ def test_only_so_many_wait_for_their_commit() -> None:
 
 
 def test_only_so_many_bytes_wait_for_their_commit() -> None:
-    bench = led_bench(settings=replace(SETTINGS, max_waiting_bytes=10_000))
+    bench = led_bench(settings=SETTINGS._replace(max_waiting_bytes=10_000))
 
     def big(state: ToyState, now_ms: float) -> CoordinatorResult:
         return CoordinatorResult.reply_when_committed(

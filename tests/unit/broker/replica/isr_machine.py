@@ -10,7 +10,6 @@ which could be elected, from the ISR or as an eligible leader replica (KIP-966).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 from hypothesis import strategies as st
@@ -250,7 +249,7 @@ class LeaderAndFollowers(RuleBasedStateMachine):
     def _change_partition(self, *, lost: tuple[int, ...] = (), **changes: Any) -> None:
         """Also finds the eligible leaders, as `partition_changes` does."""
         old = self.newest.state
-        state = replace(old, partition_epoch=old.partition_epoch + 1, **changes)
+        state = old._replace(partition_epoch=old.partition_epoch + 1, **changes)
         elr: frozenset[int] = frozenset()
         if len(state.isr) < self.newest.min_insync_replicas:
             elr = self.newest.elr.union(old.isr).difference(state.isr, lost)

@@ -13,12 +13,10 @@ import pytest
 from moldau.client.errors import BufferFull, ClientClosed, DeliveryTimeout, KafkaError
 from moldau.client.sync.handover import RECORD_OVERHEAD_BYTES, Delivery, Handover, size_of
 from moldau.client.sync.portal import ThreadPortal, thread_portal
-from tests.kit.waiting import until
 from tests.unit.client.sync.interruptions import interrupted_at
+from tests.virtual.machine import pass_time
 
-pytestmark = pytest.mark.real
-
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
 VALUE_BYTES = 36
 SIZE_BYTES = RECORD_OVERHEAD_BYTES + VALUE_BYTES
 
@@ -340,7 +338,6 @@ def test_what_is_withdrawn_in_time_is_not_sent(setting: Setting):
     setting.handover.withdraw(withdrawn)
     setting.on_loop(setting.producer.give_room, 10)
     setting.emptied()
-    until(lambda: len(setting.producer.taken) == 1, what="the kept record")
     assert setting.producer.taken == [("t", "kept")]
     assert withdrawn.done()
     with pytest.raises(KafkaError, match="interrupted before it was sent"):
@@ -418,3 +415,274 @@ def test_an_interruption_at_any_place_of_put_leaves_the_handover_usable():
         if not was_interrupted:
             break
     assert place > 8
+
+
+def put_of(setting: Setting, size_bytes: int) -> Delivery:
+    record = ("t", Payload("x", size_bytes - RECORD_OVERHEAD_BYTES), None, (), None, 0, None)
+    return setting.handover.put(record, size_bytes)
+
+
+def test_room_is_counted_to_the_last_byte(setting: Setting, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(setting.loop, "post", lambda *_: None)
+    put_of(setting, 99 * SIZE_BYTES)
+    put_of(setting, SIZE_BYTES - 1)
+    assert setting.handover.has_room
+    put_of(setting, SIZE_BYTES)
+    assert not setting.handover.has_room
+    with pytest.raises(BufferFull, match="wait_for_room"):
+        put_of(setting, SIZE_BYTES)
+    monkeypatch.undo()
+    setting.emptied()
+    assert len(setting.producer.taken) == 3
+    assert has_all_room(setting)
+
+
+def test_what_is_stalled_counts_with_what_comes_after_it(setting: Setting):
+    setting.on_loop(setattr, setting.producer, "room", 0)
+    for _ in range(3):
+        put_of(setting, 30 * SIZE_BYTES)
+        setting.settled()
+    put_of(setting, 10 * SIZE_BYTES - 1)
+    setting.settled()
+    assert setting.handover.has_room
+    put_of(setting, 1 + RECORD_OVERHEAD_BYTES)
+    assert not setting.handover.has_room
+    setting.on_loop(setting.producer.give_room, 5)
+    setting.emptied()
+    assert has_all_room(setting)
+
+
+def test_room_is_granted_to_the_thread_that_waited_for_it(setting: Setting):
+    setting.on_loop(setattr, setting.producer, "room", 0)
+    put_of(setting, 100 * SIZE_BYTES)
+    granting = threading.Thread(target=setting.handover.grant)
+    granting.start()
+    granting.join(DEADLINE_S)
+    with pytest.raises(BufferFull):
+        setting.put("another thread's")
+    setting.handover.grant()
+    setting.put("mine")
+    with pytest.raises(BufferFull):
+        setting.put("one for one")
+
+
+def test_a_record_that_is_withdrawn_counts_until_the_loop_has_seen_it(setting: Setting):
+    setting.on_loop(setattr, setting.producer, "room", 0)
+    deliveries = [put_of(setting, 50 * SIZE_BYTES) for _ in range(2)]
+    setting.settled()
+    for each in deliveries:
+        assert not each.done()
+        assert each.size_bytes == 50 * SIZE_BYTES
+        setting.handover.withdraw(each)
+        assert each.size_bytes == 50 * SIZE_BYTES
+        assert isinstance(each.exception(), KafkaError)
+    setting.emptied()  # there is no record that it would wait for
+    setting.on_loop(setting.producer.give_room, 5)
+    setting.settled()
+    setting.on_loop(setting.handover.fail_all, ClientClosed("closed"))
+    assert has_all_room(setting)
+    assert setting.producer.taken == []
+    with pytest.raises(KafkaError, match="interrupted before it was sent"):
+        deliveries[0].result()
+
+
+# -- on virtual time ---------------------------------------------------------------------------
+
+
+class OneLoop:
+    """A portal to the loop that runs here."""
+
+    def __init__(self) -> None:
+        self.posts = 0
+
+    def post(self, callback: Callable[..., object], *arguments: object) -> None:
+        self.posts += 1
+        asyncio.get_running_loop().call_soon(callback, *arguments)
+
+
+class Timed:
+    """A handover of one hundred records before a fake producer without room."""
+
+    def __init__(self, producer: FakeProducer | None = None) -> None:
+        self.portal = OneLoop()
+        self.producer = producer or FakeProducer()
+        self.producer.room = 0
+        self.handover = Handover(
+            self.portal,  # type: ignore[arg-type]
+            self.producer,  # type: ignore[arg-type]
+            limit_bytes=100 * SIZE_BYTES,
+            max_block_ms=200,
+            delivery_timeout_ms=100,
+        )
+        self.heard: list[tuple[Any, Exception | None]] = []
+
+    def put(self, value: Any) -> Delivery:
+        def heard(metadata: object, error: Exception | None) -> None:
+            assert metadata is None
+            self.heard.append((value, error))
+
+        return self.handover.put(("t", Payload(value), None, (), None, 0, heard), SIZE_BYTES)
+
+    @property
+    def taken(self) -> list[Any]:
+        return [value for _, value in self.producer.taken]
+
+
+async def test_records_wait_for_room_as_long_as_a_delivery_may_take():
+    timed = Timed()
+    deliveries = [timed.put(each) for each in range(2)]
+    await pass_time(95)
+    assert not any(each.done() for each in deliveries)
+    await pass_time(10)
+    errors = [each.exception() for each in deliveries]
+    assert all(isinstance(each, DeliveryTimeout) for each in errors)
+    assert errors[0] is errors[1]
+    assert timed.heard == [(0, errors[0]), (1, errors[0])]
+    assert timed.producer.lost == errors[:1], "the transaction hears of it once"
+    timed.producer.give_room(5)
+    timed.put(2)
+    await pass_time(1)
+    assert timed.taken == [2]
+
+
+async def test_each_record_that_is_taken_gives_the_rest_its_whole_time():
+    timed = Timed()
+    deliveries = [timed.put(each) for each in range(3)]
+    for count in (1, 2):
+        await pass_time(90)
+        timed.producer.give_room(1)
+        await pass_time(1)
+        assert timed.taken == list(range(count))
+    await pass_time(90)
+    assert not deliveries[2].done()
+    await pass_time(15)
+    assert isinstance(deliveries[2].exception(), DeliveryTimeout)
+    assert timed.heard == [(2, deliveries[2].exception())]
+
+
+async def test_room_that_is_too_little_is_asked_for_again_in_a_while():
+    class Choosy(FakeProducer):
+        asked = 0
+
+        def append(self, topic: str, value: Payload, *rest: Any) -> FakeDelivery | None:
+            self.asked += 1
+            return (
+                None
+                if value.what == "large" and self.asked < 5
+                else super().append(topic, value, *rest)
+            )
+
+    producer = Choosy()
+    timed = Timed(producer)
+    producer.room = 5
+    timed.put("large")
+    await pass_time(12)
+    assert (producer.asked, timed.taken) == (4, [])
+    await pass_time(5)
+    assert timed.taken == ["large"]
+
+
+async def test_room_that_is_not_there_in_time_is_waited_for_again():
+    """The limit here is the delivery's, not the one of `wait_for_room`."""
+
+    class Impatient(FakeProducer):
+        async def wait_for_room(self) -> None:
+            try:
+                async with asyncio.timeout(0.02):
+                    await super().wait_for_room()
+            except TimeoutError:
+                raise BufferFull("max.block.ms") from None
+
+    timed = Timed(Impatient())
+    delivery = timed.put("patient")
+    await pass_time(70)
+    assert not delivery.done()
+    timed.producer.give_room(1)
+    await pass_time(1)
+    assert timed.taken == ["patient"]
+
+
+async def test_what_came_during_a_stall_goes_when_it_is_over_without_a_wake_up():
+    timed = Timed()
+    timed.put(0)
+    await pass_time(1)
+    assert timed.portal.posts == 1
+    for number in (1, 2):
+        timed.put(number)
+        await pass_time(1)
+    assert timed.portal.posts == 1
+    timed.producer.give_room(10)
+    await pass_time(1)
+    assert timed.taken == [0, 1, 2]
+    timed.put(3)
+    assert timed.portal.posts == 2
+    await pass_time(1)
+    assert timed.taken == [0, 1, 2, 3]
+    assert timed.handover.has_room
+
+
+async def test_a_call_waits_for_the_records_before_it_and_no_others():
+    timed = Timed()
+    timed.put(0)
+    timed.put(1)
+    calling = asyncio.ensure_future(timed.handover.emptied())
+    await pass_time(1)
+    timed.put(2)
+    timed.producer.give_room(1)
+    await pass_time(1)
+    assert not calling.done()
+    timed.producer.give_room(1)
+    await pass_time(1)
+    assert calling.done()
+    assert timed.taken == [0, 1]
+    timed.handover.fail_all(ClientClosed("closed"))
+
+
+async def test_a_call_behind_records_that_fail_goes_on():
+    timed = Timed()
+    timed.put(0)
+    calling = asyncio.ensure_future(timed.handover.emptied())
+    await pass_time(1)
+    error = ClientClosed("closed")
+    timed.handover.fail_all(error)
+    await pass_time(1)
+    assert calling.done()
+    assert timed.heard == [(0, error)]
+    assert timed.handover.has_room
+
+
+@pytest.mark.parametrize("comes", [False, True])
+async def test_room_is_waited_for_as_long_as_a_call_may_block(comes: bool):
+    timed = Timed()
+    timed.handover._delivery_timeout_s = 1_000.0
+    for number in range(100):
+        timed.put(number)
+    waiting = asyncio.ensure_future(timed.handover.room())
+    await pass_time(195)
+    assert not waiting.done()
+    if comes:
+        timed.producer.give_room(1)
+        await pass_time(1)
+        assert waiting.done()
+        await waiting
+        await timed.handover.room()
+    else:
+        await pass_time(10)
+        with pytest.raises(BufferFull, match=r"within 200 ms \(max\.block\.ms\)"):
+            await waiting
+    timed.handover.fail_all(ClientClosed("closed"))
+    await pass_time(1)
+
+
+async def test_a_producer_that_is_of_no_use_fails_what_waits_and_what_comes():
+    timed = Timed()
+    first = timed.put(0)
+    await pass_time(1)
+    timed.producer.close()
+    await pass_time(1)
+    second = timed.put(1)
+    await pass_time(1)
+    assert first.exception() is second.exception() is timed.producer.closed
+    assert [value for value, _ in timed.heard] == [0, 1]
+    assert timed.producer.lost == [], "it knows"
+    assert timed.handover.has_room

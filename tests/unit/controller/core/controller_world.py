@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -69,7 +69,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         settings = ControllerSettings(node_config(**{"node.id": "100"}), CLUSTER_ID)
-        self.settings = replace(settings, max_changes_per_step=self.random.choice((1, 2, 5, 50)))
+        self.settings = settings._replace(max_changes_per_step=self.random.choice((1, 2, 5, 50)))
         self.core = ControllerCore(self.settings, random.Random(seed + 1))
         self.checker = Checker(self.settings)
         self.now_ms = 0.0

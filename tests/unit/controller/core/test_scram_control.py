@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -142,7 +141,7 @@ def test_reserved_names_get_no_credential_and_lose_the_one_they_have() -> None:
         "CN=broker-1,OU=clients": 0,
     }
     core = driver.core
-    core.state.settings = replace(core.state.settings, own_names=frozenset({"alice"}))
+    core.state.settings = core.state.settings._replace(own_names=frozenset({"alice"}))
     assert alter(driver, upsertion()) == {"alice": ErrorCode.UNACCEPTABLE_CREDENTIAL}
     keys = scram_keys("SCRAM-SHA-256", b"salted", SALT, 4_096)
     driver.append([(UserScramCredentialRecord(name="nodes", mechanism=1, **keys._asdict()), 0)])
@@ -232,7 +231,7 @@ def test_an_older_cluster_with_users_gets_one_from_its_next_active_controller() 
     core = old.core
     core.committed_image = core.state.image
     core.deactivate()
-    core.state.settings = replace(core.state.settings, scram_secret="drawn")
+    core.state.settings = core.state.settings._replace(scram_secret="drawn")
     old.append(core.activate(2, [], monotonic_ms=0.0))
     assert secret_of(old) == "drawn"
     core.committed_image = core.state.image

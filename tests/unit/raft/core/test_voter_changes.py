@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 
 import pytest
 
@@ -344,7 +343,7 @@ def error_of(response: object) -> ErrorCode:
 
 def test_a_voter_that_has_moved_is_updated_and_answered_when_that_is_committed() -> None:
     solo = leader()
-    moved = replace(described(3), endpoints=ELSEWHERE)
+    moved = described(3)._replace(endpoints=ELSEWHERE)
     assert update(solo, moved) is None
     assert solo.core.state.voters.latest.voters[2] == moved
     solo.fetch_by(2)
@@ -362,10 +361,10 @@ def test_update_refusals() -> None:
     solo = leader()
     assert error_of(update(solo, described(3, disk=1))) is ErrorCode.VOTER_NOT_FOUND
     assert error_of(update(solo, described(4))) is ErrorCode.VOTER_NOT_FOUND
-    moved = replace(described(3), endpoints=ELSEWHERE)
+    moved = described(3)._replace(endpoints=ELSEWHERE)
     assert error_of(update(solo, moved, versions=(0, 0))) is ErrorCode.INVALID_REQUEST
-    assert error_of(update(solo, replace(moved, endpoints=()))) is ErrorCode.INVALID_REQUEST
-    unreachable = replace(moved, endpoints=(VoterEndpoint("ANOTHER", "elsewhere", 1),))
+    assert error_of(update(solo, moved._replace(endpoints=()))) is ErrorCode.INVALID_REQUEST
+    unreachable = moved._replace(endpoints=(VoterEndpoint("ANOTHER", "elsewhere", 1),))
     assert error_of(update(solo, unreachable)) is ErrorCode.INVALID_REQUEST
     stale = solo.ask(UpdateVoterRequest(0, moved, 0, 1))
     assert error_of(stale) is ErrorCode.FENCED_LEADER_EPOCH
@@ -383,7 +382,7 @@ def test_a_follower_is_asked_for_no_update() -> None:
 
 def test_an_update_under_way_is_answered_when_leadership_ends() -> None:
     solo = leader()
-    assert update(solo, replace(described(3), endpoints=ELSEWHERE)) is None
+    assert update(solo, described(3)._replace(endpoints=ELSEWHERE)) is None
     solo.follow(2, 4)
     responses = [each for each in solo.answers() if isinstance(each, UpdateVoterResponse)]
     assert responses[-1].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -391,7 +390,7 @@ def test_an_update_under_way_is_answered_when_leadership_ends() -> None:
 
 def moved_replica() -> Solo:
     """Node 1, of which the voters record has an old endpoint."""
-    old = replace(described(1), endpoints=ELSEWHERE)
+    old = described(1)._replace(endpoints=ELSEWHERE)
     voters = VoterSet((old, described(2), described(3)), 1)
     solo = Solo(records=(Record(1, "start", voters),), election=ElectionState(1))
     return solo

@@ -7,7 +7,6 @@ function from a `GroupSpec` to the partitions of every member. None looks at rac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -28,8 +27,7 @@ class MemberSpec(NamedTuple):
     target: Assignment
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSpec:
+class GroupSpec(NamedTuple):
     """Members by id, and how many partitions each subscribed topic has."""
 
     members: Mapping[str, MemberSpec]

@@ -55,8 +55,7 @@ def _allows(*policies: str) -> Any:
     return of_key("group.consumer.migration.policy", made=lambda one: one.lower() in policies)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupTimes:
+class GroupTimes(NamedTuple):
     """The times of one group."""
 
     session_timeout_ms: int

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import (
@@ -61,8 +62,7 @@ from moldau.protocol.coordinator_records.consumer_groups import ConsumerGroupPar
 from moldau.protocol.errors import ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciliation:
+class Reconciliation(NamedTuple):
     """What the next step of a member depends on.
 
     Attributes:

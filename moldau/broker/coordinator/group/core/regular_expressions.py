@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.coordinator.core.result import CoordinatorRecord, CoordinatorResult
@@ -28,8 +27,7 @@ from moldau.protocol.errors import ErrorCode
 MIN_REFRESH_INTERVAL_MS: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class ResolveRegularExpressions:
+class ResolveRegularExpressions(NamedTuple):
     """A command: find the topics whose whole names match each expression and that the member's
     client may describe, and hand them to `ConsumerGroups.regular_expressions_resolved`.
     """

@@ -76,8 +76,7 @@ class Recovery(NamedTuple):
     after: Producer
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """A record to write, and the answer for when it is committed.
 
     Attributes:

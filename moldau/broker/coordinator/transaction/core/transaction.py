@@ -17,9 +17,8 @@ Which pair is whose:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.broker.coordinator.core.result import (
     LAST_CLIENT_EPOCH,
@@ -104,8 +103,7 @@ PARTITION_BYTES: Final = 120
 """What a transaction and each of its partitions take in memory, about."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """A transactional id. Changes make a new object, along LEGAL_PREDECESSORS.
 
     Attributes:
@@ -270,7 +268,7 @@ class Transaction:
             return aborted
         producer_id, producer_epoch = self.producer
         fencing = Producer(producer_id, min(producer_epoch + 1, LAST_EPOCH))
-        return replace(aborted, producer=fencing, client_version=0)
+        return aborted._replace(producer=fencing, client_version=0)
 
     def completed(self, now_ms: float) -> Transaction:
         """Every partition has its marker."""
@@ -289,7 +287,7 @@ class Transaction:
     def _moved(self, status: TransactionStatus, now_ms: float, **changes: object) -> Transaction:
         assert is_legal(self.status, status), f"{self.status.words} to {status.words}"
         changes.setdefault("previous_producer_id", self.producer.producer_id)
-        changed = replace(self, status=status, last_update_ms=int(now_ms), **changes)  # type: ignore[arg-type]
+        changed = self._replace(status=status, last_update_ms=int(now_ms), **changes)  # type: ignore[arg-type]
         assert 0 <= changed.producer.producer_epoch <= LAST_EPOCH
         return changed
 

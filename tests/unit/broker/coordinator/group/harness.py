@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -118,7 +117,7 @@ class Groups:
 
     def start_look_ups_with(self, start: Callable[[Any, str], None]) -> None:
         """The runtime goes on to start its own work."""
-        self.coordinator._ports = replace(self.broker.ports, start=start)
+        self.coordinator._ports = self.broker.ports._replace(start=start)
 
     async def _offload(self, function: Callable[..., Any], *args: Any) -> Any:
         """Each call is one step of a look-up."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,7 +35,7 @@ TICK_MS = 1_000
 
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DataPath]:
-    settings = replace(RuntimeSettings(), max_waiting_count=MAX_WAITING_COUNT)
+    settings = RuntimeSettings()._replace(max_waiting_count=MAX_WAITING_COUNT)
     monkeypatch.setattr(RuntimeSettings, "for_groups", lambda values: settings)
     async with running_broker(tmp_path) as data_path:
         data_path.replay(FeatureLevelRecord(name="group.version", feature_level=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,7 +66,7 @@ def test_epochs_of_clients_and_of_markers() -> None:
 def test_when_a_transaction_has_had_its_time(
     now_ms: int, open_ms: int, changes: dict[str, Any], is_over: bool
 ) -> None:
-    assert replace(transaction(), **changes).is_timed_out(now_ms, open_ms) is is_over
+    assert transaction()._replace(**changes).is_timed_out(now_ms, open_ms) is is_over
 
 
 def test_an_id_is_unused_since_its_last_record_unless_a_transaction_is_open() -> None:
@@ -232,8 +231,7 @@ def test_a_record_says_all_of_a_transaction(status: TransactionStatus) -> None:
     value, _ = TransactionLogValue.decode(record_value(before, 1).to_bytes(1), 1)
     assert from_record(record_key("t"), value) == before
     old, _ = TransactionLogValue.decode(record_value(before, 0).to_bytes(0), 0)
-    without = replace(
-        before,
+    without = before._replace(
         previous_producer_id=-1,
         next_producer=Producer(-1, -1),
         client_version=0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -175,3 +176,108 @@ def test_the_broker_always_holds_what_was_asked_for(
             assert len(held) <= 1 + sum(
                 1 for _, kind in steps if "lost" in kind or kind == "unknown"
             )
+
+
+def asked(request: FetchRequest) -> list[tuple[str, list[tuple[int, int, int, int]]]]:
+    """What is fetched, topic by topic."""
+    return [
+        (
+            each.topic,
+            [
+                (
+                    part.partition,
+                    part.fetch_offset,
+                    part.current_leader_epoch,
+                    part.partition_max_bytes,
+                )
+                for part in each.partitions
+            ],
+        )
+        for each in request.topics
+    ]
+
+
+def test_partitions_are_asked_for_in_their_order() -> None:
+    session = FetchSession()
+    assert not session.is_open
+    names = [TopicPartition("a", 1), TopicPartition("a", 0), TopicPartition("b", 0)]
+    order = {
+        name: Wanted(IDS[name.topic], number, number + 3, 100 + number)
+        for number, name in enumerate((*names, TopicPartition("a", 2)))
+    }
+    request = session.request(order, may_use_ids=True)
+    assert asked(request) == [
+        ("a", [(1, 0, 3, 100), (0, 1, 4, 101)]),
+        ("b", [(0, 2, 5, 102)]),
+        ("a", [(2, 3, 6, 103)]),
+    ]
+    assert [each.topic_id for each in request.topics] == [IDS["a"], IDS["b"], IDS["a"]]
+    assert (session.topic_of(IDS["a"]), session.topic_of(IDS["b"])) == ("a", "b")
+    assert session.topic_of(uuid.UUID(int=5)) is None
+    session.accept(FetchResponse(session_id=9))
+    assert session.is_open
+    closing = session.closing_request()
+    assert (closing.session_id, closing.session_epoch, closing.topics) == (9, -1, [])
+
+
+@pytest.mark.parametrize("changed", ["fetch_offset", "leader_epoch", "max_bytes"])
+def test_whatever_has_changed_is_asked_for_again(changed: str) -> None:
+    session = FetchSession()
+    first, second = TopicPartition("a", 0), TopicPartition("a", 1)
+    session.request({first: wanted(5), second: wanted(5)}, may_use_ids=True)
+    session.accept(FetchResponse(session_id=9))
+    other = wanted(5)
+    setattr(other, changed, 7)
+    request = session.request({first: wanted(5), second: other}, may_use_ids=True)
+    assert [part.partition for each in request.topics for part in each.partitions] == [1]
+    assert request.forgotten_topics_data == []
+
+
+def test_a_topic_that_comes_into_a_session_is_known_by_its_id() -> None:
+    session = FetchSession()
+    session.request({TopicPartition("a", 0): wanted(5)}, may_use_ids=True)
+    session.accept(FetchResponse(session_id=9))
+    assert session.topic_of(IDS["b"]) is None
+    session.request(
+        {TopicPartition("a", 0): wanted(5), TopicPartition("b", 0): wanted(0, "b")},
+        may_use_ids=True,
+    )
+    assert session.topic_of(IDS["b"]) == "b"
+
+
+def test_what_is_forgotten_is_named_by_topic() -> None:
+    session = FetchSession()
+    names = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 3)]
+    everything = {name: wanted(5, name.topic, with_id=False) for name in names}
+    session.request(everything, may_use_ids=False)
+    assert not session.uses_ids
+    session.accept(FetchResponse(session_id=9))
+    request = session.request({names[0]: everything[names[0]]}, may_use_ids=False)
+    assert request.topics == []
+    assert [(each.topic, each.partitions) for each in request.forgotten_topics_data] == [
+        ("a", [1]),
+        ("b", [3]),
+    ]
+
+
+def test_topics_with_ids_go_by_name_where_the_connection_needs_it() -> None:
+    session = FetchSession()
+    name = TopicPartition("a", 0)
+    for may_use_ids in (False, True, False):
+        request = session.request({name: wanted(5)}, may_use_ids=may_use_ids)
+        assert session.uses_ids == may_use_ids
+        assert request.session_epoch == 0
+        session.accept(FetchResponse(session_id=9))
+
+
+def test_a_session_that_the_broker_gave_up_is_begun_again() -> None:
+    session = FetchSession()
+    name = TopicPartition("a", 0)
+    session.request({name: wanted(5)}, may_use_ids=True)
+    session.accept(FetchResponse(session_id=9))
+    session.request({name: wanted(6)}, may_use_ids=True)
+    assert session.accept(FetchResponse(session_id=0)) is ErrorCode.NONE
+    assert not session.is_open
+    request = session.request({name: wanted(6)}, may_use_ids=True)
+    assert (request.session_id, request.session_epoch) == (0, 0)
+    assert named(request) == [(IDS["a"], 0, 6)]

@@ -16,7 +16,6 @@ from moldau.client.producer.core.transaction_manager import (
 from moldau.client.producer.core.transaction_requests import (
     FIRST_END_IN_VERSION_2,
     MAX_PARTITIONS_PER_REQUEST,
-    Ask,
     OffsetsCommit,
     RequestKind,
     Verdict,
@@ -37,6 +36,14 @@ from moldau.protocol.messages import p28_txn_offset_commit as committing
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdResponse
 from moldau.protocol.messages.p26_end_txn import EndTxnResponse
 from moldau.protocol.types import TopicPartition
+from tests.unit.client.producer.core.transaction_scripts import (
+    answer,
+    ask,
+    in_transaction,
+    initialized,
+    meet,
+    settle,
+)
 from tests.unit.client.producer.core.transaction_world import producer_of, refused
 
 S = TransactionState
@@ -46,45 +53,6 @@ B = TopicPartition("t", 1)
 NONE = ErrorCode.NONE
 PAIR = ProducerIdAndEpoch(7, 3)
 TIME_LIMIT = "transaction.timeout.ms"
-
-
-def ask(manager: TransactionManager, kind: RequestKind) -> Ask:
-    """What the manager asks next, on its way."""
-    found = manager.next_ask()
-    assert found is not None
-    assert found.kind is kind
-    manager.sending(found)
-    assert manager.next_ask() is None, "one request at a time"
-    return found
-
-
-def answer(manager: TransactionManager, kind: RequestKind, response: Any = None) -> Pause:
-    """Ask, and answer with `response` or success."""
-    asked = ask(manager, kind)
-    return manager.answered(asked, refused(asked, NONE) if response is None else response).pause
-
-
-def initialized(version: int, *, init_version: int = 5, **settings: Any) -> TransactionManager:
-    manager = TransactionManager("tid", 60_000, **settings)
-    assert manager.initialize() is None
-    meet(manager, version, init_version=init_version)
-    answer(manager, K.INITIALIZE, InitProducerIdResponse(producer_id=7, producer_epoch=3))
-    assert manager.state is S.READY
-    return manager
-
-
-def meet(manager: TransactionManager, version: int, *, init_version: int = 5) -> None:
-    manager.met_coordinator(CoordinatorFeatures(init_version, 1, version))
-
-
-def in_transaction(version: int, **settings: Any) -> TransactionManager:
-    manager = initialized(version, **settings)
-    assert manager.begin() is None
-    return manager
-
-
-def settle(manager: TransactionManager) -> None:
-    manager.batches_settled(needs_new_epoch=False)
 
 
 def test_every_code_has_a_verdict_for_every_request() -> None:
