@@ -66,7 +66,7 @@ export function Empty({
       <span class="empty-icon">
         <Icon name={icon} size={22} />
       </span>
-      <h3>{title}</h3>
+      <h2>{title}</h2>
       {children && <p>{children}</p>}
       {command && <Command text={command} />}
       {action}
