@@ -14,9 +14,10 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -43,7 +44,7 @@ from moldau.local.layout import (
     replication_properties,
     serves_http,
 )
-from moldau.local.secure_files import LayoutError, SecureFiles
+from moldau.local.secure_files import LOOPBACK, LayoutError, SecureFiles
 
 server_app = typer.Typer()
 #: Controllers listen this far above the first broker.
@@ -52,7 +53,8 @@ LOCALHOST = "localhost"
 FIRST_PORT = 9092
 #: Brokers of a secured cluster listen for each other this far above the first broker.
 INTERNAL_PORTS = 200
-#: Nodes of a secured cluster are scraped this far above the first broker, one after the other.
+#: Nodes of a secured cluster are scraped this far above the first broker, one after the other. The
+#: console of a cluster that only this machine reaches is at the first of these ports.
 HTTP_PORTS = 300
 HOW_MANY_VOTE = typer.Option(min=1, max=MOST_CONTROLLERS, help="How many vote.")
 HOW_MANY_SERVE = typer.Option(min=1, max=MOST_BROKERS, help="How many serve clients.")
@@ -118,7 +120,12 @@ def bootstrap(
     with _complaints(home), closing(PortHolder(host)) as ports:
         if holds_anything(home):
             fail(f"{directory} is not empty; it is left as it is")
-        layout = _planned(home, controllers, brokers, host, base_port, "--base-port", secure=secure)
+        console_port = None if secure else _console_port(ports, base_port, is_held=start)
+        layout = _planned(
+            *(home, controllers, brokers, host, base_port, "--base-port"),
+            secure=secure,
+            console_port=console_port,
+        )
         if start:
             layout.hold_ports(ports)
         cluster_id = make_cluster(home, layout)
@@ -133,7 +140,12 @@ def bootstrap(
 
 
 def _tell_how(layout: ClusterLayout) -> None:
-    """How a secured cluster is scraped, and three commands that work on it; else nothing."""
+    """Where the console is; how a secured cluster is scraped, and three commands for it."""
+    if layout.console_address is not None:
+        say(f"console: {layout.console_address}")
+    elif layout.is_near and not serves_http():
+        say("no console: pip install 'moldau[server]'")
+    sys.stdout.flush()
     files = layout.secure
     if files is None:
         return
@@ -280,6 +292,8 @@ def _new_cluster(
         internal_port = ports.take()[0] if secure else None
         own_port = port or ports.take()[0]
         http_port = ports.take()[0] if secure and serves_http() else None
+        if not secure:
+            http_port = _console_port(ports, port, is_held=True)
         own = (own_port, ports.take()[0], internal_port, http_port)
         node = NodeSpec(FIRST_BROKER_ID, home, *own)
         files = SecureFiles(home) if secure else None
@@ -287,7 +301,9 @@ def _new_cluster(
     else:
         free_port = None if port else lambda: ports.take()[0]
         layout = _planned(
-            home, controllers, brokers, ports.host, port, "--port", free_port, secure=secure
+            *(home, controllers, brokers, ports.host, port, "--port", free_port),
+            secure=secure,
+            console_port=None if secure else _console_port(ports, port, is_held=True),
         )
         layout = replace(layout, config={**layout.config, **QUICK_GROUPS})
     layout.hold_ports(ports)
@@ -329,6 +345,7 @@ def _planned(
     free_port: NextPort | None = None,
     *,
     secure: bool,
+    console_port: int | None,
 ) -> ClusterLayout:
     """A cluster on free ports, or on those from the option's on; three brokers replicate."""
     if port + CONTROLLER_PORTS + controllers - 1 > HIGHEST_PORT:
@@ -336,7 +353,11 @@ def _planned(
     if secure and port + HTTP_PORTS + controllers + brokers - 1 > HIGHEST_PORT:
         nodes = f"{controllers} controllers and {brokers} brokers"
         fail(f"{option} {port} leaves no ports for {nodes} with --secure", status=2)
-    http_port = free_port or counting_from(port + HTTP_PORTS)
+    http_port: Callable[[], int | None] | None = None
+    if secure:
+        http_port = (free_port or counting_from(port + HTTP_PORTS)) if serves_http() else None
+    elif console_port is not None:  # of the first broker alone
+        http_port = chain([console_port], repeat(None)).__next__
     internal_port = free_port or counting_from(port + INTERNAL_PORTS)
     return ClusterLayout.plan(
         home,
@@ -346,9 +367,28 @@ def _planned(
         broker_port=free_port or counting_from(port),
         controller_port=free_port or counting_from(port + CONTROLLER_PORTS),
         internal_port=internal_port if secure else None,
-        http_port=http_port if secure and serves_http() else None,
+        http_port=http_port,
         config=replication_properties(brokers),
     )
+
+
+def _console_port(ports: PortHolder, port: int, *, is_held: bool) -> int | None:
+    """Where the console of a cluster without TLS listens: as far above its first broker each time,
+    so that a browser knows it again; None: it has none.
+
+    Args:
+        is_held: hold the port, and take another one if it is in use; else it is looked at later.
+    """
+    if ports.host.strip("[]") not in LOOPBACK or not serves_http():
+        return None
+    wanted = port + HTTP_PORTS
+    if not is_held:
+        return wanted if wanted <= HIGHEST_PORT else None
+    if port and wanted <= HIGHEST_PORT:
+        with suppress(NoFreePort):
+            ports.hold(wanted)
+            return wanted
+    return ports.take()[0]
 
 
 def _create_topics(properties: dict[str, str], topics: Sequence[str]) -> None:

@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "produce": ("produce", "produce", "Write records to a topic."),
     "consume": ("consume", "consume", "Print the records of a topic as they come."),
     "health": ("health", "health", "Say whether the cluster is well, and what to do next."),
+    "console": ("console", "console", "Look at a cluster in a browser; its API over HTTP."),
     "topics": ("topics", "app", "List, create, describe, alter, delete and move topics."),
     "topics reassign": ("reassign", "app", "Move replicas to other brokers."),
     "topics diff": ("cluster_plan", "diff", "Show how the cluster differs from a file."),

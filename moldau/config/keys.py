@@ -610,6 +610,17 @@ _METRICS = (
     Key("moldau.certificate.warning.days", INT, 30, within(0, 3_650), LOW, STATIC,
         "Our own: so long before a certificate of its stores expires a node begins to log a "
         "warning a day; 0: only when it has expired."),
+    Key("moldau.console.enable", BOOLEAN, False, None, MEDIUM, STATIC,
+        "Our own: whether a broker serves the console, with its API, on moldau.http.listener; its "
+        "people act with their own rights, and log in where a listener for clients has SASL."),
+    Key("moldau.console.hosts", LIST, (), list_of(), MEDIUM, STATIC,
+        "Our own: what browsers call the HTTP listener beside localhost, its address and its "
+        "advertised names, as behind a proxy; requests for other names are refused."),
+    Key("moldau.console.listener", STRING, "", None, MEDIUM, STATIC,
+        "Our own: the listener by which the console's people come into the cluster; without it the "
+        "first one for clients, one with SASL if there is any."),
+    Key("moldau.console.read.only", BOOLEAN, False, None, MEDIUM, STATIC,
+        "Our own: whether the console refuses everything that changes something."),
     Key("moldau.decoded.max.bytes", LONG, 268_435_456, within(134_217_728), LOW, STATIC,
         "Our own: how much memory the decoded requests of more than 16 KiB take together until "
         "they are answered, for the listeners of the broker and for those of the controller. A "

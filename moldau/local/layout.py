@@ -17,6 +17,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -26,6 +27,7 @@ from moldau.config.listeners import host_and_port
 from moldau.local.secure_files import (
     CLIENT_LISTENER,
     INTERNAL_LISTENER,
+    LOOPBACK,
     LayoutError,
     SecureFiles,
     http_properties,
@@ -44,6 +46,7 @@ MOST_BROKERS: Final = FIRST_CONTROLLER_ID - FIRST_BROKER_ID
 MOST_CONTROLLERS: Final = 100
 CONTROLLER_LISTENER: Final = "CONTROLLER"
 HTTP_LISTENER: Final = "moldau.http.listener"
+CONSOLE: Final = "moldau.console.enable"
 PROPERTIES: Final = "server.properties"
 HOMES: Final = ("node-*", "broker-*", "controller-*")
 """Directories of nodes in that of their cluster."""
@@ -72,7 +75,8 @@ class NodeSpec:
 
     Attributes:
         internal_port: where brokers of a secured cluster talk to it.
-        http_port: where a secured cluster's node is scraped, over TLS.
+        http_port: where a secured cluster's node is scraped, over TLS, and a broker serves its
+            console.
     """
 
     node_id: int
@@ -132,7 +136,7 @@ class ClusterLayout:
         broker_port: NextPort,
         controller_port: NextPort,
         internal_port: NextPort | None = None,
-        http_port: NextPort | None = None,
+        http_port: Callable[[], int | None] | None = None,
         combined: bool = False,
         config: Mapping[str, str] | None = None,
     ) -> ClusterLayout:
@@ -141,7 +145,8 @@ class ClusterLayout:
         Args:
             broker_port, controller_port: give the next port each time they are called.
             internal_port: as these, for a cluster that is secured; None: it is not.
-            http_port: as these, for one whose nodes are scraped; None: they are not.
+            http_port: as these, for one whose nodes serve HTTP, brokers first; None, as for a node
+                to which it gives None: they do not.
             combined: make one controller and one broker a single node, number 1.
 
         Raises:
@@ -305,10 +310,32 @@ class ClusterLayout:
         }
 
     def _http_properties(self, node: NodeSpec) -> dict[str, str]:
-        if self.secure is None or node.http_port is None:
+        if node.http_port is None:
             return {}
-        address = host_and_port(self.host, node.http_port)
-        return {HTTP_LISTENER: address, **http_properties(node.home, self.secure)}
+        own = {HTTP_LISTENER: host_and_port(self.host, node.http_port)}
+        if self.has_console(node):
+            own[CONSOLE] = "true"
+        if self.secure is not None:
+            own |= http_properties(node.home, self.secure)
+        return own
+
+    @property
+    def is_near(self) -> bool:
+        """Whether only this machine reaches the nodes."""
+        return self.host.strip("[]") in LOOPBACK
+
+    def has_console(self, node: NodeSpec) -> bool:
+        """Whether a node serves the console: a broker that only this machine reaches does."""
+        return self.is_near and node.http_port is not None and node.broker_port is not None
+
+    @property
+    def console_address(self) -> str | None:
+        """Where the console is, if there is one."""
+        scheme = "http" if self.secure is None else "https"
+        for node in self.nodes:
+            if self.has_console(node):
+                return f"{scheme}://{host_and_port(self.host, node.http_port or 0)}/console/"
+        return None
 
     def format(self, *, cluster_id: str | None = None) -> str:
         """Format every node's storage; returns the cluster id, a fresh one when None was given.
@@ -382,8 +409,6 @@ def check_counts(controllers: int, brokers: int) -> None:
 
 def serves_http() -> bool:
     """Whether nodes here can have an HTTP listener: its libraries are an extra."""
-    from importlib.util import find_spec
-
     from moldau.node.settings import HTTP_PACKAGES
 
     return all(find_spec(each) is not None for each in HTTP_PACKAGES)
@@ -397,7 +422,8 @@ def counting_from(port: int) -> NextPort:
 def _http_port(config: NodeConfig) -> int | None:
     """The port that `ClusterLayout.plan` gave the node; a listener of the user's own is none."""
     address: str = config[HTTP_LISTENER]
-    if not address or config["moldau.http.ssl.keystore.location"] is None:
+    is_secure = config["moldau.http.ssl.keystore.location"] is not None
+    if not address or not (is_secure or config.get_boolean(CONSOLE)):
         return None
     return int(address.rpartition(":")[2]) or None
 

@@ -15,7 +15,7 @@ import os
 import random
 import secrets
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
@@ -35,7 +35,7 @@ from moldau.node.listener_changes import contexts_of
 from moldau.node.listeners import controller_connector, log_in
 from moldau.node.quorum_link import LeaderRelay, NoActiveController, follow_metadata
 from moldau.node.quorum_node import QuorumNode
-from moldau.node.settings import http_address, server_limits
+from moldau.node.settings import CONSOLE_ENABLE, check_console, http_address, server_limits
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.raft import METADATA_DIRECTORY, MetadataLogError
@@ -57,6 +57,7 @@ from moldau.storage.meta_properties import META_PROPERTIES
 
 if TYPE_CHECKING:
     from moldau.metadata.image import MetadataImage
+    from moldau.metadata.image.values import Endpoint
     from moldau.node.http.access import HttpAccess, HttpSecurity
     from moldau.node.http.server import HttpListener
     from moldau.runtime.connector import PeerSecurity
@@ -319,8 +320,10 @@ class Node:
             await asyncio.wait_for(serving.wait(), HTTP_PATIENCE_S)
         await asyncio.to_thread(importlib.import_module, "moldau.node.http.server")
         from moldau.node.http.connections import HttpLimits
+        from moldau.node.http.console import NodeConsole
         from moldau.node.http.server import HttpListener
 
+        has_console = self._config.is_broker and self._config.get_boolean(CONSOLE_ENABLE)
         self._http = HttpListener(
             lambda: None if self._broker is None else self._broker.services,
             server=lambda: None if self._broker is None else self._broker.server,
@@ -330,11 +333,20 @@ class Node:
             access=self._http_access(security),
             limits=HttpLimits.from_config(self._config),
             expirations=self._expirations,
+            console=NodeConsole(self._config, self._registered, address[0])
+            if has_console
+            else None,
         )
         await self._http.start(*address)
 
+    def _registered(self) -> Mapping[str, Endpoint] | None:
+        """The listeners that this broker has registered; None before it has."""
+        own = self._metadata.image.cluster.brokers.get(self._config.node_id)
+        return None if own is None else own.listeners
+
     def _http_security(self) -> HttpSecurity | None:
         """What the HTTP listener asks of its clients, None without one. Raises: ConfigError."""
+        check_console(self._config)
         if http_address(self._config) is None:
             return None
         from moldau.node.http.access import HttpSecurity

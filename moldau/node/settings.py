@@ -28,6 +28,8 @@ from moldau.storage.log_config import CleanerSettings
 from moldau.storage.log_manager import LogManager
 
 HTTP_PACKAGES: Final = ("aiohttp", "prometheus_client")
+CONSOLE_ENABLE: Final = "moldau.console.enable"
+CONSOLE_LISTENER: Final = "moldau.console.listener"
 CONNECTION_OVERRIDES: Final = "max.connections.per.ip.overrides"
 
 
@@ -70,6 +72,20 @@ def http_address(config: NodeConfig) -> tuple[str, int] | None:
         raise ConfigError("moldau.http.listener", text, "needs pip install 'moldau[server]'")
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def check_console(config: NodeConfig) -> None:
+    """Raises: ConfigError: the keys of the console do not fit the node."""
+    if not config.get_boolean(CONSOLE_ENABLE):
+        return
+    if not config.get_string("moldau.http.listener"):
+        raise ConfigError(CONSOLE_ENABLE, "true", "needs moldau.http.listener, which serves it")
+    name = config.get_string(CONSOLE_LISTENER).upper()
+    known = [each.listener_name for each in config.broker_listeners]
+    if name and known and name not in known:
+        raise ConfigError(
+            CONSOLE_LISTENER, name, f"must be one of the listeners: {', '.join(known)}"
+        )
 
 
 logger = logging.getLogger(__name__)

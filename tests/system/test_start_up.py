@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,3 +87,26 @@ def test_the_http_listener_loads_nothing_heavy_with_it(tmp_path: Path) -> None:
         assert packages(modules) & NEVER == set()
         process.terminate()
         assert process.wait(60) == 0
+
+
+def test_the_console_is_loaded_at_its_first_request(tmp_path: Path) -> None:
+    """A node that has it on pays nothing for it while no browser looks; then neither for Arrow."""
+    config = properties(tmp_path, moldau_http_listener="127.0.0.1:0", moldau_console_enable="true")
+    with importing_node(config) as process:
+        modules, line = set(), ""
+        assert process.stdout is not None
+        for line in process.stdout:
+            match = re.match(r"import time:\s+\d+ \|\s+\d+ \|\s+(\S+)", line)
+            if match is not None:
+                modules.add(match[1])
+            elif "HTTP listener on" in line:
+                break
+        assert ours(modules) & {*FOREIGN, "moldau.console"} == set()
+        address = line.partition("HTTP listener on ")[2].split()[0]
+        with urllib.request.urlopen(f"http://{address}/api/v1/session", timeout=60) as answer:
+            assert answer.status == 200
+        process.terminate()
+        after = set(re.findall(r"\|\s+(\S+)$", process.stdout.read(), re.MULTILINE))
+        assert process.wait(60) == 0
+    assert "moldau.console" in ours(after)
+    assert packages(after) & NEVER == set()

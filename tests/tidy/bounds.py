@@ -24,6 +24,7 @@ SERVING: Final = (
     "controller",
     "raft",
     "node",
+    "console",
     "metadata",
     "storage",
     "sasl",
@@ -32,7 +33,7 @@ SERVING: Final = (
 )
 """The rooms of what a node runs."""
 
-KEEPING: Final = ("server", "broker", "controller", "raft", "node")
+KEEPING: Final = ("server", "broker", "controller", "raft", "node", "console")
 """The rooms whose containers requests can fill."""
 
 TASK_STARTS: Final = frozenset({"create_task", "ensure_future", "start_work", "go_on"})

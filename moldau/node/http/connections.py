@@ -8,8 +8,9 @@ asks.
 Invariants: a new connection always finds a place, so that a probe does: where all are taken, the
 address that has most of them loses the one that has waited longest. A connection without a request
 under way is cut after `header_timeout_s` once the next has begun, else after `idle_timeout_s`; one
-whose answer is not taken after `response_timeout_s`. No body is decompressed. What a client causes
-is one line for each kind and address in ten seconds, and no traceback.
+whose answer is not taken after `response_timeout_s`, which begins again with each part of a body
+that is read, and of an answer that streams. No body is decompressed. What a client causes is one
+line for each kind and address in ten seconds, and no traceback.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ NO_HTTP: Final = "what it sends is no HTTP"
 LINGER_S: Final = 1.0
 """How long what a client still sends is thrown away before its connection is closed: else it could
 not read the answer to a request whose body was refused."""
+MOVED_S: Final = 1.0
+"""The time limit of an answer begins again at most so often."""
 ENDING_S: Final = 5.0
 """How long a connection that closes may take for the rest of its answer."""
 
@@ -179,6 +182,7 @@ class HttpConnection(asyncio.Protocol):
         self.host = ""
         self.is_busy = False
         self.since_s = 0.0
+        self.has_body = False
 
     @property
     def unsent_bytes(self) -> int:
@@ -206,7 +210,8 @@ class HttpConnection(asyncio.Protocol):
             if self._ahead_bytes > MAX_AHEAD_BYTES:
                 self.cut("too many bytes of headers, or behind a request")
                 return
-            self._ahead_bytes += len(data)
+            if not self.has_body:  # it is read as it comes, which bounds what has come
+                self._ahead_bytes += len(data)
             self._end = (self._end + data[-len(END_OF_HEADERS) :])[-len(END_OF_HEADERS) :]
             if self._phase is Phase.IDLE:
                 self._move(Phase.HEADER, self._connections.limits.header_timeout_s)
@@ -242,6 +247,18 @@ class HttpConnection(asyncio.Protocol):
         if self._phase in (Phase.HEADER, Phase.IDLE):
             self._move(Phase.ANSWERING, self._connections.limits.response_timeout_s)
 
+    def takes_body(self) -> None:
+        """A body belongs to the request, and is read as it comes."""
+        self.has_body = True
+
+    def goes_on(self) -> None:
+        """A part of the body was read, or one of the answer was taken: the time for the answer
+        begins again.
+        """
+        if self._phase is Phase.ANSWERING and self._loop.time() - self.since_s >= MOVED_S:
+            self.since_s = self._loop.time()
+            self._wait(self._connections.limits.response_timeout_s)
+
     def make_room(self, size_bytes: int) -> None:
         """An answer of that size leaves next."""
         self._connections.make_room(size_bytes)
@@ -251,9 +268,10 @@ class HttpConnection(asyncio.Protocol):
         if self._phase is not Phase.ANSWERING:
             return
         limits = self._connections.limits
+        had_body, self.has_body = self.has_body, False
         if not is_kept:
             self._move(Phase.ENDING, ENDING_S)
-        elif self._end == END_OF_HEADERS:
+        elif had_body or self._end == END_OF_HEADERS:
             self._move(Phase.IDLE, limits.idle_timeout_s)
         else:  # a part of the next header block has come already
             self._move(Phase.HEADER, limits.header_timeout_s)
@@ -346,7 +364,7 @@ class _Handler(web.RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         resp.headers.setdefault("Server", SERVER)
-        if request.body_exists:
+        if request.body_exists and not (self.connection.has_body and request.content.is_eof()):
             resp.force_close()  # the body is not read
         if isinstance(resp, web.Response) and isinstance(resp.body, bytes):
             self.connection.make_room(len(resp.body))
@@ -367,6 +385,11 @@ class _Handler(web.RequestHandler):
 
 def begin(request: web.BaseRequest) -> None:
     """Count a request as begun, whose headers have come."""
+    line_of(request).begin_request()
+
+
+def line_of(request: web.BaseRequest) -> HttpConnection:
+    """The connection that a request came by."""
     handler = request.protocol
     assert isinstance(handler, _Handler), "made by this listener"
-    handler.connection.begin_request()
+    return handler.connection

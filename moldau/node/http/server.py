@@ -1,5 +1,5 @@
-"""The HTTP listener: metrics, health and read-only JSON, on its own thread and loop. Imported
-when it starts: its libraries cost more than the rest of a node.
+"""The HTTP listener: metrics, health, read-only JSON and the console, on its own thread and loop.
+Imported when it starts: its libraries cost more than the rest of a node.
 
 Owns the thread, the aiohttp application, its routes (`/metrics`, `/healthz`, `/readyz`,
 `/api/v1/…`) and the permission that each needs (`access` asks). Must not run anything on the data
@@ -37,6 +37,7 @@ from moldau.node.http.connections import (
     HttpLimits,
     begin,
 )
+from moldau.node.http.console import NodeConsole, is_console_path
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.runtime.loop_thread import LoopThread, call_on, run_on
 from moldau.runtime.network import Listener
@@ -113,6 +114,7 @@ class HttpListener:
         access: decides who may read what.
         limits: what clients may take.
         expirations: of certificates and what the node logs in with.
+        console: serves its paths, which have no row in `RULES`: it looks at who asks by itself.
     """
 
     services: Callable[[], BrokerServices | None]
@@ -124,6 +126,7 @@ class HttpListener:
     access: HttpAccess
     limits: HttpLimits
     expirations: Expirations
+    console: NodeConsole | None = None
     port: int = 0
     _runner: web.AppRunner | None = None
     _listener: Listener | None = None
@@ -182,7 +185,7 @@ class HttpListener:
         self.access.start()
         server = runner.server
         assert server is not None, "set up"
-        server.request_handler = partial(_receive, server.request_handler)
+        server.request_handler = partial(_receive, server.request_handler, self.console)
         lines = ClientLines(ports.clock, self.access.max_log_lines)
         connections = self._connections = HttpConnections(self.limits, lines)
         self._listener = await ports.network.listen(
@@ -199,6 +202,8 @@ class HttpListener:
     async def _stop(self) -> None:
         if self._listener is not None:
             self._listener.close()
+        if self.console is not None:
+            await self.console.close()
         if self._runner is not None:
             await self._runner.cleanup()
         await self.access.close()
@@ -346,12 +351,16 @@ def _busy_if_late() -> Iterator[None]:
 
 
 async def _receive(
-    handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], request: web.BaseRequest
+    handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+    console: NodeConsole | None,
+    request: web.BaseRequest,
 ) -> web.StreamResponse:
     """Begin with a request whose headers have come. Nothing is expected (RFC 9110, section 10.1.1):
-    no page takes a body.
+    no page takes a body, but the console's.
     """
     begin(request)
+    if console is not None and is_console_path(request.raw_path):
+        return await console(request)
     if "Expect" in request.headers:
         return _json({"error": "no expectation is met"}, 417)
     return await handle(request)

@@ -31,18 +31,39 @@ def test_every_node_is_written_and_how_to_start_it_is_printed(tmp_path: Path):
     assert (done.status, done.errors) == (0, "")
     names = [f"controller-{number}" for number in (101, 102, 103)] + ["broker-1", "broker-2"]
     assert sorted(path.name for path in home.iterdir()) == sorted(names)
-    first, *lines, last = done.output.splitlines()
+    first, *lines, last, console = done.output.splitlines()
     assert re.fullmatch(r"cluster \S{22}: 3 controllers, 2 brokers in .*", first)
     assert lines[1:] == [
         f"  moldau server start '{home / name / 'server.properties'}'" for name in names
     ]
     assert last == "clients connect to localhost:21000,localhost:21001"
+    assert console == "console: http://localhost:21300/console/"
     for name in names:
         config = NodeConfig.load(str(home / name / "server.properties"))
         assert config.node_id == int(name.rpartition("-")[2])
         assert (home / name / "data" / "meta.properties").exists()
         servers = [str(each) for each in config.quorum_bootstrap_servers]
         assert servers == ["localhost:21100", "localhost:21101", "localhost:21102"]
+        has_console = name == "broker-1"
+        assert config["moldau.console.enable"] is has_console
+        assert config["moldau.http.listener"] == ("localhost:21300" if has_console else "")
+
+
+def test_a_cluster_that_others_reach_has_no_console(tmp_path: Path):
+    home = tmp_path / "wide"
+    done = bootstrap(home, "--brokers", 1, "--controllers", 1, "--host", "10.0.0.9")
+    assert "console" not in done.output
+    config = NodeConfig.load(str(home / "broker-1" / "server.properties"))
+    assert (config["moldau.console.enable"], config["moldau.http.listener"]) == (False, "")
+
+
+def test_a_cluster_without_the_extra_says_so_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("moldau.local.layout.find_spec", lambda _: None)
+    done = bootstrap(tmp_path / "plain", "--brokers", 1, "--controllers", 1)
+    assert done.status == 0
+    assert done.output.splitlines()[-1] == "no console: pip install 'moldau[server]'"
 
 
 def test_a_secured_cluster_has_listeners_to_scrape_and_says_who_can_read_its_files(tmp_path: Path):
@@ -60,6 +81,8 @@ def test_a_secured_cluster_has_listeners_to_scrape_and_says_who_can_read_its_fil
         assert config["moldau.http.ssl.keystore.location"] == str(home / name / "certificate.pem")
         assert config["moldau.http.ssl.client.auth"] == "requested"
         assert config["moldau.http.authentication"] == ("BASIC",)
+        assert config["moldau.console.enable"] is (name != "controller-101")
+    assert "console: https://localhost:21300/console/" in done.output.splitlines()
     comment = [line for line in (home / "kcat.conf").read_text().splitlines() if line[0] == "#"]
     assert "librdkafka from 2.6.1 on" in comment[0]
     assert "Debian 12's kcat has 2.0.2" in " ".join(comment)

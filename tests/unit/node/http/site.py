@@ -17,6 +17,7 @@ from moldau.node.expirations import Expirations
 from moldau.node.http import server as http_server
 from moldau.node.http.access import Authority, HttpAccess, HttpSecurity
 from moldau.node.http.connections import HttpLimits
+from moldau.node.http.console import NodeConsole
 from moldau.node.http.server import HttpListener
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
@@ -173,6 +174,7 @@ async def served(
     authorizer: Callable[[], Authorizer | None] = Authorizer,
     image: Callable[[], MetadataImage] = MetadataImage,
     expirations: Expirations | None = None,
+    console: NodeConsole | None = None,
 ) -> AsyncIterator[Site]:
     """A listener with these settings; without any, every client may read every page."""
     monkeypatch.setattr(http_server, "LoopThread", HereThread)
@@ -188,6 +190,7 @@ async def served(
         access=HttpAccess(HttpSecurity.of(made), authority),
         limits=HttpLimits.from_config(made),
         expirations=expirations or Expirations(ManualClock(), tuple, tuple, 30),
+        console=console,
     )
     await listener.start(HOST, 0)
     try:

@@ -1,0 +1,1 @@
+"""Confluent's REST v3, as it is documented: one file per resource."""
