@@ -119,7 +119,9 @@ def bootstrap(
     home = directory.absolute()
     with _complaints(home), closing(PortHolder(host)) as ports:
         if holds_anything(home):
-            fail(f"{directory} is not empty; it is left as it is")
+            command = f"moldau dev --data {shlex.quote(str(directory))}"
+            hint = f": a cluster is in it, which `{command}` runs" if _has_nodes(home) else ""
+            fail(f"{directory} is not empty; it is left as it is{hint}")
         console_port = None if secure else _console_port(ports, base_port, is_held=start)
         layout = _planned(
             *(home, controllers, brokers, host, base_port, "--base-port"),
@@ -188,6 +190,13 @@ def _complaints(home: Path | None = None) -> Iterator[None]:
 def holds_anything(directory: Path) -> bool:
     """Raises: OSError: it cannot be looked at, or is no directory."""
     return directory.exists() and any(directory.iterdir())
+
+
+def _has_nodes(directory: Path) -> bool:
+    with suppress(LayoutError):
+        ClusterLayout.found(directory)
+        return True
+    return False
 
 
 def make_cluster(directory: Path, layout: ClusterLayout) -> str:

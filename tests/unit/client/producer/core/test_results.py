@@ -12,7 +12,7 @@ from moldau.client.producer.core.accumulator import NEVER, Accumulator, Room
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
 from moldau.client.producer.core.queues import PartitionQueue
 from moldau.client.producer.core.results import NEVER_WRITTEN, SEQUENCE_ERRORS, Results
-from moldau.client.producer.core.transaction_states import ProducerIdAndEpoch
+from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import record_size_bound
 from tests.unit.client.producer.core.world import (
@@ -330,6 +330,16 @@ def test_an_expired_batch_says_how_its_last_attempt_ended_and_what_is_wrong() ->
     )
     assert sent.identity is not None
     assert sent.identity.failures == [("t", 0, batch.error, False)]
+
+
+def test_an_expired_batch_of_a_producer_without_an_id_says_that_it_was_never_sent() -> None:
+    sent = Sent("idempotent")
+    assert sent.identity is not None
+    sent.identity.pair = NO_PRODUCER
+    batch = sent.append()
+    sent.results.expire(DELIVERY_TIMEOUT_MS)
+    assert isinstance(batch.error, DeliveryTimeout)
+    assert "no broker has given the producer an id (enable.idempotence)" in str(batch.error)
 
 
 def test_batches_expire_by_their_own_ages_wherever_they_are() -> None:
