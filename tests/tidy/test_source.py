@@ -66,6 +66,7 @@ FOREIGN_ALLOWED = {
 }
 BINARY_SUFFIXES = {
     ".bin",
+    ".br",
     ".checkpoint",
     ".gz",
     ".index",
