@@ -105,7 +105,8 @@ def rotate_authority(directory: Directory, days: Days = None, yes: Yes = False) 
 
     Run it three times: the new authority is trusted beside the old one; it signs
     every certificate; the old one is forgotten. Nodes that run follow at once. A
-    step that was interrupted goes on when the command is run again.
+    step that was interrupted goes on when the command is run again. The last step
+    says `done`: one run more begins with the next authority.
     """
     files = SecureFiles(directory)
     with _complaints():
@@ -131,6 +132,7 @@ def rotate_authority(directory: Directory, days: Days = None, yes: Yes = False) 
             rotation.forget_the_old()
             [left] = summaries_of(files.trust)
             say(f"trusted: {left.signed_by} alone, until {left.expires_at:%Y-%m-%d}")
+            say("done: to run it again replaces this authority, too")
 
 
 @app.command("create")

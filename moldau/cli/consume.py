@@ -87,8 +87,7 @@ DEFAULTS: Final = {
 TOPIC_LOOK_MS: Final = 1_000
 NO_END: Final = 2**63
 MOST_NAMED: Final = 3
-#: Where `auto.offset.reset` leads to.
-#: What `-o` is in kcat, and what says it here.
+#: What `-o` is in kcat, and what says it here; beside these a number, counted back with a minus.
 KCAT_OFFSETS: Final = {
     "beginning": "--from-beginning",
     "earliest": "--from-beginning",
@@ -96,6 +95,7 @@ KCAT_OFFSETS: Final = {
     "latest": "--offset latest",
     "stored": "--group",
 }
+#: Where `auto.offset.reset` leads to.
 PLACES: Final = {"earliest": "the beginning", "latest": "the end"}
 UNITS_MS: Final = dict(ms=1, s=1_000, m=60_000, h=3_600_000, d=86_400_000, w=604_800_000)
 _PLACEHOLDERS: Final = ", ".join(f"%{sign} {what}" for sign, what in PLACEHOLDERS.items())
@@ -486,10 +486,11 @@ def consume(
     client: ClientOptions,
 ) -> None:
     """Print the records of topics as they come."""
-    if output in KCAT_OFFSETS:
+    meant = _offset_of_kcat(output)
+    if meant is not None:
         fail(
-            f"-o {output} would write to a file of that name; {KCAT_OFFSETS[output]} is where to "
-            f"begin here (./{output} for the file)",
+            f"-o {output} would write to a file of that name; {meant} is where to begin here "
+            f"(./{output} for the file)",
             status=2,
         )
     settings = client.properties(
@@ -680,6 +681,14 @@ def _ranges(numbers: list[int]) -> str:
     if numbers and numbers == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2:
         return f"{numbers[0]} to {numbers[-1]}"
     return ", ".join(map(str, numbers))
+
+
+def _offset_of_kcat(output: str | None) -> str | None:
+    """What says it here, where a name of a file is one of kcat's offsets."""
+    if output is None:
+        return None
+    is_number = re.fullmatch(r"[+-]?[0-9]+", output) is not None
+    return f"--offset {output.removeprefix('+')}" if is_number else KCAT_OFFSETS.get(output)
 
 
 def _opened(stack: ExitStack, output: str | None) -> BinaryIO:

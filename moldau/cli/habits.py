@@ -136,7 +136,7 @@ ARGUMENT_OF: Final = (
     ("NAME", ("configs",), 1),
 )
 _SCRIPT: Final = re.compile(r"(?:kafka-)?([a-z-]+?)(?:\.sh)?")
-_PLACE: Final = re.compile(r"\b(TOPIC|GROUP|NAME|TYPE|USER|VALUE|WORD)\b")
+_PLACE: Final = re.compile(r"(?<!=)\b(TOPIC|GROUP|NAME|TYPE|USER|VALUE|WORD)\b")
 
 
 def right_form(path: str, words: Sequence[str], problem: str, option: str | None) -> str | None:
@@ -167,6 +167,10 @@ def _of_option(path: str, words: Sequence[str], option: str) -> str | None:
         if option in _ADDRESS:
             return _filled(f"COMMAND … {option} VALUE", words, option=option)
     form = OPTIONS.get((path, option))
+    if form == OPTIONS["configs", "--alter"]:  # one of these further on says what is to be altered
+        behind = ("--add-config", "--delete-config")
+        option = next((each for each in behind if _value_of(words, each) is not None), option)
+        form = OPTIONS.get(("configs alter", option), form)
     if form is None and option in _ANYWHERE:
         form = _ANYWHERE[option].replace("COMMAND", path or "COMMAND")
     return None if form is None else _filled(form, words, option=option, path=path)

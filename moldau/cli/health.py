@@ -198,14 +198,17 @@ async def look(admin: client.Admin, timeout_ms: float) -> Report:
     if cluster is None:  # Apache Kafka before 4.0 only names those that serve
         cluster = await admin.describe_cluster()
     live = [each.node_id for each in cluster.brokers if not each.fenced]
-    quorum_call = permitted("quorum", _quorum(admin, timeout_ms))
-    topics, directories, quorum = await asyncio.gather(
-        admin.describe_topics(), log_directories(admin, live, timeout_ms), quorum_call
+    topics, directories = await asyncio.gather(
+        admin.describe_topics(), log_directories(admin, live, timeout_ms)
     )
+    min_isr = await permitted(MIN_ISR, _min_isr(admin, topics))
+    certificates = await _certificates(admin, directories, timeout_ms)
+    # Last: a broker passes this on, and without a leader of the quorum answers nothing that comes
+    # behind it on the same connection.
+    quorum = await permitted("quorum", _quorum(admin, timeout_ms))
     moves: Mapping[client.TopicPartition, client.Reassignment] | None = {}
     if not isinstance(quorum, client.KafkaError):  # which answers about moves
         moves = await permitted("moves", admin.list_partition_reassignments())
-    min_isr = await permitted(MIN_ISR, _min_isr(admin, topics))
     for found in directories.values():
         if isinstance(found, client.AuthorizationFailed):
             unchecked["log directories"] = str(found)
@@ -215,7 +218,7 @@ async def look(admin: client.Admin, timeout_ms: float) -> Report:
         counts["controller"] = len(quorum.voters)
     counts["topic"] = len(topics)
     counts["partition"] = sum(len(each.partitions) for each in topics.values())
-    expiring = list(_of_certificates(await _certificates(admin, directories, timeout_ms)))
+    expiring = list(_of_certificates(certificates))
     urgent = [each for each, days in expiring if days < URGENT_DAYS]
     soon = [each for each, days in expiring if days >= URGENT_DAYS]
     return Report([*_judged(seen), *urgent], soon, counts, unchecked, cluster.cluster_id)

@@ -119,7 +119,9 @@ def bootstrap(
     home = directory.absolute()
     with _complaints(home), closing(PortHolder(host)) as ports:
         if holds_anything(home):
-            fail(f"{directory} is not empty; it is left as it is")
+            command = f"moldau dev --data {shlex.quote(str(directory))}"
+            hint = f": a cluster is in it, which `{command}` runs" if _has_nodes(home) else ""
+            fail(f"{directory} is not empty; it is left as it is{hint}")
         console_port = None if secure else _console_port(ports, base_port, is_held=start)
         layout = _planned(
             *(home, controllers, brokers, host, base_port, "--base-port"),
@@ -136,16 +138,12 @@ def bootstrap(
     for node in (*layout.controllers, *layout.brokers):
         say(f"  moldau server start {shlex.quote(str(node.config_path))}")
     say(f"clients connect to {layout.bootstrap_server}")
+    _tell_console(layout)
     _tell_how(layout)
 
 
 def _tell_how(layout: ClusterLayout) -> None:
-    """Where the console is; how a secured cluster is scraped, and three commands for it."""
-    if layout.console_address is not None:
-        say(f"console: {layout.console_address}")
-    elif layout.is_near and not serves_http():
-        say("no console: pip install 'moldau[server]'")
-    sys.stdout.flush()
+    """How a secured cluster is scraped, and three commands that work on it; else nothing."""
     files = layout.secure
     if files is None:
         return
@@ -159,6 +157,21 @@ def _tell_how(layout: ClusterLayout) -> None:
     say(f"  echo Prague | moldau produce flights {config}")
     say(f"  moldau consume flights --from-beginning --until-end {config}")
     sys.stdout.flush()
+
+
+def _tell_console(layout: ClusterLayout) -> None:
+    line = _console_line(layout)
+    if line is not None:
+        say(line)
+
+
+def _console_line(layout: ClusterLayout) -> str | None:
+    """Where the console is, or what it needs; None where others reach the nodes."""
+    if layout.console_address is not None:
+        return f"console: {layout.console_address}"
+    return (
+        "no console: pip install 'moldau[server]'" if layout.is_near and not serves_http() else None
+    )
 
 
 @contextmanager
@@ -177,6 +190,13 @@ def _complaints(home: Path | None = None) -> Iterator[None]:
 def holds_anything(directory: Path) -> bool:
     """Raises: OSError: it cannot be looked at, or is no directory."""
     return directory.exists() and any(directory.iterdir())
+
+
+def _has_nodes(directory: Path) -> bool:
+    with suppress(LayoutError):
+        ClusterLayout.found(directory)
+        return True
+    return False
 
 
 def make_cluster(directory: Path, layout: ClusterLayout) -> str:
@@ -214,6 +234,7 @@ def run_cluster(layout: ClusterLayout, topics: Sequence[str] = ()) -> int:
         if topics:
             _create_topics(layout.client_properties(), topics)
         say(f"ready: {layout.bootstrap_server}")
+        _tell_console(layout)
         sys.stdout.flush()
         _tell_how(layout)
 
@@ -262,6 +283,9 @@ def dev(
             arguments = ["--format-if-needed", "--announce", "--quiet-start"]
             for text in topics:
                 arguments += ["--create-topic", text]
+            line = _console_line(layout)
+            if line is not None:
+                arguments += ["--then-print", line]
             if data is None:
                 arguments += ["--remove-on-exit", str(home)]
             become_node([str(layout.nodes[0].config_path), *arguments])

@@ -9,9 +9,9 @@ after the user said yes to exactly that.
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from enum import Enum, StrEnum
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -98,20 +98,17 @@ async def gather(
     only: Only | None,
     *,
     timeout_ms: float | None = None,
+    note: Callable[[str], object] = warn,
 ) -> list[Document]:
     """The documents of topics, without the partitions that `only` leaves out. Offsets and sizes
-    that a broker does not report within `timeout_ms` stay unknown. Raises: KafkaError
+    that a broker does not report within `timeout_ms` stay unknown; so do moves, which only the
+    active controller knows: `note` gets a line about that. Raises: KafkaError
     """
     topics = await admin.describe_topics(names)
     overrides, min_isr = await _configurations(admin, topics)
-    moves: Mapping[client.TopicPartition, client.Reassignment] = {}
-    with suppress(
-        client.AuthorizationFailed
-    ):  # none for one that may not see them, as with Kafka's tool
-        moves = await admin.list_partition_reassignments()
     brokers = (await admin.describe_cluster()).brokers
     live = frozenset(each.node_id for each in brokers)
-    snapshot = Snapshot(topics, overrides, min_isr, moves, live, {}, {}, {}, {})
+    snapshot = Snapshot(topics, overrides, min_isr, {}, live, {}, {}, {}, {})
     chosen = {name: list(_chosen(snapshot, name, only)) for name in sorted(topics)}
     leaders = [
         client.TopicPartitionReplica(name, each.partition, each.leader)
@@ -137,11 +134,29 @@ async def gather(
         ends=await offsets(replicas, client.OffsetSpec.LATEST, timeout_ms=timeout_ms),
         logs=await admin.describe_replica_logs(replicas, timeout_ms=timeout_ms),
     )
+    # Last: a broker passes this on, and without an active controller answers nothing that comes
+    # behind it on the same connection. Moves only take partitions out of those chosen.
+    snapshot = snapshot._replace(moves=await _moves(admin, timeout_ms, note))
+    chosen = {name: list(_chosen(snapshot, name, only)) for name in chosen}
     return [
         _document(snapshot, name, partitions)
         for name, partitions in chosen.items()
         if partitions or only is None or (only is Only.OVERRIDES and overrides[name])
     ]
+
+
+async def _moves(
+    admin: client.Admin, timeout_ms: float | None, note: Callable[[str], object]
+) -> Mapping[client.TopicPartition, client.Reassignment]:
+    try:
+        return await admin.list_partition_reassignments(timeout_ms=timeout_ms)
+    except client.AuthorizationFailed:  # for a user that may not see them, as with Kafka's tool
+        return {}
+    except client.KafkaError as error:
+        if not error.retriable and not isinstance(error, client.RequestTimeout):
+            raise
+        note(f"which replicas are being moved is not known: {error}; see `moldau health`")
+        return {}
 
 
 def cells(row: Row) -> tuple[object, ...]:
@@ -333,9 +348,11 @@ def describe(
     only = chosen[0] if chosen else None
     figures_timeout_ms = min(access.timeout_ms, ANSWER_TIMEOUT_MS)
 
+    note = functools.cache(warn)  # the same line once, with --watch too
+
     async def look(admin: client.Admin) -> list[Document]:
         wanted = await resolve_names(admin, names, with_internal=not exclude_internal)
-        return await gather(admin, wanted, only, timeout_ms=figures_timeout_ms)
+        return await gather(admin, wanted, only, timeout_ms=figures_timeout_ms, note=note)
 
     if watch:
         try:

@@ -54,7 +54,6 @@ _TIMES: Final = {
     "client.id": CLIENT_ID,
     "request.timeout.ms": "10000",
     "default.api.timeout.ms": "15000",
-    "socket.connection.setup.timeout.ms": "5000",
 }
 _OF_CONSUMERS: Final = {
     "enable.auto.commit": "false",

@@ -13,7 +13,7 @@ _OUTSIDE: Final = re.compile(rb'["{}]')
 _INSIDE: Final = re.compile(rb'[\\"]')
 _SPACE: Final = b" \t\r\n"
 _BETWEEN: Final = b" \t\r\n,"
-"""Between two objects; commas, too, as some writers have them."""
+"""What may stand between two objects; commas, too, as some writers have them."""
 
 
 class NotObjects(ValueError):

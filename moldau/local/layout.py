@@ -254,6 +254,12 @@ class ClusterLayout:
             return {"bootstrap.servers": self.bootstrap_server}
         return self.secure.client_properties()
 
+    def librdkafka_properties(self) -> dict[str, str]:
+        """As `client_properties`, by librdkafka's names. Raises: NotSecured."""
+        if self.secure is None:
+            return {"bootstrap.servers": self.bootstrap_server}
+        return self.secure.librdkafka_properties()
+
     def controller_properties(self) -> dict[str, str]:
         """As `client_properties`, for a client that asks controllers. Raises: NotSecured."""
         if self.secure is None:
@@ -403,8 +409,8 @@ def check_counts(controllers: int, brokers: int) -> None:
         ("controllers", controllers, MOST_CONTROLLERS),
         ("brokers", brokers, MOST_BROKERS),
     ):
-        if not 1 <= count <= most:
-            raise LayoutError(f"{what}={count}: from 1 to {most} can be laid out")
+        if type(count) is not int or not 1 <= count <= most:
+            raise LayoutError(f"{what}={count!r}: from 1 to {most} can be laid out")
 
 
 def serves_http() -> bool:

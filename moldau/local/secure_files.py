@@ -88,6 +88,10 @@ class SecureFiles:
         """The super user's settings. Raises: NotSecured: the file is gone or damaged."""
         return _settings_in(self.admin_properties)
 
+    def librdkafka_properties(self) -> dict[str, str]:
+        """The super user's settings for librdkafka. Raises: NotSecured."""
+        return _settings_in(self.kcat_conf)
+
     def controllers_settings(self) -> dict[str, str]:
         """The super user's settings for controllers. Raises: NotSecured."""
         return _settings_in(self.controllers_properties)

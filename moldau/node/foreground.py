@@ -120,7 +120,9 @@ async def _serve_until(stop: asyncio.Event, config: NodeConfig, options: argpars
         for topic in options.create_topic:
             await node.create_topic(*topic)
         if options.announce:
-            _announce(node.address)
+            _announce(f"ready: {node.address}")
+        for line in options.then_print:
+            _announce(line)
         _quiet_start.end()
     except NodeStartError:
         await node.stop()
@@ -132,10 +134,10 @@ async def _serve_until(stop: asyncio.Event, config: NodeConfig, options: argpars
     return _refuse(failures[0], status=1) if failures else 0
 
 
-def _announce(address: str) -> None:
+def _announce(line: str) -> None:
     """Raises: NodeStartError: the standard output does not take it."""
     try:
-        print(f"ready: {address}", flush=True)
+        print(line, flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the exit
         why = "it is closed" if error.errno == errno.EBADF else error.strerror or error
@@ -171,6 +173,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("config", help="the node's server.properties")
     parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--announce", action="store_true", help="print `ready: HOST:PORT`")
+    parser.add_argument(
+        "--then-print", action="append", default=[], metavar="LINE", help="print this behind it"
+    )
     parser.add_argument(
         "--quiet-start", action="store_true", help="log no more than warnings before that"
     )

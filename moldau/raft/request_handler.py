@@ -200,7 +200,13 @@ class RaftRequestHandler:
         )
         if not status.is_leader:
             answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            answer.error_message = "this controller does not lead the quorum"
+            leads = f"node {leadership.leader_id} leads"
+            if leadership.leader_id < 0:
+                leads = "it knows no leader: a majority of the voters has to run and to elect one"
+            answer.error_message = (
+                "this controller does not lead the quorum; "
+                f"in epoch {leadership.leader_epoch} {leads}"
+            )
             return answer
         answer.high_watermark = status.high_watermark
         answer.current_voters = self._replicas(status.voters, api_version)

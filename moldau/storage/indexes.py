@@ -227,8 +227,8 @@ class OffsetIndex(SparseIndex):
         if last is None:
             return True
         first = self.entry(0)
-        ordered = self.entry_count == 1 or (first < last and first[1] < last[1])
-        return ordered and last[0] >= 0 and first[1] >= 0 and last[1] < max(log_size_bytes, 1)
+        ordered = self.entry_count == 1 or (first[0] < last[0] and first[1] < last[1])
+        return ordered and min(first) >= 0 and last[1] < max(log_size_bytes, 1)
 
 
 _NEVER_WRITTEN = (0, 0)

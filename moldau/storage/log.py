@@ -708,8 +708,6 @@ class Log:
         # The start can lie inside the batch that went, or above it all (KIP-107 after KIP-101).
         self.log_start_offset = min(self.log_start_offset, end)
         self.leader_epoch_cache.truncate_from_end(end)
-        if self.log_start_offset == end:
-            self.leader_epoch_cache.truncate_from_start(end)
         try:
             self.leader_epoch_cache.write()
         except OSError as error:

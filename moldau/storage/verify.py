@@ -367,10 +367,16 @@ class _TimeIndexWalk(_IndexWalk):
             self._next += 1
 
     def end(self, next_offset: int) -> Iterator[Finding]:
-        for number in range(self._next, len(self._entries)):
-            offset = self._segment.base_offset + self._entries[number][1]
-            if offset >= next_offset and self._entries[number][0] > 0:
-                yield self._wrong(f"offset {offset} is not in the log", number)
+        beyond = [
+            (number, self._segment.base_offset + self._entries[number][1])
+            for number in range(self._next, len(self._entries))
+            if self._entries[number][0] > 0
+        ]
+        beyond = [each for each in beyond if each[1] >= next_offset]
+        if beyond:  # all of them by one cause: where the log ends
+            number, offset = beyond[0]
+            more = f", nor {len(beyond) - 1} more behind it" if len(beyond) > 1 else ""
+            yield self._wrong(f"offset {offset} is not in the log{more}", number)
         last_ms = self._entries[-1][0] if self._entries else -1
         if last_ms < self._segment.max_timestamp_ms and not self._segment.is_last:
             self._is_wrong = True

@@ -119,10 +119,17 @@ class Cluster:
 
     @property
     def client_properties(self) -> dict[str, str]:
-        """What any client needs, by Kafka's names (`bootstrap.servers`, …): a secured cluster's
-        super user, else the address alone.
+        """What Moldau's and Java's clients need, by Kafka's names (`bootstrap.servers`, …): a
+        secured cluster's super user, else the address alone.
         """
         return self._planned.client_properties()
+
+    @property
+    def librdkafka_properties(self) -> dict[str, str]:
+        """The same by librdkafka's names, for confluent-kafka: the user and the password are
+        `sasl.username` and `sasl.password`, the authority's certificate is `ssl.ca.location`.
+        """
+        return self._planned.librdkafka_properties()
 
     @property
     def node_ids(self) -> list[int]:
@@ -144,7 +151,10 @@ class Cluster:
 
         Raises:
             KafkaError: no leader is known within the client's time limit.
+            RuntimeError: the cluster is closed.
         """
+        __tracebackhide__ = True
+        self._refuse_closed()
         from moldau.client import Admin
 
         async def ask() -> int:
@@ -224,9 +234,11 @@ class Cluster:
         Raises:
             NodeFailed: it runs already, or does not come up (then it does not run); the text has
                 the end of its log.
+            RuntimeError: the cluster is closed.
         """
         __tracebackhide__ = True
         node = self.node(node_id)
+        self._refuse_closed()
         node.start()
         try:
             node.wait_ready()
@@ -283,6 +295,11 @@ class Cluster:
         if self._layout is None:
             raise RuntimeError("the cluster is not started: use `with Cluster() as …`, or start()")
         return self._layout
+
+    def _refuse_closed(self) -> None:
+        __tracebackhide__ = True
+        if self._layout is not None and self._watchdog is None:
+            raise RuntimeError("the cluster is closed; start() starts it again")
 
     def _lay_out(self) -> None:
         """Plan the nodes, or take over those of an earlier run, and write what they need."""

@@ -6,20 +6,30 @@ Must not import the rest of Moldau before there is something to check: the pytes
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
+
+IDENTITIES: Final = ("broker.id", "node.id", "process.roles")
+"""Keys that differ between the nodes of a cluster, while `config` is for all of them."""
 
 
 def texts_of(config: Mapping[str, object]) -> dict[str, str]:
     """Values of Python as Kafka writes them. Raises: ValueError: one that has no such form."""
     __tracebackhide__ = True
+    if not isinstance(config, Mapping):
+        raise ValueError(f"config={config!r}: {{KEY: VALUE}} is needed")
     return {key: _text(key, value) for key, value in config.items()}
 
 
 def node_settings(config: Mapping[str, object]) -> dict[str, str]:
     """The same for nodes, which would only warn of a key that they do not know, in a log that a
-    test does not show. Raises: ValueError: such a key, with the one it resembles, or a bad value
+    test does not show. Raises: ValueError: such a key, with the one it resembles, one of a single
+    node, or a bad value
     """
     __tracebackhide__ = True
     texts = texts_of(config)
+    for key in IDENTITIES:
+        if key in texts:
+            raise ValueError(f"{key}: a cluster numbers its nodes and gives them roles by itself")
     if texts:
         from moldau.config import ConfigError, check_keys
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
@@ -58,6 +59,8 @@ class Shape(NamedTuple):
 
 
 _configured: Final = pytest.StashKey[Shape]()
+_started: Final = pytest.StashKey["list[Cluster]"]()
+_lengths: Final = pytest.StashKey[dict[Path, int]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,6 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options. Raises: pytest.UsageError."""
+    config.stash[_started] = []
     config.addinivalue_line("markers", f"moldau{ARGUMENTS}: the cluster that moldau_cluster gives")
     texts = {name: config.getini(f"moldau_{name}").strip() for name in COUNTS}
     given = {name: int(text) if text.isdecimal() else text for name, text in texts.items()}
@@ -89,14 +93,41 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     markers = list(metafunc.definition.iter_markers("moldau"))
     if not markers or "moldau_cluster" not in metafunc.fixturenames:
         return
+    wrong = ""
     try:
         for marker in reversed(markers):
             unnamed = {"arguments": marker.args} if marker.args else {}
             shape = shape.changed(**unnamed, **marker.kwargs)
     except ValueError as error:
-        pytest.fail(f"@pytest.mark.moldau: {error}", pytrace=False)
+        wrong = f"{metafunc.definition.name}: @pytest.mark.moldau: {error}"
+    if wrong:  # here, or pytest shows the ValueError, too
+        pytest.fail(wrong, pytrace=False)
     name = getattr(pytest, "HIDDEN_PARAM", "moldau")  # the former from pytest 8.4 on
     metafunc.parametrize("moldau_cluster", [shape], ids=[name], indirect=True, scope="session")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Remember how long the logs of nodes are before the test."""
+    if item.config.stash[_started]:
+        from moldau.testing.node_logs import lengths
+
+        started = item.config.stash[_started]
+        item.stash[_lengths] = lengths(started)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
+    """Show what nodes complained of during a test that fails: their logs go with the session."""
+    outcome = yield
+    report = outcome.get_result()
+    started = item.config.stash[_started]
+    names: list[str] = getattr(item, "fixturenames", [])
+    if report.failed and started and not {"moldau_cluster", "moldau_clusters"}.isdisjoint(names):
+        from moldau.testing.node_logs import complaints
+
+        before = item.stash.get(_lengths, None) or {}
+        report.sections += complaints(started, before)
 
 
 @pytest.fixture(scope="session")
@@ -117,6 +148,7 @@ def moldau_clusters(pytestconfig: pytest.Config) -> Iterator[Callable[..., Clust
             )
             stack.callback(cluster.close)
             clusters[shape] = cluster.start()
+            pytestconfig.stash[_started].append(cluster)
         return clusters[shape]
 
     with contextlib.ExitStack() as stack:
@@ -147,6 +179,8 @@ def moldau_topics(moldau_cluster: Cluster) -> Callable[..., str]:
         partitions: int = 1, replication_factor: int = -1, config: Mapping[str, object] = {}
     ) -> str:
         __tracebackhide__ = True
+        if type(partitions) is not int:
+            raise TypeError(f"partitions={partitions!r}: a number is needed; names are made up")
         name = f"test-{uuid.uuid4().hex}"
         topic = NewTopic(name, partitions, replication_factor, texts_of(config))
         try:
@@ -156,6 +190,7 @@ def moldau_topics(moldau_cluster: Cluster) -> Callable[..., str]:
             raise error.with_traceback(None) from None
         return name
 
+    made.__qualname__ = "moldau_topics"  # what Python calls it when an argument is wrong
     return made
 
 

@@ -68,7 +68,12 @@ AREAS = {
     "storage": Area(("moldau/storage",), ("tests/storage", "tests/unit/storage")),
     "controller": Area(
         ("moldau/controller/core",),
-        ("tests/unit/controller/core", "tests/unit/controller/test_controller.py"),
+        (
+            "tests/unit/controller/core",
+            "tests/unit/controller/test_big_changes.py",
+            "tests/unit/controller/test_controller.py",
+            "tests/unit/controller/test_large_decisions.py",
+        ),
     ),
     "producer": Area(("moldau/client/producer/core",), ("tests/unit/client",), CLIENTS),
     "consumer": Area(("moldau/client/consumer/core",), ("tests/unit/client",), CLIENTS),

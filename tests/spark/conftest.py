@@ -23,6 +23,7 @@ from moldau.client import NewTopic
 from moldau.client.sync import Admin
 from moldau.spark_connector.pipelines.embedded_spark import lean_spark_home
 from moldau.testing import Cluster
+from tests.fake_broker import ThreadedCluster
 from tests.kit.absent import ABSENT, why_skipped
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def offsets_of(query: StreamingQuery) -> dict[str, Any]:
     return source
 
 
-def options_for(cluster: Cluster, **given: Any) -> dict[str, str]:
+def options_for(cluster: Cluster | ThreadedCluster, **given: Any) -> dict[str, str]:
     """Options of source or sink for the node; `__` in names stands for a dot."""
     options = {"kafka.bootstrap.servers": cluster.bootstrap_server}
     return options | {name.replace("__", "."): str(value) for name, value in given.items()}

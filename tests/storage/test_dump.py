@@ -7,7 +7,15 @@ from crc32c import crc32c
 
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.coordinator_records.classic_groups import OffsetCommitKey, OffsetCommitValue
-from moldau.protocol.records import Record, encode_batch
+from moldau.protocol.records import (
+    Codec,
+    ControlRecordType,
+    EndTxnMarker,
+    Record,
+    encode_batch,
+    encode_end_txn_batch,
+)
+from moldau.protocol.records.header import write_crc
 from moldau.storage.checkpoints import (
     CLEAN_SHUTDOWN_MARKER,
     LEADER_EPOCH_CHECKPOINT,
@@ -23,6 +31,7 @@ from tests.storage.simulated_filesystem import SimulatedFilesystem
 from tests.storage.storage_fixtures import tp
 
 LOG = f"{0:020d}.log"
+PRODUCER = {"producer_id": 3, "producer_epoch": 1, "base_sequence": 0}
 
 
 def rows(directory: str, data: bytes, *, name: str = LOG, **options: bool | str | int) -> list[Row]:
@@ -112,6 +121,53 @@ def test_a_record_is_shown_with_what_its_batch_says_of_it() -> None:
     ]
     assert printed == [row | more for row, more in zip(expected, contents, strict=True)]
     assert rows("t-0", data) == [batch]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_batch_is_shown_with_its_codec(codec: Codec) -> None:
+    records = [Record(0, 7, b"k", b"value" * 20)]
+    data = bytes(encode_batch(records, codec=codec, is_transactional=True, **PRODUCER))
+    batch, record = rows("t-0", data, print_data=True)
+    assert (batch["compresscodec"], batch["isTransactional"]) == (codec.name.lower(), True)
+    assert record["payload"] == "value" * 20
+
+
+@pytest.mark.parametrize("number", [5, 7])
+def test_a_codec_that_is_not_known_is_shown_as_its_number(number: int) -> None:
+    data = bytearray(encode_batch([Record(0, 7, b"k", b"value")]))
+    data[21:23] = (number | 0x10).to_bytes(2, "big")
+    write_crc(data, 0, len(data))
+    (batch,) = rows("t-0", bytes(data))
+    assert (batch["compresscodec"], batch["isvalid"]) == (str(number), True)
+
+
+@pytest.mark.parametrize(("horizon_ms", "shown"), [(None, None), (9_000, 9_000)])
+def test_a_batch_is_shown_with_its_delete_horizon(
+    horizon_ms: int | None, shown: int | None
+) -> None:
+    data = bytearray(encode_batch([Record(0, 7, b"k", None)]))
+    if horizon_ms is not None:
+        data[21:23] = (0x40).to_bytes(2, "big")
+        data[27:35] = horizon_ms.to_bytes(8, "big")
+        write_crc(data, 0, len(data))
+    (batch,) = rows("t-0", bytes(data))
+    assert (batch["deleteHorizonMs"], batch["isvalid"]) == (shown, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        (ControlRecordType.COMMIT, {"controlType": "COMMIT", "coordinatorEpoch": 3}),
+        (ControlRecordType.ABORT, {"controlType": "ABORT", "coordinatorEpoch": 3}),
+    ],
+)
+def test_a_marker_is_shown_with_its_coordinator(kind: ControlRecordType, shown: Row) -> None:
+    marker = encode_end_txn_batch(
+        EndTxnMarker(kind, 3), producer_id=7, producer_epoch=0, timestamp_ms=1
+    )
+    batch, record = rows("t-0", bytes(marker), deep=True)
+    assert batch["isControl"]
+    assert shown.items() <= record.items()
 
 
 def test_records_without_sequence_have_none_either() -> None:

@@ -78,6 +78,20 @@ async def test_a_dead_directory_that_had_the_name_before_does_not_fail_the_one_c
     await manager.shutdown(1)
 
 
+async def test_a_log_that_goes_offline_has_its_directory_looked_at_at_once() -> None:
+    node = Node("/one", "/two")
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    await settle()
+    node.filesystem.faults.append(Fault("create", "/one/", errno.EIO, count=None))
+    await settle()
+    assert not node.failed
+    log.take_offline("of the test")
+    await settle()
+    assert node.failed == [manager.directories.at("/one")]
+    await manager.shutdown(1)
+
+
 async def test_failing_directory_goes_offline_and_the_other_serves() -> None:
     node = Node("/one", "/two", high_watermark_checkpoint_interval_ms=5_000)
     manager = await node.start()

@@ -13,7 +13,7 @@ from moldau.storage.faults import LogOffline
 from moldau.storage.log_manager import LogManager
 from tests.storage.simulated_filesystem import Fault
 from tests.storage.storage_fixtures import topic_id, tp
-from tests.storage.test_log_manager import Node, fill
+from tests.storage.test_log_manager import Node, fill, settle
 
 
 async def two_directories_stopped_cleanly() -> Node:
@@ -42,6 +42,29 @@ async def test_a_start_without_a_directory_that_was_here_is_not_clean() -> None:
     await manager.shutdown(9)
     await node.start()
     assert node.report.previous_broker_epoch == 9, "it is missed once"
+
+
+async def test_directories_get_the_names_of_their_partitions_once_all_are_known() -> None:
+    """A directory without checkpoints, as of Apache Kafka's that was never stopped, has none."""
+    node = await two_directories_stopped_cleanly()
+    manager = await node.start()
+    before = node.filesystem.operation_count
+    manager.found.replicas_known()
+    await settle()
+    assert node.filesystem.operation_count == before, "the checkpoints name them"
+    await manager.shutdown(8)
+    name = "recovery-point-offset-checkpoint"
+    for path in ("/one", "/two"):
+        for each in node.names(path):
+            if each.endswith("-checkpoint"):
+                node.filesystem.unlink(f"{path}/{each}")
+    manager = await node.start()
+    await settle()
+    assert name not in node.names("/one")
+    manager.found.replicas_known()
+    await settle()
+    assert [len(node.offsets(name, path)) for path in ("/one", "/two")] == [1, 1]
+    await manager.shutdown(9)
 
 
 async def test_a_registered_directory_that_was_not_read_may_have_held_any_partition() -> None:

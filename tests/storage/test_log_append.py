@@ -368,6 +368,37 @@ def test_no_room_to_roll_keeps_the_old_segment_and_rolls_later() -> None:
     assert len(log.segments) == 2
 
 
+def test_a_lack_of_room_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    filesystem = SimulatedFilesystem()
+    log = LogBench(filesystem).open()
+    for _ in range(2):
+        filesystem.faults.append(Fault("append", ".log", errno.ENOSPC, count=3))
+        for _ in range(3):
+            sent = RecordBatches.read(batch_of("a"))
+            assert log.append_as_leader(sent, leader_epoch=0).error is not ErrorCode.NONE
+        append(log, "b")
+        append(log, "c")
+    told = [each.getMessage() for each in caplog.records if "room" in each.getMessage()]
+    assert [each.partition(": ")[2].partition(" to append")[0] for each in told] == [
+        "no room",
+        "there is room again",
+    ] * 2
+
+
+def test_damage_that_an_append_comes_across_takes_the_log_offline() -> None:
+    """It reads the first batch of the segment to know whether to roll."""
+    bench = LogBench()
+    log = bench.open()
+    fill(log, 3)
+    log = bench.reopen(log, clean=True)
+    bench.overwrite(bench.path(0), 16, b"\x07")
+    result = log.append_as_leader(RecordBatches.read(batch_of("a")), leader_epoch=0)
+    assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.offline
+    assert not log.roomless_producers
+
+
 def test_an_index_without_room_only_becomes_sparser() -> None:
     filesystem = SimulatedFilesystem()
     bench = LogBench(filesystem, config=LogConfig(index_interval_bytes=200))

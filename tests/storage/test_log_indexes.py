@@ -111,6 +111,81 @@ def test_what_indexes_may_hold_is_no_damage() -> None:
     times.unmap()
 
 
+@pytest.mark.parametrize(
+    ("entries", "is_sane"),
+    [
+        ([(0, 199)], True),
+        ([(5, 0)], True),
+        ([(0, 200)], False),
+        ([(4, 0), (5, 1)], True),
+        ([(4, 1), (5, 1)], False),
+        ([(4, 2), (5, 1)], False),
+        ([(5, 1), (5, 2)], False),
+        ([(6, 1), (5, 2)], False),
+        ([(-1, 1), (5, 2)], False),
+        ([(4, -1), (5, 2)], False),
+    ],
+)
+def test_the_ends_of_an_offset_index_ascend_in_both_columns(
+    entries: list[tuple[int, int]], is_sane: bool
+) -> None:
+    disk = filesystem()
+    disk.put("/d/i.index", b"".join(OffsetIndex.ENTRY.pack(*each) for each in entries))
+    assert OffsetIndex(disk, "/d/i.index", BASE).is_sane(log_size_bytes=200) is is_sane
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_sane"),
+    [
+        ([], True),
+        ([(0, 5)], True),
+        ([(5, 0)], True),
+        ([(5, -1)], False),
+        ([(4, 3), (5, 3)], True),
+        ([(4, 3), (5, 2)], False),
+        ([(5, 3), (5, 4)], False),
+        ([(6, 3), (5, 4)], False),
+    ],
+)
+def test_the_ends_of_a_time_index_ascend(entries: list[tuple[int, int]], is_sane: bool) -> None:
+    disk = filesystem()
+    disk.put("/d/i.timeindex", b"".join(TimeIndex.ENTRY.pack(*each) for each in entries))
+    assert TimeIndex(disk, "/d/i.timeindex", BASE).is_sane() is is_sane
+
+
+def test_only_an_index_that_is_open_for_appending_is_full() -> None:
+    disk = filesystem()
+    offsets = OffsetIndex(disk, "/d/i.index", BASE)
+    times = TimeIndex(disk, "/d/i.timeindex", BASE)
+    offsets.open_for_append(8 * 3)
+    times.open_for_append(12 * 3)
+    for number in range(1, 4):
+        assert not offsets.is_full
+        assert offsets.append(BASE + number, number)
+        assert times.is_full is (number == 3)
+        assert times.maybe_append(number, BASE + number)
+    assert offsets.is_full
+    assert times.is_full
+    offsets.trim()
+    times.trim()
+    assert not offsets.is_full
+    assert not times.is_full
+    offsets.unmap()
+    times.unmap()
+
+
+def test_a_time_index_takes_the_time_zero_and_the_same_offset_again() -> None:
+    disk = filesystem()
+    index = TimeIndex(disk, "/d/i.timeindex", BASE)
+    index.open_for_append(12 * 5)
+    index.maybe_append(0, BASE + 3)
+    index.maybe_append(1, BASE + 3)
+    index.maybe_append(2, BASE + 2)
+    assert index.entry_count == 2
+    assert index.last_entry == TimestampOffset(1, BASE + 3)
+    index.abandon()
+
+
 def test_verification_names_time_entries_behind_the_log() -> None:
     bench = LogBench()
     log = bench.open()
@@ -150,6 +225,18 @@ def test_time_index_takes_only_news() -> None:
     index.trim()
     assert disk.size_bytes("/d/i.timeindex") == 24
     index.unmap()
+
+
+def test_a_trimmed_index_is_not_mapped_until_it_is_read() -> None:
+    disk = filesystem()
+    index = OffsetIndex(disk, "/d/i.index", BASE)
+    index.open_for_append(80)
+    index.append(BASE + 1, 100)
+    index.trim()
+    assert disk.open_maps == 0
+    assert index.lookup(BASE + 1) == (BASE + 1, 100)
+    index.trim()
+    assert disk.open_maps == 0
 
 
 def test_an_index_is_never_smaller_than_it_needs() -> None:
@@ -323,6 +410,28 @@ def test_an_index_that_was_emptied_takes_entries_again() -> None:
     assert disk.size_bytes("/d/i.index") == 80
     index.append(BASE + 2, 200)
     assert index.lookup(BASE + 5) == (BASE + 2, 200)
+    index.unmap()
+
+
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex])
+def test_an_abandoned_index_can_be_read_and_let_go_again(
+    kind: type[OffsetIndex] | type[TimeIndex],
+) -> None:
+    disk = filesystem()
+    index = kind(disk, "/d/i", BASE)
+    index.open_for_append(80)
+    index.put(1, 2)
+    index.abandon()
+    assert disk.open_maps == 0
+    assert not index.is_full
+    assert index.last_raw() == (1, 2)
+    assert disk.open_maps == 1
+    index.unmap()
+    assert disk.open_maps == 0
+    index.open_for_append(80)
+    index.put(3, 4)
+    index.trim()
+    assert (index.entry_count, disk.size_bytes("/d/i")) == (2, 2 * kind.ENTRY.size)
     index.unmap()
 
 

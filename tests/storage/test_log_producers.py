@@ -20,7 +20,12 @@ from moldau.storage import producer_state
 from moldau.storage.append import AppendOrigin, AppendResult, RecordBatches
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
-from moldau.storage.producer_state import SnapshotEntry, decode_snapshot, encode_snapshot
+from moldau.storage.producer_state import (
+    ProducerState,
+    SnapshotEntry,
+    decode_snapshot,
+    encode_snapshot,
+)
 from tests.storage.log_fixtures import START_MS, LogBench, append, batch_of, fill, values_of
 
 MAX_SEQUENCE = 2**31 - 1
@@ -520,3 +525,22 @@ def test_a_control_record_that_is_not_understood_leaves_its_producer_as_it_is() 
     assert (entry.last_timestamp_ms, entry.last_sequence) == (before, 0)
     assert log.producer_state.expire(log.clock.now_ms()) == 0
     assert send(log, 1).error is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 200])
+def test_producers_are_known_as_of_any_offset(segment_bytes: int) -> None:
+    """Batches behind the offset count for nothing."""
+    log = LogBench(config=LogConfig(segment_bytes=segment_bytes)).open()
+    expected: list[tuple[dict[int, int], dict[int, int]]] = []
+    for number in range(6):
+        for producer_id in (1, 2):
+            known = log.producer_state
+            last = {key: each.last_offset for key, each in known.producers.items()}
+            expected.append((last, dict(known.open_transactions())))
+            send(log, number, producer_id=producer_id, transactional=producer_id == 2)
+    for offset, (last, is_open) in enumerate(expected):
+        state = ProducerState(log.filesystem, log.directory, 10**9)
+        state.load(log.segments, offset, START_MS)
+        assert {key: each.last_offset for key, each in state.producers.items()} == last
+        assert dict(state.open_transactions()) == is_open
+        assert state.map_end_offset == offset

@@ -22,6 +22,7 @@ from tests.storage.log_fixtures import (
     batch_of,
     fill,
     offset_for_timestamp,
+    offset_of_max_timestamp,
     read_all,
     read_once,
     values_of,
@@ -454,3 +455,55 @@ def test_verified_ranges_are_the_bytes_that_were_checked(seed: int) -> None:
     assert ranges.covers(5, 5)
     assert sorted(ranges._starts) == ranges._starts
     assert all(end < start for end, start in zip(ranges._ends, ranges._starts[1:], strict=False))
+
+
+def test_records_of_1970_have_a_largest_timestamp() -> None:
+    log = LogBench().open()
+    append(log, "none", timestamp_ms=-1)
+    assert offset_of_max_timestamp(log) is None
+    append(log, "first", timestamp_ms=0)
+    append(log, "second", timestamp_ms=0)
+    found = offset_of_max_timestamp(log)
+    assert found is not None
+    assert (found.timestamp_ms, found.offset) == (0, 1)
+
+
+def test_where_a_read_ends_is_remembered_for_the_next_one() -> None:
+    bench = LogBench()
+    log = bench.open()
+    fill(log, 10)
+    log = bench.reopen(log, clean=True)
+    segment = log.segments.active
+    assert not segment.hints
+    size_bytes = segment.size_bytes // 10
+    assert log.read(2, max_bytes=3 * size_bytes).next_offset == 5
+    assert segment.hints == {5: 5 * size_bytes}
+    assert log.read(5, max_bytes=100 * size_bytes).next_offset == 10
+    assert list(segment.hints) == [5], "the end of the segment is known anyway"
+
+
+def test_bytes_are_cold_far_behind_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The distance counts in bytes, up to the end of the second segment behind, or in segments."""
+    bench = LogBench(config=LogConfig(segment_bytes=400))
+    log = bench.open()
+    fill(log, 20)
+    assert len(read_all(log)) == 20, "and what was read is verified"
+    size_bytes = log.segments[0].size_bytes // 2
+    assert [each.size_bytes for each in log.segments] == [2 * size_bytes] * 10
+
+    def cold(limit_bytes: int) -> list[bool]:
+        monkeypatch.setattr(log_segments, "COLD_AFTER_BYTES", limit_bytes)
+        found = []
+        for offset in range(20):
+            region = log.read(offset, max_bytes=1).records
+            assert isinstance(region, FileRegion)
+            found.append(region.is_cold)
+            region.release()
+        return found
+
+    assert cold(1 << 30) == [True] * 14 + [False] * 6, "three more segments follow"
+    assert cold(6 * size_bytes) == [True] * 14 + [False] * 6
+    assert cold(6 * size_bytes - 1) == [True] * 15 + [False] * 5
+    assert cold(3 * size_bytes) == [True] * 17 + [False] * 3
+    assert cold(2 * size_bytes) == [True] * 18 + [False] * 2
+    assert cold(2 * size_bytes - 1) == [True] * 19 + [False]

@@ -88,6 +88,27 @@ def test_indexes_after_recovery_are_those_of_the_running_log(flushed_count: int)
     assert after == before
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("stop_after", range(1, 12))
+def test_index_entries_are_as_far_apart_after_a_restart(stop_after: int, clean: bool) -> None:
+    contents = []
+    for is_restarted in (False, True):
+        bench = LogBench(config=LogConfig(index_interval_bytes=400))
+        log = bench.open()
+        for number in range(20):
+            append(log, "x" * 80, timestamp_ms=START_MS + number)
+            if is_restarted and number == stop_after:
+                log.flush()
+                log = bench.reopen(log, clean=clean)
+        log.roll()
+        segment = log.segments[0]
+        assert segment.indexes_are_true(None)
+        index = segment.offset_index
+        contents.append([index.entry(number) for number in range(index.entry_count)])
+    assert contents[0] == contents[1]
+    assert len(contents[0]) > 3
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_a_missing_index_below_the_recovery_point_is_rebuilt(suffix: str) -> None:
     bench = LogBench(config=SMALL)
@@ -389,6 +410,20 @@ def test_leader_epochs_are_taken_from_the_batches_when_the_file_is_lost(
         bench.overwrite(path, 0, b"zz")
     log = bench.open(clean=clean, recovery_point=40)
     assert log.leader_epoch_cache.entries == [(0, 0), (1, 15), (2, 30)]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("start_offset", "epochs"),
+    [(14, [(3, 14), (4, 15)]), (15, [(4, 15)]), (20, [(4, 20)])],
+)
+def test_the_epochs_of_a_log_begin_where_its_records_do(
+    start_offset: int, epochs: list[tuple[int, int]], clean: bool
+) -> None:
+    """Its records were deleted by request, and the file that has the epochs was not written yet."""
+    bench = epochs_written(100_000)
+    log = bench.open(clean=clean, recovery_point=30, log_start_offset=start_offset)
+    assert log.leader_epoch_cache.entries == epochs
 
 
 def test_a_log_start_past_the_surviving_end_begins_there() -> None:

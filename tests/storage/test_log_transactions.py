@@ -4,6 +4,7 @@ verification, and which aborted transactions a reader gets.
 
 from __future__ import annotations
 
+import errno
 from typing import NamedTuple
 
 import pytest
@@ -12,9 +13,12 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import ControlRecordType
 from moldau.storage import producer_state
 from moldau.storage.append import AppendOrigin, AppendResult, RecordBatches
+from moldau.storage.checkpoints import SEGMENT_SEALS
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
+from moldau.storage.transaction_proof import TransactionProof
 from tests.storage.log_fixtures import START_MS, LogBench, append, batch_of, values_of
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.storage.test_log_producers import (
     Reopen,
     end,
@@ -25,7 +29,7 @@ from tests.storage.test_log_producers import (
     send,
     stopped,
 )
-from tests.storage.transaction_reader import read_committed
+from tests.storage.transaction_reader import aborted_transactions, read_committed
 
 COMMIT, ABORT = ControlRecordType.COMMIT, ControlRecordType.ABORT
 RESTARTS = [not_at_all, killed, killed_after_flush, stopped, rolled]
@@ -305,6 +309,37 @@ def test_what_a_cut_leaves_open_is_open_again(cut: int, restart: Reopen) -> None
     assert all(each.last_offset < cut for each in log.aborted_transactions(0, 100))
 
 
+def test_what_was_committed_before_a_cut_is_stable_right_after_it() -> None:
+    log = LogBench().open()
+    send(log, 0, transactional=True)
+    end(log, COMMIT)
+    append(log, "a")
+    append(log, "b")
+    log.update_high_watermark(log.log_end_offset)
+    log.truncate_to(3)
+    assert (log.high_watermark, log.last_stable_offset) == (3, 3)
+
+
+def test_a_marker_that_finds_no_room_aborts_nothing() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem)
+    log = bench.open()
+    send(log, 0, transactional=True)
+    filesystem.faults.append(Fault("append", ".log", errno.ENOSPC))
+    assert end(log, ABORT).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not log.offline
+    log.update_high_watermark(log.log_end_offset)
+    assert log.segments.active.transaction_index.entries() == []
+    assert log.last_stable_offset == 0
+    append(log, "between")
+    assert end(log, ABORT).error is ErrorCode.NONE
+    log.update_high_watermark(log.log_end_offset)
+    (aborted,) = log.aborted_transactions(0, 10)
+    assert (aborted.first_offset, aborted.last_offset) == (0, 2)
+    log = bench.reopen(log)
+    assert [each.last_offset for each in log.aborted_transactions(0, 10)] == [2]
+
+
 def test_records_deleted_by_request_leave_the_transaction_around_them_open() -> None:
     log = LogBench().open()
     send(log, 0, transactional=True)
@@ -331,3 +366,42 @@ def test_how_long_the_oldest_transaction_has_been_silent() -> None:
     assert state.oldest_transaction_idle_ms(bench.clock.now_ms()) == 1000
     end(log, COMMIT, producer_id=1)
     assert state.oldest_transaction_idle_ms(bench.clock.now_ms()) == 500
+
+
+def unproved(segment_bytes: int = 200) -> Log:
+    """A log of several segments of which nothing proves the transaction indexes."""
+    bench = LogBench(config=LogConfig(segment_bytes=segment_bytes))
+    log = bench.open()
+    interleaved(log)
+    log.close()
+    bench.filesystem.unlink(f"{bench.directory}/{SEGMENT_SEALS}")
+    log = bench.open(clean=True, recovery_point=log.recovery_point)
+    log.update_high_watermark(log.log_end_offset)
+    assert log.segments.has_unproved
+    return log
+
+
+def test_indexes_are_proved_as_far_as_a_reader_needs_them() -> None:
+    log = unproved()
+    aborted_transactions(log, 0, 1)
+    proved = [each.transaction_index.is_proved for each in log.segments]
+    told = [each.producer_id for each in aborted_transactions(log, 0, 11)]
+    assert told == [1, 2]
+    assert all(each.transaction_index.is_proved for each in log.segments)
+    assert not all(proved)
+
+
+@pytest.mark.parametrize("steps", range(1, 6))
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_a_proof_begins_again_when_the_log_is_cut(steps: int, cut: int) -> None:
+    log = unproved()
+    proof = TransactionProof(log, 0, 11)
+    for _ in range(steps):
+        if proof.locate():
+            proof.run()
+    log.truncate_to(cut)
+    log.update_high_watermark(log.log_end_offset)
+    while proof.locate():
+        proof.run()
+    told = [(each.producer_id, each.last_offset) for each in log.aborted_transactions(0, 11)]
+    assert told == [(producer, last) for producer, last in [(1, 8), (2, 4)] if last < cut]

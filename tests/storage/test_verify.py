@@ -264,6 +264,11 @@ def test_offset_index_entries_that_are_not_true(index: bytes, position: int, rea
         (time_entry(1000, 2), 0, "offset 102 with 1000, the log has 1005 by then"),
         (TIMES + time_entry(1004, 5), 24, "entry (1004, 5) after (1005, 2)"),
         (TIMES + time_entry(1006, 6), 24, "offset 106 is not in the log"),
+        (
+            TIMES + time_entry(1006, 6) + time_entry(1007, 7) + time_entry(1008, 8),
+            24,
+            "offset 106 is not in the log, nor 2 more behind it",
+        ),
         (TIMES + b"xyz", 24, "27 bytes are no whole entries"),
     ],
 )
@@ -285,6 +290,16 @@ def test_time_index_entries_that_are_not_true(times: bytes, position: int, reaso
 def test_time_index_entries_that_may_be(times: bytes) -> None:
     found = findings(one_segment(times=times))
     assert [row for row in found if "by then" not in row[3]] == []
+
+
+def test_a_closed_segment_without_timestamps_has_an_empty_time_index() -> None:
+    disk = one_segment(batch(100, 6, -1), b"", b"")
+    second_segment(disk)
+    assert findings(disk) == []
+    disk = one_segment(batch(100, 6, 0), b"", b"")
+    second_segment(disk)
+    reason = "it ends with -1, the log has 0"
+    assert findings(disk) == [(WARNING, f"{STEM}.timeindex", None, reason)]
 
 
 def test_an_empty_log_has_no_timestamps() -> None:

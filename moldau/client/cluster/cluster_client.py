@@ -403,7 +403,7 @@ class ClusterClient:
                 self._answered = address
                 return outcome
         reasons = {address: describe_fault(fault) for address, fault in faults.items()}
-        text = f"no broker can be reached: {addresses_text(reasons)}"
+        text = f"no {self.config.node_kind} can be reached: {addresses_text(reasons)}"
         if not self._connections.is_closed:  # the client closes: nothing is wrong
             self._unreachable.note(text)
         slow = next((each for each in faults.values() if isinstance(each, TimeoutError)), None)

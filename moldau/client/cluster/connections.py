@@ -262,12 +262,14 @@ class Connections:
             self._failures[address] = (failure_count, until_ms, reason)
             if failure_count >= LASTING_FAILURES and self._open:
                 self._warning.note(
-                    f"a broker cannot be reached: {addresses_text({address: reason})}"
+                    f"a {config.node_kind} cannot be reached: {addresses_text({address: reason})}"
                 )
             raise
         self.was_reached = True
         if self._failures.pop(address, None) is not None:
-            self._warning.end(f"the broker at {address[0]}:{address[1]} is reached again")
+            self._warning.end(
+                f"the {config.node_kind} at {address[0]}:{address[1]} is reached again"
+            )
         self.tell_reached(address)
         self._open[address, purpose] = connection
         connection.on_close(self._forget)

@@ -45,6 +45,11 @@ class ClientConfig(ClientValues, Settings):
         """Whether the addresses are those of controllers."""
         return False
 
+    @property
+    def node_kind(self) -> str:
+        """What the nodes at the addresses are, for messages."""
+        return "controller" if self.asks_controllers else "broker"
+
     def _check(self) -> None:
         if not self.addresses:
             raise ConfigurationError("bootstrap.servers: at least one HOST:PORT is needed")

@@ -190,10 +190,8 @@ def _check_directories(state: ControllerState, request: p62.BrokerRegistrationRe
         raise _invalid("a log directory is named twice")
     if not directories.isdisjoint(RESERVED_TOPIC_IDS):
         raise _invalid("a log directory has a reserved id")
-    if not directories:
-        if state.metadata_level >= DIRECTORY_ASSIGNMENT_LEVEL:
-            raise _invalid("a broker needs a log directory")
-        return
+    if not directories and state.metadata_level >= DIRECTORY_ASSIGNMENT_LEVEL:
+        raise _invalid("a broker needs a log directory")
     for broker_id, other in state.image.cluster.brokers.items():
         if broker_id != request.broker_id and not directories.isdisjoint(other.directories):
             raise _invalid(f"broker {broker_id} has the same log directory")
@@ -389,11 +387,10 @@ class ClusterControl:
         )
         is_caught_up = request.current_metadata_offset >= broker.broker_epoch
         response = p63.BrokerHeartbeatResponse(is_caught_up=is_caught_up, is_fenced=broker.fenced)
-        directories = self._directory_step(broker, request)
-        if directories.records:
+        records = self._directory_records(broker, request)
+        if records:
             # What the broker wants besides is decided once its directories are right.
-            again = partial(self.heartbeat, request)
-            return ControllerResult(response, directories.records, resume=again)
+            return ControllerResult(response, records, resume=partial(self.heartbeat, request))
         if broker.fenced:
             if request.want_shut_down:
                 response.should_shut_down = True
@@ -526,10 +523,10 @@ class ClusterControl:
             self.must_sweep = True  # the others get their leaders from the sweep
         return [self._change(broker, fenced=UNFENCE), *step.records]
 
-    def _directory_step(
+    def _directory_records(
         self, broker: BrokerRegistration, request: p63.BrokerHeartbeatRequest
-    ) -> Step:
-        """What failed and cordoned directories in a heartbeat change."""
+    ) -> list[VersionedRecord]:
+        """What failed and cordoned directories in a heartbeat change; the next step, if more."""
         version = broker_registration_change_record_version(self._state.metadata_level)
         failed = set(request.offline_log_dirs).intersection(broker.directories)
         remaining = [each for each in broker.directories if each not in failed]
@@ -539,15 +536,15 @@ class ClusterControl:
                 record = self._blank_change(broker)
                 record.log_dirs = remaining
                 step.records.append((record, version))
-            return step
+            return step.records
         cordoned = request.cordoned_log_dirs
         if cordoned is not None and version >= 3:
             wanted = tuple(sorted(set(cordoned)))
             if wanted != broker.cordoned_directories:
                 record = self._blank_change(broker)
                 record.cordoned_log_dirs = list(wanted)
-                return Step([(record, version)], is_last=True)
-        return Step([], is_last=True)
+                return [(record, version)]
+        return []
 
     def _change(
         self, broker: BrokerRegistration, *, fenced: int = 0, shutdown: bool = False

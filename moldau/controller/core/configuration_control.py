@@ -127,8 +127,6 @@ def _check_resource(
     keys = [each.name for each in resource.configs]
     if len(set(keys)) != len(keys):
         raise Refusal.invalid("a key is given more than once")
-    if len(keys) > MAX_RECORDS_PER_REQUEST:
-        raise Refusal.too_many(f"{len(keys)} keys are too many at once")
     if resource_type == ConfigResourceType.TOPIC:
         problem = topic_name_problem(name)
         if problem is not None:
@@ -246,7 +244,7 @@ def _validate(
     changed: Sequence[str],
 ) -> None:
     if resource_type == ConfigResourceType.TOPIC:
-        if changed or wanted:
+        if wanted:
             validate_topic_config(wanted, defaults())
     elif resource_type == ConfigResourceType.BROKER:
         for key in changed:
@@ -300,6 +298,19 @@ def clear_eligible_leaders(
             elif record.resource_type == ConfigResourceType.BROKER and not record.resource_name:
                 cleared += _clear(state, list(state.image.topics.topics_by_id.values()), "")
     return cleared
+
+
+def forget_eligible_leaders(state: ControllerState) -> list[VersionedRecord]:
+    """The records that forget the eligible leaders of all partitions; none where there are none.
+
+    Raises Refusal: POLICY_VIOLATION, too many partitions would change at once.
+    """
+    topics = [
+        topic
+        for topic in state.image.topics.topics_by_id.values()
+        if any(partition.elr for partition in topic.partitions.values())
+    ]
+    return _clear(state, topics, "") if topics else []
 
 
 def _clear(

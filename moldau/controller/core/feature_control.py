@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
+from moldau.controller.core.configuration_control import forget_eligible_leaders
 from moldau.controller.core.result import Asked, ControllerResult, Refusal, VersionedRecord
 from moldau.controller.core.state import MIN_INSYNC_REPLICAS, ControllerState
 from moldau.metadata.features import (
@@ -87,9 +88,9 @@ def _update(
     if not is_known_upgrade_type(update):
         raise _refused(f"there is no upgrade type {update.upgrade_type}")
     current = state.image.features.level(name)
-    lowest = max(supported.minimum_level, 1 if name == METADATA_VERSION else 0)
-    if not lowest <= level <= supported.maximum_level:
-        raise _refused(f"level {level} is not supported: {lowest} to {supported.maximum_level} are")
+    lowest, highest, _default = supported
+    if not lowest <= level <= highest:
+        raise _refused(f"level {level} is not supported: {lowest} to {highest} are")
     if level == current:
         return []
     _check_direction(name, current, level, update)
@@ -98,6 +99,8 @@ def _update(
     records: list[VersionedRecord] = [(FeatureLevelRecord(name=name, feature_level=level), 0)]
     if name == ELIGIBLE_LEADER_REPLICAS_VERSION and level > current:
         records += eligible_leader_replicas_records(state)
+        # Left from an earlier time at this level: what was committed since was not counted.
+        records += forget_eligible_leaders(state)
     return records
 
 

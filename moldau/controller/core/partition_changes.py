@@ -124,7 +124,9 @@ class _Transition:
         self.replicas = or_old(target.replicas, partition.replicas)
         self.removing = or_old(target.removing_replicas, partition.removing_replicas)
         self.adding = or_old(target.adding_replicas, partition.adding_replicas)
-        self.elr = partition.elr
+        # While they are not counted, those of a partition with an ISR are of an earlier time.
+        counts = rules.eligible_leader_replicas_enabled or not partition.isr
+        self.elr = partition.elr if counts else ()
         self.gone = target.gone
         self.last_known_elr = self._without_gone(partition.last_known_elr)
         self.leader = partition.leader

@@ -437,6 +437,11 @@ def tls_error(peer: str, error: ssl.SSLError) -> TlsError:
     reason = error.reason or str(error)
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"):
         return TlsError(f"{peer} does not speak TLS; {PLAINTEXT_ADVICE}")
+    if "CERTIFICATE_REQUIRED" in reason:
+        return TlsError(
+            f"{peer} wants a certificate, and none was shown ({reason}): set ssl.keystore.location "
+            "(or .certificate.chain and .key)"
+        )
     if "CERTIFICATE" in reason or "UNKNOWN_CA" in reason or "ACCESS_DENIED" in reason:
         return TlsError(
             f"{peer} refuses our certificate ({reason}); it wants one that it trusts in "

@@ -406,7 +406,7 @@ def _decision(
     if known is not None:
         _check_same_slots(known, reports, sink_id)
         kept = tuple(slot for slot in known.slots if slot.state is not SlotState.LOST)
-    if len(written) + len(kept) > MAX_SLOTS:
+    if len(written) > MAX_SLOTS:  # of a batch that is known, there are as many slots as before
         raise Refused(
             RefusalKind.TOO_MANY_TASKS,
             f"batch {batch_id} was written by {len(written)} tasks; a decision holds {MAX_SLOTS}",

@@ -91,15 +91,15 @@ def split(
 
 
 def _cut_largest(whole: list[OffsetRange], counts: list[int], wanted: int) -> None:
-    """Raise counts until there are `wanted` pieces, always where the pieces are largest."""
+    """Raise counts until there are `wanted` pieces, always where the pieces are largest: no piece
+    of one offset is cut, as more pieces than there are offsets are never wanted.
+    """
     missing = wanted - sum(counts)
     # The largest first; the index decides between equals, so that plans can be repeated.
     heap = [(-each.size / counts[index], index) for index, each in enumerate(whole)]
     heapq.heapify(heap)
-    while missing > 0 and heap:
+    while missing > 0:
         _, index = heapq.heappop(heap)
-        if counts[index] >= whole[index].size:
-            continue
         counts[index] += 1
         missing -= 1
         heapq.heappush(heap, (-whole[index].size / counts[index], index))
@@ -370,7 +370,7 @@ class Narrowing:
         # Records have whole milliseconds: the first one that is not before the time.
         first_ms = -(-min(times) // _MS)
         if condition.operator is Operator.GREATER:
-            first_ms = min(times) // _MS + 1
+            first_ms = times[0] // _MS + 1
         # Records without a timestamp have -1 in its place, and cannot be looked up.
         if first_ms > 0 and (self.first_timestamp_ms is None or first_ms > self.first_timestamp_ms):
             self.first_timestamp_ms = first_ms

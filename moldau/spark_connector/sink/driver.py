@@ -70,6 +70,7 @@ from moldau.spark_connector.sink.ledger_store import (
     KnownLedger,
     LedgerReading,
     LedgerStore,
+    TimeLimit,
     admin_limit_ms,
 )
 from moldau.spark_connector.sink.options import SinkOptions, Transactions
@@ -113,12 +114,12 @@ def _is_behind_everything_open(places: list[Range], admin: sync.Admin, limit_ms:
     for each in places:
         name = TopicPartition(each.topic, each.partition)
         ends[name] = max(ends.get(name, 0), each.first_offset + each.row_count)
-    deadline_s = time.monotonic() + limit_ms / 1000
+    limit = TimeLimit(limit_ms)
     while True:
         found = admin.list_offsets(dict.fromkeys(ends, -1), read_committed=True)
         if all(found[name].offset >= end for name, end in ends.items()):
             return True
-        if time.monotonic() >= deadline_s:
+        if limit.is_over:
             return False
         time.sleep(LOOK_AGAIN_MS / 1000)
 
@@ -143,9 +144,9 @@ def _batches(consumer: sync.Consumer, place: Range, limit_ms: float) -> Iterator
     end = place.first_offset + place.row_count
     consumer.assign([name])
     consumer.seek(name, place.first_offset)
-    deadline_s = time.monotonic() + limit_ms / 1000
+    limit = TimeLimit(limit_ms)
     while consumer.position(name) < end:
-        if time.monotonic() >= deadline_s:
+        if limit.is_over:
             raise KafkaError(
                 f"{name} could not be read from {place.first_offset} to {end} in {limit_ms:.0f} ms"
             )

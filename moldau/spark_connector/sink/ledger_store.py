@@ -86,6 +86,22 @@ class LedgerReading:
     read_to: int | None = None
 
 
+class TimeLimit:
+    """So many milliseconds, from its making or the last `begin` on."""
+
+    def __init__(self, limit_ms: float) -> None:
+        self._limit_s = limit_ms / 1e3
+        self.begin()
+
+    def begin(self) -> None:
+        """All of the time is left again."""
+        self._end_s = time.monotonic() + self._limit_s
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._end_s
+
+
 class LedgerStore:
     """The ledger of one sink; `close` it.
 
@@ -163,12 +179,12 @@ class LedgerStore:
         Raises: LedgerUnusable: it is not
         """
         name = self._partition.topic
-        deadline_s = time.monotonic() + min(self._limit_ms, SPREAD_MS) / 1000
+        limit = TimeLimit(min(self._limit_ms, SPREAD_MS))
         while True:
             try:
                 return self._admin.describe_topics([name])[name]
             except UnknownTopicOrPartition:
-                if time.monotonic() >= deadline_s:
+                if limit.is_over:
                     raise _not_as_it_was(name, "it is gone") from None
                 time.sleep(SPREAD_PAUSE_S)
 
@@ -335,7 +351,7 @@ def _read_on(
         LedgerBusy: nothing has come for so long.
         LedgerUnusable: the topic has lost records that it had.
     """
-    deadline_s = time.monotonic() + limit_ms / 1000
+    limit = TimeLimit(limit_ms)
     read_to = consumer.position(partition)
     while True:
         position = consumer.position(partition)
@@ -343,9 +359,8 @@ def _read_on(
             return position
         if position > read_to:
             read_to = position
-            deadline_s = time.monotonic() + limit_ms / 1000
-        left_ms = (deadline_s - time.monotonic()) * 1000
-        if left_ms <= 0:
+            limit.begin()
+        if limit.is_over:
             raise LedgerBusy(
                 f"ledger topic {partition.topic} cannot be read beyond offset {position} of "
                 f"{end_offset}: for {limit_ms:.0f} ms nothing came. Another sink's transaction "
@@ -354,7 +369,7 @@ def _read_on(
                 "`kafka-transactions find-hanging` finds others"
             )
         try:
-            polled = consumer.poll_arrow(timeout_ms=min(left_ms, POLL_MS))
+            polled = consumer.poll_arrow(timeout_ms=POLL_MS)
         except OffsetOutOfRange as error:
             raise _not_as_it_was(partition.topic, str(error)) from None
         if polled.num_rows:

@@ -16,6 +16,7 @@ from moldau.spark_connector.sink.options import SinkOptions
 from moldau.spark_connector.sink.rows import RowColumns
 from moldau.spark_connector.sink.writers import TaskPlace, write_slot
 from moldau.testing import Cluster
+from tests.fake_broker import ThreadedCluster
 from tests.kit.waiting import until
 from tests.spark.conftest import options_for
 
@@ -26,7 +27,7 @@ ROWS = 20
 class Sink:
     """A streaming sink as its driver and tasks see it."""
 
-    def __init__(self, cluster: Cluster, topic: str, **options: str) -> None:
+    def __init__(self, cluster: Cluster | ThreadedCluster, topic: str, **options: str) -> None:
         self.id = f"sink-{uuid.uuid4().hex[:8]}"
         self.query_id = str(uuid.uuid4())
         given = options_for(cluster, topic=topic, sinkId=self.id)

@@ -42,7 +42,7 @@ async def test_the_nodes_own_pages_stay(open_site: Site) -> None:
     assert refused.status == 413, "bodies are for the console's paths alone"
 
 
-async def test_the_page_is_there(open_site: Site) -> None:
+async def test_the_page_is_served(open_site: Site) -> None:
     answer = await open_site.ask("/")
     assert (answer.status, answer.headers["Location"]) == (308, "/console/")
     page = await open_site.ask("/console/")

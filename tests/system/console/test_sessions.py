@@ -127,7 +127,7 @@ async def test_clients_of_rest_show_their_credentials(secure_site: Site) -> None
 async def test_a_session_ends_with_its_users_credentials(
     secure_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process, where how often credentials are shown again can be changed."""
+    """It runs in this process, where the pause between two looks at credentials can be none."""
     from moldau.console.people import Person, Way
     from moldau.console.problems import Problem
     from moldau.console.sessions import Sessions

@@ -28,13 +28,14 @@ def blocks(name: str, language: str) -> list[str]:
 
 def test_the_plugin_with_its_configuration_and_its_marker(tmp_path: Path) -> None:
     [configuration] = blocks("testing.md", "ini")
-    [test] = [text for text in blocks("testing.md", "python") if "def test_" in text]
+    test, secured = [text for text in blocks("testing.md", "python") if "def test_" in text]
     (tmp_path / "pytest.ini").write_text(configuration)
     (tmp_path / "test_orders.py").write_text(test + CONFIGURED)
+    (tmp_path / "test_secured.py").write_text(secured)
     with Terminal(tmp_path) as terminal:
-        arguments = ("-q", "-p", "no:cacheprovider", "test_orders.py")
+        arguments = ("-q", "-p", "no:cacheprovider")
         said = terminal.execute([sys.executable, "-m", "pytest", *arguments])
-    assert "2 passed" in said
+    assert "3 passed" in said
 
 
 @pytest.mark.parametrize("name", ["testing.md", "migration.md"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -74,6 +75,9 @@ def test_a_node_keeps_its_address_and_identity_through_kill_stop_and_pause():
         process_id = node.pid
     assert not runs(process_id)
     assert f"on {address}, closed, logs" in repr(cluster)
+    for ask in (cluster.restart, cluster.active_controller_id):
+        with pytest.raises(RuntimeError, match=re.escape("closed; start() starts it again")):
+            ask()
     assert not directory.exists()
 
 

@@ -111,6 +111,12 @@ def test_of_a_node_that_does_not_start(moldau_cluster): ...
 def test_of_a_topic_that_cannot_be(moldau_topics):
     moldau_topics(config={"retention.m": 3})
 
+def test_of_a_topic_with_a_name(moldau_topics):
+    moldau_topics("orders")
+
+def test_of_a_misspelled_argument(moldau_topics):
+    moldau_topics(partition=3)
+
 def test_of_a_shape_that_cannot_be(moldau_clusters):
     moldau_clusters(config={"num.partition": 3})
 
@@ -123,6 +129,34 @@ def test_of_a_cluster_of_its_own():
 def test_of_a_killed_node(moldau_clusters):
     cluster = moldau_clusters(config={"num.partitions": 2})
     assert cluster.bootstrap_server == "elsewhere"
+"""
+COMPLAINING = """
+import pytest
+
+@pytest.fixture
+def cluster(moldau_cluster):
+    yield moldau_cluster
+    if not moldau_cluster.node().running:
+        moldau_cluster.restart()
+
+def say(cluster, line):
+    with cluster.node().log_path.open("a") as log:
+        log.write("2026-01-01 10:00:00.000 " + line)
+
+def test_of_a_complaint(cluster):
+    say(cluster, "ERROR   a.module: it broke\\nTraceback (most recent call last):\\n")
+    say(cluster, "INFO    a.module: it goes on\\n")
+    assert cluster is None
+
+def test_of_a_dead_node(cluster):
+    cluster.kill()
+    assert cluster is None
+
+def test_of_a_good_node(cluster):
+    assert cluster is None
+
+def test_without_a_cluster():
+    assert None
 """
 #: Whatever else is installed here is not what is looked at.
 OTHER_PLUGINS = ("asyncio", "hypothesispytest", "timeout", "xdist", "cacheprovider")
@@ -198,24 +232,45 @@ def test_a_marker_that_cannot_be_is_named(tmp_path: Path):
     assert result.returncode == pytest.ExitCode.INTERRUPTED
     assert "@pytest.mark.moldau: arguments=(3,): " in result.stdout
     assert "(brokers=NUMBER, controllers=NUMBER, config={KEY: VALUE}, secure=BOOL)" in result.stdout
-    assert "Traceback" not in result.stdout
+    for chained in ("Traceback", "During handling"):
+        assert chained not in result.stdout
+    assert "test_it: @pytest.mark.moldau: " in result.stdout
 
 
 def test_a_failure_shows_the_tests_own_lines_and_the_error(tmp_path: Path):
     (tmp_path / "test_failing.py").write_text(FAILING)
     said = run_pytest(tmp_path).stdout
-    assert "5 failed, 1 error" in said
+    assert "7 failed, 1 error" in said
     for error in (
         "9000000: must not exceed group.max.session.timeout.ms=1800000",
         "retention.m: is not a topic configuration; did you mean retention.ms?",
         "num.partition: is not a known key and has no effect; did you mean num.partitions?",
         "ValueError: there is no node 7; there are 1",
+        "TypeError: partitions='orders': a number is needed; names are made up",
+        "moldau_topics() got an unexpected keyword argument 'partition'",
     ):
         assert error in said
     assert re.search(r"<Cluster brokers=1 .*on 127\.0\.0\.1:\d+, logs .*node\.log>", said)
     assert [line for line in said.splitlines() if re.search(r"moldau/\w+/\w+\.py:", line)] == []
     for chained in ("During handling", "direct cause", "<moldau.testing", "Traceback ("):
         assert chained not in said
+
+
+def test_a_failure_shows_what_nodes_complained_of_during_the_test(tmp_path: Path):
+    (tmp_path / "test_failing.py").write_text(COMPLAINING)
+    said = run_pytest(tmp_path).stdout
+    assert "4 failed" in said
+    first, second, *others = re.split(r"^_+ test_\w+ _+$", said, flags=re.MULTILINE)[1:]
+    title = r"-+ Moldau node 1 of 127\.0\.0\.1:\d+ -+\n"
+    shown = (
+        "2026-01-01 10:00:00.000 ERROR   a.module: it broke\nTraceback (most recent call last):\n"
+    )
+    assert re.search(title + r"(?:\S.*\n)*" + re.escape(shown), first)
+    assert "10:00:00.000 INFO" not in said
+    assert re.search(title + r"does not run \(exit status -9\)\n", second)
+    for other in others:
+        assert "it broke" not in other
+        assert "does not run" not in other
 
 
 @pytest.mark.parametrize(

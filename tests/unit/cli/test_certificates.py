@@ -48,6 +48,12 @@ def test_every_certificate_is_one_line_of_eighty_columns(cluster: Path) -> None:
     assert broker.split()[2:] == ["364", "CN=broker-1,OU=nodes"]
 
 
+def test_the_last_step_of_a_rotation_says_that_it_was_the_last(cluster: Path) -> None:
+    said = [run_here("certificates", "rotate-authority", cluster).output for _ in range(3)]
+    assert ["\nnext: " in each for each in said] == [True, True, False]
+    assert ["\ndone: " in each for each in said] == [False, False, True]
+
+
 def test_details_are_an_option_and_json_has_all(cluster: Path) -> None:
     details = show(cluster, "--details").output
     assert details.count("localhost, 127.0.0.1, ::1") == len(NODES)

@@ -40,6 +40,13 @@ TYPED = {
     "configs describe --topic t": "configs describe topics t",
     "configs alter topics t --add-config a=1": "configs alter topics t --set a=1",
     "configs alter topics t --delete-config a": "configs alter topics t --delete a",
+    "configs alter --entity-type topics --entity-name t --add-config a=1": (
+        "configs alter topics t --set a=1"
+    ),
+    "configs --alter --entity-type brokers --entity-name 1 --delete-config a": (
+        "configs alter brokers 1 --delete a"
+    ),
+    "configs --alter --entity-type topics": "configs alter topics NAME --set KEY=VALUE",
     "acls --add --allow-principal User:a --topic t": (
         "acls create --allow User:a --operation Read --topic t"
     ),
@@ -96,7 +103,12 @@ def test_what_other_tools_take_gets_the_form_of_this_one(typed: str, form: str):
 
 def test_an_offset_of_kcat_is_not_taken_for_a_file(tmp_path: Path, monkeypatch: Any):
     monkeypatch.chdir(tmp_path)
-    for word, form in (("beginning", "--from-beginning"), ("end", "--offset latest")):
+    for word, form in (
+        ("beginning", "--from-beginning"),
+        ("end", "--offset latest"),
+        ("-10", "--offset -10"),
+        ("120", "--offset 120"),
+    ):
         ended = run_here("consume", "orders", "-o", word, "-b", "127.0.0.1:1")
         assert ended.status == 2
         assert f"{form} is where to begin here (./{word} for the file)" in ended.complaint

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from moldau.cli.health import Report, Status, look
 from moldau.client import Admin
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest
 from moldau.runtime.connection import Connection
@@ -171,6 +172,15 @@ async def test_controllers_without_a_leader(admin: Admin, written: WrittenCluste
     written.quorum_error = ErrorCode.NONE
     written.voters = {}
     assert (await report(admin)).sentence == "failing: the controllers have no leader"
+
+
+async def test_a_broker_that_waits_for_a_leader_of_the_quorum_is_not_called_silent(
+    admin: Admin, broker: ScriptedBroker
+):
+    broker.silent.add(ApiKey.DESCRIBE_QUORUM)
+    found = await report(admin)
+    assert [each.check for each in found.findings] == ["quorum"]
+    assert found.counts["partition"] == 3
 
 
 async def test_controllers_that_do_not_follow(admin: Admin, written: WrittenCluster):

@@ -99,6 +99,17 @@ def test_a_directory_that_holds_anything_is_left_alone(tmp_path: Path):
     assert "Not a directory" in done.errors
 
 
+def test_a_directory_that_holds_a_cluster_is_left_alone_and_it_says_what_runs_it(tmp_path: Path):
+    home = tmp_path / "two words"
+    assert bootstrap(home, "--controllers", 1, "--brokers", 1).status == 0
+    done = bootstrap(home, "--controllers", 1, "--brokers", 1)
+    assert (done.status, done.output) == (1, "")
+    assert done.errors == (
+        f"moldau: {home} is not empty; it is left as it is: a cluster is in it, which "
+        f"`moldau dev --data '{home}'` runs\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -143,3 +143,15 @@ async def test_a_topics_description_has_sizes(broker: ScriptedBroker, written: W
     written.logs_error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     [document] = json.loads(await ok(broker, "topics", "describe", "big", "--json"))
     assert document["size_bytes"] is document["partitions"][0]["size_bytes"] is None
+
+
+async def test_topics_are_described_while_no_controller_leads(
+    broker: ScriptedBroker, written: WrittenCluster
+):
+    broker.script(ApiKey.LIST_OFFSETS, answer_offsets)
+    broker.silent.add(ApiKey.LIST_PARTITION_REASSIGNMENTS)
+    done = await moldau(broker, "topics", "describe", "big", "--timeout-ms", 2_000)
+    assert done.status == 0
+    assert " 3.0 MiB" in done.output.splitlines()[3]
+    assert done.errors.startswith("moldau: which replicas are being moved is not known: ")
+    assert done.errors.count("\n") == 1

@@ -29,7 +29,8 @@ Answer = Callable[[Message], Message | None]
 class ScriptedBroker:
     """Answers ApiVersions and Metadata by itself, everything else from the script.
 
-    An answer of None closes the connection instead.
+    An answer of None closes the connection instead; an API in `silent` gets none, nor does what
+    comes behind it on the same connection.
     """
 
     def __init__(self) -> None:
@@ -37,6 +38,7 @@ class ScriptedBroker:
         self.requests: list[Message] = []
         self.scripts: dict[ApiKey, deque[Answer]] = {}
         self.served: dict[ApiKey, tuple[int, int]] = {}
+        self.silent: set[ApiKey] = set()
         ports = Ports.of_machine()
         self._server = Server(self._handle, network=ports.network, clock=ports.clock)
 
@@ -94,6 +96,8 @@ class ScriptedBroker:
         api_key = ApiKey(request.api_key)
         message, _ = request_class(api_key).decode(request.body, request.api_version)
         self.requests.append(message)
+        if api_key in self.silent:
+            return
         answer = self._answer(api_key, message)
         if answer is None:
             request.close("as the script says")

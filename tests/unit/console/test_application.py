@@ -1,4 +1,4 @@
-"""In which order a request is looked at, and what it is refused for."""
+"""The order in which a request is looked at, and what it is refused for."""
 
 from __future__ import annotations
 

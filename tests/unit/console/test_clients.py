@@ -200,6 +200,7 @@ async def test_the_consoles_own_user_needs_no_login() -> None:
     await pool.close()
 
 
+@pytest.mark.real
 async def test_settings_of_other_clients_do_no_harm() -> None:
     """A file for all of a user's clients has keys that mean something else here."""
     own = {"group.id": "g", "transactional.id": "t", "acks": "0", "enable.auto.commit": "true"}

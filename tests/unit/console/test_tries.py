@@ -56,7 +56,7 @@ def test_addresses_of_one_network_count_as_one() -> None:
 def test_right_ones_cost_nothing() -> None:
     tries = Tries(Clock())
     for _ in range(10 * BURST):
-        tries.take("10.0.0.1")
+        assert not refused(tries, "10.0.0.1")
         tries.give_back("10.0.0.1")
     tries.give_back("10.0.0.9")
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from moldau.config import NodeConfig
 from moldau.controller.apis import DECIDERS
 from moldau.controller.core.controller_core import ControllerCore
-from moldau.controller.core.result import Asked
+from moldau.controller.core.result import MAX_CHANGES_PER_STEP, Asked
 from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import SUPPORTED_FEATURES, feature_records, initial_feature_levels
 from moldau.metadata.image import (
@@ -145,11 +145,17 @@ class CoreDriver:
         release: str | None = None,
         scram_secret: str = "",
         formatted: Sequence[tuple[Message, int]] = (),
+        max_changes_per_step: int = MAX_CHANGES_PER_STEP,
         **overrides: str,
     ) -> None:
         overrides.setdefault("node.id", str(node_id))
         config = node_config(**overrides)
-        settings = ControllerSettings(config, CLUSTER_ID, scram_secret=scram_secret)
+        settings = ControllerSettings(
+            config,
+            CLUSTER_ID,
+            scram_secret=scram_secret,
+            max_changes_per_step=max_changes_per_step,
+        )
         self.core = ControllerCore(settings, random.Random(7))
         self.log_end_offset = 0
         self.now_ms = 0.0

@@ -100,6 +100,11 @@ async def test_describe_quorum_in_every_version() -> None:
             assert [node.listeners[0].host for node in answer.nodes] == expected
             (partition,) = (await ask(quorum, follower, described(0), version)).topics[0].partitions
             assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if version >= 2:
+                assert partition.error_message == (
+                    "this controller does not lead the quorum; "
+                    f"in epoch {partition.leader_epoch} node {partition.leader_id} leads"
+                )
         # Apache Kafka answers for its one quorum or not at all.
         answer = await ask(quorum, leader, described(0, 1))
         assert [each.error_code for each in answer.topics[0].partitions] == [
@@ -184,7 +189,9 @@ async def test_a_closed_handler_says_so_to_every_request() -> None:
         quorum_apis = [api for api in APIS.values() if api.controller == QUORUM]
         assert len(quorum_apis) == len({type(each) for each in REQUESTS.values()}) + 3
         answer = await ask(quorum, node, described(0))
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        (partition,) = answer.topics[0].partitions
+        assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert "it knows no leader: a majority of the voters " in str(partition.error_message)
         node.handler = None
 
 

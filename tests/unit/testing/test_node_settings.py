@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -42,9 +43,12 @@ def test_keys_of_listeners_providers_and_plug_ins_are_let_through():
         ({"num.partitions": None}, "num.partitions=None: a text, a number, True, False or a list"),
         ({"retention.ms": 1}, "is a topic configuration .*node's default is log.retention.ms"),
         ({"zookeeper.connect": "x"}, "was removed from Kafka: ZooKeeper is gone"),
+        ({"node.id": 5}, "node.id: a cluster numbers its nodes and gives them roles by itself"),
+        ({"process.roles": "broker"}, "process.roles: a cluster numbers its nodes"),
+        ("num.partitions=3", "config='num.partitions=3': {KEY: VALUE} is needed"),
     ],
 )
-def test_a_typo_is_not_swallowed(config: dict[str, object], said: str):
+def test_a_typo_is_not_swallowed(config: Any, said: str):
     with pytest.raises(ValueError, match=said) as raised:
         Cluster(config=config)
     assert raised.value.__context__ is None or raised.value.__suppress_context__
@@ -62,3 +66,9 @@ def test_a_cluster_that_has_not_been_started_says_so():
     for ask in (lambda: cluster.bootstrap_server, lambda: cluster.kill(), lambda: cluster.node(2)):
         with pytest.raises(RuntimeError, match="not started: use `with Cluster"):
             ask()
+
+
+@pytest.mark.parametrize("given", ["localhost:9092", "3", 3.0, True, 0])
+def test_a_count_that_is_no_number_is_refused(given: Any):
+    with pytest.raises(ValueError, match=re.escape(f"brokers={given!r}: from 1 to 100")):
+        Cluster(given)

@@ -9,9 +9,12 @@ stored is never taken away, and what does not grow is always allowed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 UNKNOWN_OWNER = ""
 """The owner of what was read from the log, until a principal has it grow."""
+
+UNLIMITED_BYTES: Final = 2**63
 
 
 class MemoryLimit:
@@ -51,7 +54,7 @@ class KeptMemory:
     """What one partition keeps, by name."""
 
     def __init__(self, limit: MemoryLimit | None = None) -> None:
-        self.limit = limit or MemoryLimit(2**63)
+        self.limit = limit or MemoryLimit(UNLIMITED_BYTES)
         self._kept: dict[str, tuple[int, str]] = {}
         self._asking = ("", UNKNOWN_OWNER)
 

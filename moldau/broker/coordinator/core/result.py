@@ -9,6 +9,7 @@ may be lost with the leadership at any time.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -272,12 +273,10 @@ class Portion:
         """Take more. What cannot be encoded weighs nothing, and is never written."""
         self.records += records
         for key, value, version, *_ in records:
-            try:
+            with suppress(LocalProtocolError):
                 self._size_bytes += len(self._log.encode_key(key))
                 if value is not None:
                     self._size_bytes += len(self._log.encode_value(value, version))
-            except LocalProtocolError:
-                continue
 
 
 PartT = TypeVar("PartT")

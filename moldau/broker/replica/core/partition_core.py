@@ -151,13 +151,12 @@ class ReplicaProgress:
         self._fetch_ms = fetch.now_ms
         self._fetch_leader_end = leader_end
 
-    def leader_grew(self, leader_end_before: int, last_fetch_ms: float | None) -> None:
-        """Note that the leader appends at `leader_end_before`, which the follower had reached; its
-        last Fetch of any partitions arrived at `last_fetch_ms`.
+    def leader_grew(self, last_fetch_ms: float | None) -> None:
+        """Note that the leader appends where the follower's last fetch found its end; the
+        follower's last Fetch of any partitions arrived at `last_fetch_ms`.
         """
         if last_fetch_ms is not None:
             self._fetch_ms = max(self._fetch_ms, last_fetch_ms)
-        self._fetch_leader_end = leader_end_before
         self._caught_up_at(self._fetch_ms)
 
     def is_caught_up(self, leader_end: int, now_ms: float, max_lag_ms: float) -> bool:
@@ -208,6 +207,7 @@ class PartitionCore:
     in_sync: InSyncSet = field(default_factory=InSyncSet)
     high_watermark: int = 0
     leader_epoch_start_offset: int = 0
+    """A leader's log end when it began to lead."""
     followers: dict[int, ReplicaProgress] = field(default_factory=dict)
     _level: dict[int, ReplicaProgress] = field(default_factory=dict)
     """Those followers that have everything the leader has."""
@@ -264,7 +264,7 @@ class PartitionCore:
             or role is not ReplicaRole.LEADER
             or epochs > (self.leader_epoch, self.partition_epoch)
         ):
-            if not begins_leading and role is ReplicaRole.LEADER:
+            if not begins_leading:
                 self._forget_positions(self.in_sync.committed.difference(state.isr))
             self.in_sync.withdraw()
         self.role = role
@@ -278,7 +278,7 @@ class PartitionCore:
         if role is not ReplicaRole.LEADER or begins_leading:
             self.followers = {}
             self._level = {}
-            self.leader_epoch_start_offset = log_end_offset if begins_leading else 0
+            self.leader_epoch_start_offset = log_end_offset
             self.high_watermark = min(high_watermark, log_end_offset)
             self._log_end_offset = log_end_offset
         if role is ReplicaRole.LEADER:
@@ -381,7 +381,7 @@ class PartitionCore:
         if self._level:
             last_fetch_ms = self.cluster.last_fetch_ms
             for replica_id, progress in self._level.items():
-                progress.leader_grew(self._log_end_offset, last_fetch_ms.get(replica_id))
+                progress.leader_grew(last_fetch_ms.get(replica_id))
             self._level = {}
         self._log_end_offset = log_end_offset
         return self.advance_high_watermark(min_insync_replicas)
@@ -480,8 +480,6 @@ class PartitionCore:
             return None
         if self.leader_recovery_state == RECOVERING:
             return self._propose(in_sync.members, "the leader has recovered from its election")
-        if not self.followers:
-            return None
         now_ms = self.cluster.now_ms()
         max_lag_ms = self.cluster.max_lag_ms
         lagging = {
@@ -592,13 +590,12 @@ class PartitionCore:
         """The smallest log start offset of the live replicas, -1 while one of them is unknown;
         `log_start_offset` is that of the local log.
         """
-        smallest = log_start_offset
-        for replica_id, progress in self.followers.items():
-            if progress.log_start_offset < smallest and self.cluster.is_isr_eligible(
-                replica_id, UNKNOWN_BROKER_EPOCH
-            ):
-                smallest = progress.log_start_offset
-        return smallest
+        live = (
+            progress.log_start_offset
+            for replica_id, progress in self.followers.items()
+            if self.cluster.is_isr_eligible(replica_id, UNKNOWN_BROKER_EPOCH)
+        )
+        return min([log_start_offset, *live])
 
     def replica_figures(self, log_start_offset: int) -> list[ReplicaFigures]:
         """How every replica stands, the leader first; empty where this broker does not lead."""

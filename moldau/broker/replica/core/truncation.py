@@ -50,7 +50,7 @@ def cut_for_divergence(
         return None
     offset = min(diverging_end_offset, log_end_offset)
     own_epoch, own_end_offset = end_offset_for_epoch(diverging_epoch)
-    if own_epoch >= 0 and own_end_offset >= 0:
+    if own_epoch >= 0:
         offset = min(offset, own_end_offset)
     if 0 <= leader_start_offset < offset <= log_start_offset:
         return LogCut(leader_start_offset, begins_empty=True)

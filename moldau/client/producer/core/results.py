@@ -159,12 +159,15 @@ class Results:
 
     def _expire_one(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         count = batch.record_count or (batch.buffer.record_count if batch.buffer else 0)
-        last = batch.last_code
-        reason = (
-            "no broker has answered about them"
-            if last is None
-            else f"the last attempt ended with {last.name}"
-        )
+        last, identity = batch.last_code, self._accumulator.identity
+        reason = "no broker has answered about them"
+        if last is not None:
+            reason = f"the last attempt ended with {last.name}"
+        elif identity is not None and not identity.producer.is_known:
+            reason = (
+                "no broker has given the producer an id (enable.idempotence), without which it "
+                "sends nothing; brokers get ids from the active controller"
+            )
         error = DeliveryTimeout(
             f"{count} records for {batch.topic}-{batch.partition} were not acknowledged within "
             f"delivery.timeout.ms={self._config.delivery_timeout_ms}: {reason}"

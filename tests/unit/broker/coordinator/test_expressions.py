@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import re2
 
+from moldau.broker.coordinator.core import expressions
 from moldau.broker.coordinator.core.expressions import (
     MAX_REPETITIONS,
     MAX_UNICODE_CLASSES,
@@ -56,9 +57,12 @@ def test_what_is_costly_to_compile_does_not_reach_re2(expression: str, compiled:
     ("expression", "text"),
     [
         (r"[\pL\pN][\pL\pN_]+", "topic_1"),
+        (r"\p{Greek}" * MAX_UNICODE_CLASSES, "\u03b1" * MAX_UNICODE_CLASSES),
         (r"\\p" * (MAX_UNICODE_CLASSES + 1), r"\p" * (MAX_UNICODE_CLASSES + 1)),
         ("[a-z._-]{1,249}", "a" * 249),
         (f"a{{{MAX_REPETITIONS}}}", "a" * MAX_REPETITIONS),
+        (f"a{{{MAX_REPETITIONS}}}b{{0}}", "a" * MAX_REPETITIONS),
+        (f"a{{{MAX_REPETITIONS},}}", "a" * MAX_REPETITIONS),
         (r"\x{4000}\x{4001}", "\u4000\u4001"),
         (r"a\{1000}", "a{1000}"),
         ("a{,1000}", "a{,1000}"),
@@ -69,6 +73,21 @@ def test_what_a_limit_does_not_mean_is_taken(
 ) -> None:
     assert compile_expression(expression).fullmatch(text) is not None
     assert compiled == [expression]
+
+
+def test_a_broken_expression_is_refused_with_the_reason_and_is_so_again(
+    compiled: list[str],
+) -> None:
+    for _ in range(2):
+        with pytest.raises(InvalidExpression, match=r"broken-\(.*: missing"):
+            compile_expression("broken-(")
+    assert compiled == ["broken-("]
+
+
+def test_without_re2_every_expression_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expressions, "_re2", lambda: None)
+    with pytest.raises(InvalidExpression, match="google-re2"):
+        compile_expression("a")
 
 
 def test_what_is_compiled_again_was_not_remembered_by_re2_either(

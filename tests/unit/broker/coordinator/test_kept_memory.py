@@ -36,6 +36,61 @@ def test_a_principal_has_as_much_as_it_leaves_to_others() -> None:
     assert (limit.used_bytes, limit.of("a")) == (74, 34)
 
 
+@pytest.mark.parametrize(
+    ("name", "growth_bytes", "is_allowed"),
+    [
+        ("new", 40, True),
+        ("new", 41, False),
+        ("own", 40, True),
+        ("own", 41, False),
+        ("logged", 25, True),
+        ("logged", 26, False),
+        ("others", 50, True),
+        ("others", 51, False),
+    ],
+)
+def test_growth_is_allowed_up_to_the_last_byte(
+    name: str, growth_bytes: int, is_allowed: bool
+) -> None:
+    """There are 105 bytes: "a" has 20, "b" 10, what was read from the log 15; 60 are left."""
+    refused: list[str] = []
+    limit = MemoryLimit(105, refused.append)
+    memory = KeptMemory(limit)
+    memory.keep("logged", 15)
+    assert grown(memory, "own", "a", 20)
+    assert grown(memory, "others", "b", 10)
+    assert limit.used_bytes == 45
+    assert memory.may_grow(name, "a", growth_bytes) is is_allowed
+    owner = "b" if name == "others" else "a"
+    assert refused == ([] if is_allowed else [owner])
+
+
+def test_what_does_not_grow_is_allowed_beyond_the_limit_too() -> None:
+    limit = MemoryLimit(100)
+    memory = KeptMemory(limit)
+    memory.keep("logged", 120)
+    found = [memory.may_grow("logged", "a", growth_bytes) for growth_bytes in (-1, 0, 1)]
+    assert found == [True, True, False]
+
+
+@pytest.mark.parametrize(("used_bytes", "is_tight"), [(0, False), (25, False), (26, True)])
+def test_memory_is_tight_from_a_quarter_of_the_limit_on(used_bytes: int, is_tight: bool) -> None:
+    limit = MemoryLimit(100)
+    KeptMemory(limit).keep("x", used_bytes)
+    assert (limit.used_bytes, limit.is_tight) == (used_bytes, is_tight)
+
+
+def test_what_did_not_grow_gets_no_owner() -> None:
+    limit = MemoryLimit(100)
+    memory = KeptMemory(limit)
+    memory.keep("x", 30)
+    assert memory.may_grow("x", "a", 5)
+    memory.keep("x", 30)
+    assert (limit.of("a"), limit.of("")) == (0, 30)
+    memory.keep("x", 31)
+    assert (limit.of("a"), limit.of("")) == (31, 0)
+
+
 def test_partitions_share_the_limit_and_give_back_what_they_lose() -> None:
     limit = MemoryLimit(100)
     first, second = KeptMemory(limit), KeptMemory(limit)

@@ -11,7 +11,7 @@ from moldau.broker.replica.core.in_sync_set import (
     IsrChange,
     PartitionState,
 )
-from moldau.broker.replica.core.partition_core import PartitionCore
+from moldau.broker.replica.core.partition_core import REFUSAL_PAUSE_MS, PartitionCore
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.replica.test_partition_core import LOCAL, Cluster, fetched, leader, state
 
@@ -139,6 +139,58 @@ def test_the_last_fetch_of_any_partition_counts_for_who_was_level() -> None:
     assert core.propose() is None
     wait(core, 20)
     assert must(core.propose()).isr == (1,)
+
+
+def test_a_follower_that_reads_only_other_partitions_is_not_level_any_more() -> None:
+    core = leader(isr=(1, 2))
+    cluster = core.cluster
+    fetched(core, 2, 0)
+    core.local_log_grew(5, 1)
+    wait(core, LAG_MS)
+    cluster.last_fetch_ms[2] = cluster.now_ms()
+    core.local_log_grew(9, 1)
+    assert core.propose() is None
+    wait(core, 1)
+    assert must(core.propose()).isr == (1,)
+
+
+def test_a_follower_that_has_fallen_back_is_not_level_any_more() -> None:
+    core = leader(isr=(1, 2))
+    core.local_log_grew(5, 1)
+    fetched(core, 2, 5)
+    wait(core, LAG_MS)
+    fetched(core, 2, 3)
+    core.local_log_grew(9, 1)
+    assert core.propose() is None
+    wait(core, 1)
+    assert must(core.propose()).isr == (1,)
+
+
+def test_a_fetch_of_one_member_takes_out_no_other() -> None:
+    core = leader()
+    core.local_log_grew(5, 1)
+    wait(core, LAG_MS + 1)
+    fetched(core, 2, 5)
+    assert core.propose_after_fetch(2) is None
+    assert must(core.propose()).isr == (1, 2), "that is for the next look at all of them"
+
+
+@pytest.mark.parametrize(("replicas", "joins"), [((1, 2), False), ((1, 3), True)])
+def test_only_a_replica_that_is_still_assigned_joins(
+    replicas: tuple[int, ...], joins: bool
+) -> None:
+    core = leader(isr=(1,))
+    cluster = core.cluster
+    assert isinstance(cluster, Cluster)
+    cluster.out_of_service.add(3)
+    fetched(core, 3, 0)
+    core.apply_state(
+        state(partition_epoch=1, replicas=replicas, isr=(1,)), log_end_offset=0, high_watermark=0
+    )
+    cluster.out_of_service.clear()
+    change = core.propose()
+    assert (change is not None) is joins
+    assert change is None or change.isr == (1, 3)
 
 
 def test_a_level_follower_that_has_gone_leaves_with_the_next_write() -> None:
@@ -336,7 +388,10 @@ def test_no_follower_joins_that_the_controller_would_refuse(cause: str) -> None:
     assert must(core.propose()).isr == (1, 2, 3), "unfenced, without another fetch of the partition"
 
 
-def test_who_has_not_fetched_for_long_does_not_join_by_itself() -> None:
+@pytest.mark.parametrize(("silent_ms", "joins"), [(LAG_MS, True), (LAG_MS + 1, False)])
+def test_who_has_not_fetched_for_long_does_not_join_by_itself(
+    silent_ms: float, joins: bool
+) -> None:
     core = leader(isr=(1, 2))
     cluster = core.cluster
     assert isinstance(cluster, Cluster)
@@ -345,8 +400,62 @@ def test_who_has_not_fetched_for_long_does_not_join_by_itself() -> None:
     assert core.propose_after_fetch(3) is None
     cluster.out_of_service.clear()
     fetched(core, 2, 0)
-    wait(core, LAG_MS + 1)
+    wait(core, silent_ms)
+    assert (core.propose() is not None) is joins
+
+
+def refused() -> PartitionCore:
+    """A leader whose proposal to let 3 join the controller has refused, and that has had the ISR
+    confirmed as it is.
+    """
+    core = leader(isr=(1, 2))
+    fetched(core, 3, 0)
+    change = must(core.propose_after_fetch(3))
+    answer = core.isr_change_answered(change, ErrorCode.INELIGIBLE_REPLICA, None)
+    assert answer is IsrAnswer.REFUSED
+    as_it_is = must(core.propose())
+    assert as_it_is.isr == (1, 2)
+    core.isr_change_answered(as_it_is, ErrorCode.NONE, committed(as_it_is))
+    return core
+
+
+def test_a_follower_that_was_refused_is_proposed_again_after_a_pause() -> None:
+    core = refused()
+    for elapsed_ms, is_proposed in ((0, False), (REFUSAL_PAUSE_MS, False), (1, True)):
+        wait(core, elapsed_ms)
+        fetched(core, 3, 0)
+        assert (core.propose_after_fetch(3) is not None) is is_proposed
+
+
+def test_a_follower_that_was_refused_is_proposed_at_once_when_brokers_have_changed() -> None:
+    core = refused()
     assert core.propose() is None
+    assert must(core.propose(again=True)).isr == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("epochs_on", "outcome"), [(1, IsrAnswer.COMMITTED), (0, IsrAnswer.COMMITTED), (-1, None)]
+)
+def test_an_answer_counts_if_it_is_not_older_than_its_proposal(
+    epochs_on: int, outcome: IsrAnswer | None
+) -> None:
+    """Apache Kafka's controller confirms an ISR as it is under the same partition epoch."""
+    core = leader(isr=(1, 2), partition_epoch=4)
+    fetched(core, 3, 0)
+    change = must(core.propose_after_fetch(3))
+    answer = committed(change)._replace(partition_epoch=change.partition_epoch + epochs_on)
+    found = core.isr_change_answered(change, ErrorCode.NONE, answer)
+    assert found is (outcome or IsrAnswer.REFUSED)
+    assert core.in_sync.is_awaiting_metadata is (outcome is None)
+    assert core.isr == ({1, 2} if outcome is None else {1, 2, 3})
+
+
+def test_the_same_state_again_leaves_the_proposal_under_way() -> None:
+    core, change = expanding()
+    assert not core.apply_state(core.state, log_end_offset=5, high_watermark=0)
+    assert core.in_sync.pending is change
+    answer = core.isr_change_answered(change, ErrorCode.NONE, committed(change))
+    assert answer is IsrAnswer.COMMITTED
 
 
 def test_whom_the_controller_took_out_has_to_say_where_it_is_now() -> None:
@@ -430,6 +539,21 @@ def test_a_new_leader_epoch_begins_without_knowledge() -> None:
     assert core.propose() is None
     fetched(core, 2, 5)
     assert core.high_watermark == 5
+
+
+def test_who_was_level_in_an_earlier_leader_epoch_does_not_join_by_that() -> None:
+    core = leader(isr=(1, 2))
+    cluster = core.cluster
+    assert isinstance(cluster, Cluster)
+    cluster.out_of_service.add(3)
+    fetched(core, 3, 0)
+    cluster.out_of_service.clear()
+    core.apply_state(
+        state(leader_epoch=1, partition_epoch=1, isr=(1, 2)), log_end_offset=0, high_watermark=0
+    )
+    assert core.propose() is None
+    fetched(core, 3, 0)
+    assert must(core.propose_after_fetch(3)).isr == (1, 2, 3)
 
 
 def test_an_earlier_life_of_a_broker_is_refused() -> None:

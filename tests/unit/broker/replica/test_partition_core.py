@@ -110,11 +110,35 @@ def test_a_new_leader_begins_its_epoch_at_the_log_end() -> None:
 
 def test_an_older_state_changes_nothing() -> None:
     core = leader(leader_epoch=5, partition_epoch=8)
-    core.apply_state(state(leader_id=2, leader_epoch=4, partition_epoch=9), log_end_offset=0,
-                     high_watermark=0)  # fmt: skip
-    core.apply_state(state(leader_id=2, leader_epoch=5, partition_epoch=7), log_end_offset=0,
-                     high_watermark=0)  # fmt: skip
+    for epochs in ((4, 9), (5, 7)):
+        older = state(LOCAL, *epochs, replicas=(1, 2))
+        assert core.apply_state(older, log_end_offset=9, high_watermark=0) is False
+        assert core.replicas == (1, 2, 3)
     assert (core.role, core.leader_epoch, core.partition_epoch) == (ReplicaRole.LEADER, 5, 8)
+
+
+def test_what_the_controller_decided_is_known_as_it_is() -> None:
+    decided = PartitionState(
+        2, 3, 4, (1, 2, 3), (2, 1), adding_replicas=(3,), removing_replicas=(1,)
+    )
+    core = PartitionCore(LOCAL, Cluster())
+    core.apply_state(decided, log_end_offset=0, high_watermark=0)
+    assert core.state == decided
+
+
+def test_a_new_leader_commits_up_to_the_end_of_its_log() -> None:
+    core = leader(10, replicas=(1,))
+    assert core.advance_high_watermark(1)
+    assert core.high_watermark == 10
+
+
+def test_a_replica_that_resigns_knows_of_no_other() -> None:
+    core = leader(isr=(1, 2))
+    fetched(core, 3, 0)
+    change = core.propose_after_fetch(3)
+    assert change is not None
+    core.resign()
+    assert (core.role, core.in_sync.pending, core.followers) == (ReplicaRole.NONE, None, {})
 
 
 def test_checkpointed_high_watermark_never_passes_the_log_end() -> None:
@@ -172,6 +196,8 @@ def test_a_stranger_may_not_fetch() -> None:
     assert core.check_follower(9, 1, -1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert core.check_follower(9, 1, 3) is ErrorCode.FENCED_LEADER_EPOCH
     assert core.check_follower(LOCAL, 1, -1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    first_epoch = leader(replicas=(1, 2), leader_epoch=0)
+    assert first_epoch.check_follower(9, 1, 0) is ErrorCode.UNKNOWN_LEADER_EPOCH
     follows = leader(leader_id=2)
     assert follows.check_follower(3, 13, 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -214,4 +240,5 @@ def test_a_followers_high_watermark_follows_and_stays() -> None:
     assert core.follow_high_watermark(7, 5)
     assert core.high_watermark == 5, "not past its own end"
     assert not core.follow_high_watermark(3, 9), "a new leader may know less"
+    assert not core.follow_high_watermark(5, 9)
     assert core.high_watermark == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -169,6 +170,24 @@ def test_a_log_without_epochs_is_cut_where_the_leader_says() -> None:
     assert divergence(3, 7, (0, 10), (-1, -1)) == LogCut(7)
 
 
+@pytest.mark.parametrize(
+    ("epoch", "end_offset", "own_epoch", "cut_at"),
+    [
+        (0, 0, (-1, -1), 0),
+        (0, 7, (-1, -1), 7),
+        (3, 12, (-1, -1), 10),
+        (3, 7, (0, 0), 0),
+        (3, 7, (0, 5), 5),
+        (3, 7, (3, 9), 7),
+        (3, 12, (3, 11), 10),
+    ],
+)
+def test_the_log_is_cut_where_the_shorter_one_leaves_the_common_epoch(
+    epoch: int, end_offset: int, own_epoch: tuple[int, int], cut_at: int
+) -> None:
+    assert divergence(epoch, end_offset, (0, 10), own_epoch) == LogCut(cut_at)
+
+
 def test_an_answer_that_says_nothing_cuts_nothing() -> None:
     for epoch, end_offset in ((-1, 5), (3, -1), (-1, -1)):
         assert divergence(epoch, end_offset, (0, 10), (2, 3)) is None
@@ -197,6 +216,7 @@ def test_out_of_range() -> None:
     assert out_of_range((10, 20), (0, 8)) == LogCut(10, begins_empty=True)
     assert out_of_range((0, 20), (0, 8)) is None
     assert out_of_range((8, 8), (0, 8)) is None
+    assert out_of_range((5, 5), (0, 8)) == LogCut(5), "the leader has deleted all that it had"
     for nonsense in ((-1, 20), (10, 5), (-1, -1)):
         assert out_of_range(nonsense, (0, 8)) is None
 

@@ -18,6 +18,7 @@ from moldau.client import (
     InvalidRequest,
     QuorumEndpoint,
     Reassignment,
+    RequestTimeout,
     TopicPartition,
     UpgradeType,
 )
@@ -328,3 +329,9 @@ async def test_reassignments(broker: ScriptedBroker, admin: Admin):
     assert await admin.list_partition_reassignments() == {
         TopicPartition("t", 1): Reassignment((1, 2, 3), (2, 3), (1,))
     }
+
+
+async def test_controllers_out_of_reach_are_called_controllers():
+    async with Admin(bootstrap_controllers="127.0.0.1:1", **FAST) as admin:
+        with pytest.raises(RequestTimeout, match="no controller can be reached: "):
+            await admin.describe_metadata_quorum(timeout_ms=300)

@@ -190,6 +190,7 @@ class World:
             self.delete_topic: 1,
             self.grow_topic: 2,
             self.update_feature: 1,
+            self.switch_eligible_leaders: 1,
             self.fail_over: 2,
         }
         (event,) = self.random.choices(list(weights), list(weights.values()))
@@ -442,6 +443,15 @@ class World:
         level = 30 if name == "metadata.version" else self.random.randrange(2)
         update = FeatureUpdateKey(
             feature=name, max_version_level=level, upgrade_type=self.random.choice((1, 2))
+        )
+        self.ask(UpdateFeaturesRequest(feature_updates=[update]))
+
+    def switch_eligible_leaders(self) -> None:
+        is_on = self.core.state.eligible_leader_replicas_enabled
+        update = FeatureUpdateKey(
+            feature="eligible.leader.replicas.version",
+            max_version_level=0 if is_on else 1,
+            upgrade_type=2 if is_on else 1,
         )
         self.ask(UpdateFeaturesRequest(feature_updates=[update]))
 

@@ -28,6 +28,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p30_create_acls import AclCreation, CreateAclsRequest
 from moldau.protocol.messages.p31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from moldau.protocol.metadata_records import (
+    AccessControlEntryRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
     RemoveAccessControlEntryRecord,
@@ -124,6 +125,35 @@ def test_what_cannot_be_an_entry_is_refused_alone(
     assert {each.resource_name for each in entries(driver)} == {"fine"}
 
 
+def test_an_entry_may_be_about_the_cluster(driver: CoreDriver) -> None:
+    cluster = creation("kafka-cluster", resource_type=ResourceType.CLUSTER)
+    assert create(driver, cluster) == [(0, "")]
+    assert len(entries(driver)) == 1
+
+
+def test_what_is_refused_of_filters_removes_nothing(driver: CoreDriver) -> None:
+    create(driver, creation("a"))
+    wanted = [everything(operation=99), everything(resource_name_filter="b")]
+    refused, fine = driver.ask(DeleteAclsRequest(filters=wanted)).filter_results
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    assert "unknown" in refused.error_message
+    assert (fine.error_code, fine.error_message) == (0, None)
+    assert refused.matching_acls == fine.matching_acls == []
+    without = CoreDriver()
+    without.append([(record, 0) for record in driver_records(driver)])
+    (answer,) = without.ask(DeleteAclsRequest(filters=[everything()])).filter_results
+    assert (answer.error_code, answer.matching_acls) == (ErrorCode.SECURITY_DISABLED, [])
+    assert len(entries(without)) == len(entries(driver)) == 1
+
+
+def driver_records(driver: CoreDriver) -> list[AccessControlEntryRecord]:
+    """The image's entries as records."""
+    return [
+        AccessControlEntryRecord(id=entry_id, **entry._asdict())
+        for entry_id, entry in driver.image.acls.entries_by_id.items()
+    ]
+
+
 def test_without_an_authorizer_there_are_no_entries() -> None:
     driver = CoreDriver()
     assert create(driver, creation())[0][0] == ErrorCode.SECURITY_DISABLED
@@ -200,8 +230,12 @@ def test_one_request_makes_and_removes_only_so_many(driver: CoreDriver) -> None:
     create(driver, *some)
     create(driver, creation("one-more"))
     response = driver.ask(DeleteAclsRequest(filters=[everything()]))
-    assert response.filter_results[0].error_code == ErrorCode.POLICY_VIOLATION
+    (answer,) = response.filter_results
+    assert (answer.error_code, answer.matching_acls) == (ErrorCode.POLICY_VIOLATION, [])
     assert len(entries(driver)) == MAX_RECORDS_PER_REQUEST + 1
+    delete(driver, everything(resource_name_filter="one-more"))
+    delete(driver, everything())
+    assert not entries(driver)
 
 
 def test_entries_are_answered_when_they_are_committed_and_forgotten_when_they_never_are() -> None:

@@ -126,6 +126,24 @@ def test_what_cannot_be_a_quota_is_refused_alone(
     assert quotas(driver) == {(("user", "bob"),): {"producer_byte_rate": 7}}
 
 
+@pytest.mark.parametrize(
+    "good",
+    [
+        entry((("ip", None),), connection_creation_rate=1),
+        entry((("ip", "::1"),), connection_creation_rate=2.0**31 - 1),
+        entry((("user", None),), producer_byte_rate=1),
+        entry((("client-id", "c"),), consumer_byte_rate=2.0**63),
+        entry(ALICE, controller_mutation_rate=0.5),
+        entry(ALICE, consumer_byte_rate=5 + 1e-7),
+        entry(ALICE, consumer_byte_rate=1e-6),
+    ],
+)
+def test_values_up_to_their_limits_are_quotas(driver: CoreDriver, good: EntryData) -> None:
+    assert alter(driver, good) == [(0, "")]
+    (values,) = quotas(driver).values()
+    assert values == {op.key: op.value for op in good.ops}
+
+
 def test_an_entity_or_a_key_named_twice_is_not_changed_at_all(driver: CoreDriver) -> None:
     twice = entry(ALICE, producer_byte_rate=1)
     twice.ops.append(OpData(key="producer_byte_rate", value=2.0))

@@ -23,6 +23,7 @@ from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTop
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p62_broker_registration import Feature
 from moldau.protocol.messages.p70_controller_registration import ControllerRegistrationRequest
+from moldau.protocol.metadata_records import RegisterControllerRecord
 from tests.unit.metadata.builders import CoreDriver
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
@@ -121,6 +122,43 @@ def test_append_and_subtract_on_lists(driver: CoreDriver) -> None:
     assert "list" in message
 
 
+def test_lists_begin_with_their_default(driver: CoreDriver) -> None:
+    assert alter(driver, TOPIC, "t", (APPEND, "cleanup.policy", " compact , "))[0] is ErrorCode.NONE
+    assert config(driver, TOPIC, "t") == {"cleanup.policy": "delete,compact"}
+    assert alter(driver, BROKER, "", (APPEND, "log.cleanup.policy", "compact"))[0] is ErrorCode.NONE
+    assert config(driver, BROKER, "")["log.cleanup.policy"] == "delete,compact"
+    assert alter(driver, BROKER, "", (SUBTRACT, "log.cleanup.policy", "delete"))[0] == 0
+    assert config(driver, BROKER, "")["log.cleanup.policy"] == "compact"
+
+
+def test_controllers_are_configured_like_brokers(driver: CoreDriver) -> None:
+    """As voters, and as controllers that have registered."""
+    change = (SET, "log.retention.ms", "78")
+    driver.append([(RegisterControllerRecord(controller_id=3, incarnation_id=UUID(int=9)), 0)])
+    driver.core.state.voter_ids = frozenset([7])
+    found = [alter(driver, BROKER, name, change)[0] for name in ("3", "7", "8")]
+    assert found == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.BROKER_ID_NOT_REGISTERED]
+
+
+def test_what_is_left_after_a_removal_has_to_agree_with_the_defaults(driver: CoreDriver) -> None:
+    shortest, longest = "min.compaction.lag.ms", "max.compaction.lag.ms"
+    assert alter(driver, BROKER, "", (SET, "log.cleaner.min.compaction.lag.ms", "500"))[0] == 0
+    assert alter(driver, TOPIC, "t", (SET, shortest, "0"), (SET, longest, "100"))[0] == 0
+    error, message = alter(driver, TOPIC, "t", (DELETE, shortest, None))
+    assert error is ErrorCode.INVALID_CONFIG
+    assert longest in str(message)
+    assert config(driver, TOPIC, "t") == {shortest: "0", longest: "100"}
+    both = [(DELETE, shortest, None), (DELETE, longest, None)]
+    assert alter(driver, TOPIC, "t", *both)[0] is ErrorCode.NONE
+    assert config(driver, TOPIC, "t") == {}
+
+
+def test_what_only_one_broker_can_have_is_no_default_of_all(driver: CoreDriver) -> None:
+    change = (SET, "listener.name.plaintext.ssl.keystore.location", "/k")
+    assert alter(driver, BROKER, "1", change)[0] is ErrorCode.NONE
+    assert alter(driver, BROKER, "", change)[0] is ErrorCode.INVALID_REQUEST
+
+
 def test_validate_only(driver: CoreDriver) -> None:
     result = alter(driver, TOPIC, "t", (SET, "retention.ms", "5"), validate_only=True)
     assert result == (ErrorCode.NONE, None)
@@ -142,6 +180,25 @@ def test_validate_only(driver: CoreDriver) -> None:
         (TOPIC, "t", (7, "retention.ms", "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "9", (SET, "log.retention.ms", "1"), ErrorCode.BROKER_ID_NOT_REGISTERED),
         (BROKER, "one", (SET, "log.retention.ms", "1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "-1", (SET, "log.retention.ms", "1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "\uff11", (SET, "log.retention.ms", "1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "10000000001", (SET, "log.retention.ms", "1"), ErrorCode.INVALID_REQUEST),
+        (
+            BROKER,
+            "1000000001",
+            (SET, "log.retention.ms", "1"),
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+        ),
+        (BROKER, "1", (APPEND, "nonsense", "1"), ErrorCode.INVALID_CONFIG),
+        (BROKER, "1", (SUBTRACT, "log.retention.ms", "1"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", (APPEND, "nonsense", "1"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", (SUBTRACT, "cleanup.policy", None), ErrorCode.INVALID_REQUEST),
+        (
+            ConfigResourceType.GROUP,
+            "g",
+            (APPEND, "consumer.session.timeout.ms", "45000"),
+            ErrorCode.INVALID_CONFIG,
+        ),
         (BROKER, "1", (SET, "node.id", "4"), ErrorCode.INVALID_REQUEST),
         (BROKER, "", (SET, "log.retention.ms", "0"), ErrorCode.INVALID_REQUEST),
         (ConfigResourceType.BROKER_LOGGER, "1", (SET, "x", "INFO"), ErrorCode.INVALID_REQUEST),

@@ -13,6 +13,7 @@ import pytest
 from moldau.controller.core import (
     cluster_control,
     configuration_control,
+    feature_control,
     partition_changes,
     partition_index,
     placement,
@@ -134,6 +135,20 @@ def _eligible_leaders_survive_a_lower_minimum(patch: pytest.MonkeyPatch) -> None
     patch.setattr(configuration_control, "clear_eligible_leaders", lambda state, records: [])
 
 
+def _eligible_leaders_survive_a_time_without_them(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(feature_control, "forget_eligible_leaders", lambda state: [])
+
+
+def _eligible_leaders_lead_while_they_do_not_count(patch: pytest.MonkeyPatch) -> None:
+    begin = _Transition.__init__
+
+    def trusting(self: _Transition, partition: Any, *more: Any) -> None:
+        begin(self, partition, *more)
+        self.elr = partition.elr
+
+    patch.setattr(_Transition, "__init__", trusting)
+
+
 def _eligible_leaders_survive_a_large_isr(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Transition, "_is_isr_large_enough", lambda self: False)
 
@@ -239,6 +254,8 @@ MUTATIONS: Final[list[Mutation]] = [
     _the_fencing_comes_with_the_first_step,
     _leaving_brokers_may_come_back_half_way,
     _eligible_leaders_survive_a_lower_minimum,
+    _eligible_leaders_survive_a_time_without_them,
+    _eligible_leaders_lead_while_they_do_not_count,
     _eligible_leaders_survive_a_large_isr,
     _unclean_elections_are_not_marked,
     _records_are_of_the_newest_version,

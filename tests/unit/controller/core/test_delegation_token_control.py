@@ -171,6 +171,88 @@ def test_what_is_kept_is_limited(driver: CoreDriver) -> None:
     assert create(driver, renewers=[bob] * MAX_RENEWERS).error_code == ErrorCode.NONE
 
 
+def times(answer: Any) -> tuple[int, int, int]:
+    return answer.issue_timestamp_ms, answer.expiry_timestamp_ms, answer.max_timestamp_ms
+
+
+@pytest.mark.parametrize(
+    ("lifetime_ms", "max_ms"),
+    [(0, WEEK_MS), (-1, WEEK_MS), (1, 1), (2 * DAY_MS, 2 * DAY_MS), (WEEK_MS + 1, WEEK_MS)],
+)
+def test_a_token_lives_as_long_as_is_asked_for_and_no_longer_than_is_allowed(
+    driver: CoreDriver, lifetime_ms: int, max_ms: int
+) -> None:
+    made = create(driver, max_lifetime_ms=lifetime_ms)
+    end_ms = min(max_ms, DAY_MS)
+    assert times(made) == (NOW_MS, NOW_MS + end_ms, NOW_MS + max_ms)
+    assert tokens(driver)[made.token_id][3:] == (NOW_MS, NOW_MS + max_ms, NOW_MS + end_ms)
+
+
+def test_a_token_that_is_refused_has_no_times(driver: CoreDriver) -> None:
+    """Zeros, and -1 for a renewer that is no user: as Apache Kafka."""
+    long = {"owner_principal_type": "User", "owner_principal_name": "x" * MAX_NAME_CHARACTERS}
+    refused = create(driver, **long)
+    assert (refused.error_code, times(refused)) == (ErrorCode.INVALID_REQUEST, (0, 0, 0))
+    assert (refused.token_id, refused.hmac) == ("", b"")
+    group = TokenPrincipal(principal_type="Group", principal_name="g")
+    refused = create(driver, renewers=[group])
+    assert refused.error_code == ErrorCode.INVALID_PRINCIPAL_TYPE
+    assert times(refused) == (-1, -1, -1)
+    assert not tokens(driver)
+
+
+@pytest.mark.parametrize(
+    ("period_ms", "end_ms"),
+    [(-1, DAY_MS), (0, DAY_MS), (1, 1), (5, 5), (DAY_MS, DAY_MS), (DAY_MS + 1, DAY_MS)],
+)
+def test_a_renewal_lasts_as_long_as_is_asked_for_and_no_longer_than_is_allowed(
+    driver: CoreDriver, period_ms: int, end_ms: int
+) -> None:
+    made = create(driver)
+    at_ms = NOW_MS + 1_000
+    renewed = renew(driver, made.hmac, ALICE, at_ms, period_ms)
+    assert renewed.expiry_timestamp_ms == at_ms + end_ms
+    assert tokens(driver)[made.token_id].expiration_timestamp == at_ms + end_ms
+    assert tokens(driver)[made.token_id].max_timestamp == NOW_MS + WEEK_MS
+
+
+@pytest.mark.parametrize(
+    ("period_ms", "end_ms"), [(0, 0), (1, 1), (DAY_MS, DAY_MS), (2 * WEEK_MS, WEEK_MS - 1_000)]
+)
+def test_an_end_may_be_set(driver: CoreDriver, period_ms: int, end_ms: int) -> None:
+    made = create(driver, renewers=[TokenPrincipal(principal_type="User", principal_name="bob")])
+    at_ms = NOW_MS + 1_000
+    eve = expire(driver, made.hmac, "User:eve", at_ms, period_ms)
+    assert eve.error_code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
+    assert not driver.appended
+    ended = expire(driver, made.hmac, BOB, at_ms, period_ms)
+    assert (ended.error_code, ended.expiry_timestamp_ms) == (0, at_ms + end_ms)
+    assert tokens(driver)[made.token_id].expiration_timestamp == at_ms + end_ms
+    assert renew(driver, made.hmac, BOB, at_ms + end_ms).error_code == ErrorCode.NONE
+
+
+def test_a_renewer_s_refusal_changes_nothing(driver: CoreDriver) -> None:
+    made = create(driver)
+    before = driver.image
+    assert renew(driver, made.hmac, BOB, NOW_MS).error_code != ErrorCode.NONE
+    assert renew(driver, b"x", ALICE, NOW_MS).error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+    late = renew(driver, made.hmac, ALICE, NOW_MS + DAY_MS + 1)
+    assert late.error_code == ErrorCode.DELEGATION_TOKEN_EXPIRED
+    assert driver.image is before
+
+
+def test_names_of_a_token_fit_up_to_their_limit(driver: CoreDriver) -> None:
+    owner = "x" * (MAX_NAME_CHARACTERS - len("User:"))
+    renewers = [TokenPrincipal(principal_type="User", principal_name=owner)]
+    fields = {"owner_principal_type": "User", "owner_principal_name": owner}
+    assert create(driver, renewers=renewers, **fields).error_code == ErrorCode.NONE
+    other = {**fields, "owner_principal_name": owner + "x"}
+    assert create(driver, **other).error_code == ErrorCode.INVALID_REQUEST
+    renewers.append(TokenPrincipal(principal_type="User", principal_name=""))
+    assert create(driver, renewers=renewers).error_code == ErrorCode.INVALID_REQUEST
+    assert len(tokens(driver)) == 1
+
+
 # -- shares ----------------------------------------------------------------------------------------
 
 
@@ -208,6 +290,21 @@ def test_who_has_many_gets_none_of_the_last_places(
         made = create(driver, f"User:{user}").error_code
         assert made == (ErrorCode.NONE if user != "f" else ErrorCode.POLICY_VIOLATION)
     assert len(tokens(driver)) == 12
+
+
+def test_expired_tokens_of_an_owner_make_room_in_a_full_cluster(
+    driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner may have as many as there are places left, once its expired ones are gone."""
+    monkeypatch.setattr(delegation_token_control, "MAX_TOKENS", 6)
+    ends = [create(driver, max_lifetime_ms=1).error_code for _ in range(2)]
+    ends += [create(driver).error_code, create(driver, BOB).error_code]
+    assert ends == [0, 0, 0, 0]
+    assert create(driver, now_ms=NOW_MS + 1).error_code == ErrorCode.POLICY_VIOLATION
+    assert create(driver, now_ms=NOW_MS + 2).error_code == ErrorCode.NONE
+    assert Counter(each.owner for each in tokens(driver).values()) == {ALICE: 2, BOB: 1}
+    assert create(driver, now_ms=NOW_MS + 2).error_code == ErrorCode.NONE
+    assert create(driver, now_ms=NOW_MS + 2).error_code == ErrorCode.POLICY_VIOLATION
 
 
 def test_an_owner_that_is_refused_is_named_in_the_log(

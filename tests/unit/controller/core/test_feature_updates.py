@@ -79,6 +79,42 @@ def test_upgrades_that_are_refused(driver: CoreDriver, level: int, kind: int) ->
     assert not driver.appended
 
 
+@pytest.mark.parametrize("kind", [SAFE, UNSAFE])
+def test_a_feature_is_lowered_by_either_kind_of_downgrade(driver: CoreDriver, kind: int) -> None:
+    (result,) = update(driver, (GROUP, 1, UPGRADE)).results
+    assert (result.feature, result.error_code, result.error_message) == (GROUP, 0, "NONE")
+    assert update(driver, (GROUP, 0, UPGRADE)).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert update(driver, (GROUP, 0, kind)).error_code == 0
+    assert driver.image.features.level(GROUP) == 0
+
+
+def test_version_0_allows_a_downgrade_and_does_not_insist_on_it(driver: CoreDriver) -> None:
+    for level in (1, 0):
+        key = FeatureUpdateKey(feature=GROUP, max_version_level=level, allow_downgrade=True)
+        assert driver.ask(UpdateFeaturesRequest(feature_updates=[key])).error_code == 0
+        assert driver.image.features.level(GROUP) == level
+
+
+def test_a_downgrade_that_would_lose_something_is_refused_by_its_reason() -> None:
+    driver = CoreDriver(release="4.1")
+    for kind, says in ((SAFE, False), (UNSAFE, True)):
+        response = update(driver, (METADATA, 22, kind))
+        assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert "4.0-IV0 cannot hold what 4.1-IV1 wrote" in response.error_message
+        assert ("unsafe downgrades" in response.error_message) is says
+
+
+@pytest.mark.parametrize(
+    ("level", "kind", "error"),
+    [(7, UNSAFE, "wrote"), (6, UNSAFE, "7 to 30"), (30, UPGRADE, ""), (31, UPGRADE, "7 to 30")],
+)
+def test_levels_are_refused_outside_of_what_is_supported(level: int, kind: int, error: str) -> None:
+    driver = CoreDriver(release="3.9")
+    response = update(driver, (METADATA, level, kind))
+    assert bool(response.error_code) is bool(error)
+    assert error in (response.error_message or "")
+
+
 def test_a_feature_that_was_never_finalized_needs_nothing() -> None:
     driver = CoreDriver(release="3.7-IV4")
     assert ELIGIBLE not in driver.image.features.finalized_levels
@@ -136,6 +172,39 @@ def test_a_controller_that_does_not_support_a_level_stands_in_the_way(driver: Co
     assert "controller 101" in response.error_message
     assert register_controller(driver, 101).error_code == 0
     assert update(driver, (GROUP, 1, UPGRADE)).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "goes_up"), [(0, 1, True), (1, 1, True), (0, 0, False), (2, 3, False)]
+)
+def test_a_level_has_to_be_within_what_a_broker_supports(
+    driver: CoreDriver, lowest: int, highest: int, goes_up: bool
+) -> None:
+    """A feature that is turned off needs no support."""
+    ranges = [
+        Feature(
+            name=name,
+            min_supported_version=lowest if name == GROUP else levels.minimum_level,
+            max_supported_version=highest if name == GROUP else levels.maximum_level,
+        )
+        for name, levels in SUPPORTED_FEATURES.items()
+    ]
+    driver.join(1, features=ranges)
+    assert (update(driver, (GROUP, 1, UPGRADE)).error_code == 0) is goes_up
+    if goes_up:
+        assert update(driver, (GROUP, 0, SAFE)).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("release", "error"),
+    [("3.6-IV2", ErrorCode.NONE), ("3.7-IV0", ErrorCode.INVALID_UPDATE_VERSION)],
+)
+def test_voters_are_asked_for_from_the_level_at_which_they_register(
+    release: str, error: ErrorCode
+) -> None:
+    driver = CoreDriver(release=release)
+    driver.core.state.voter_ids = frozenset([100, 101])
+    assert update(driver, (METADATA, 20, UPGRADE)).error_code == error
 
 
 def test_a_voter_that_has_not_registered_stands_in_the_way(driver: CoreDriver) -> None:
@@ -201,9 +270,13 @@ def test_a_feature_needs_its_metadata_version_first() -> None:
     response = update(driver, (ELIGIBLE, 1, UPGRADE))
     assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert METADATA in response.error_message
-    both = update(driver, (METADATA, 30, UPGRADE), (ELIGIBLE, 1, UPGRADE))
+    assert update(driver, (METADATA, 22, UPGRADE)).error_code == 0
+    assert update(driver, (ELIGIBLE, 1, UPGRADE)).error_code != 0
+    both = update(driver, (METADATA, 23, UPGRADE), (ELIGIBLE, 1, UPGRADE))
     assert both.error_code == 0
     assert driver.image.features.level(ELIGIBLE) == 1
+    lowered = update(driver, (METADATA, 22, SAFE))
+    assert lowered.error_code == ErrorCode.INVALID_UPDATE_VERSION
 
 
 def test_records_follow_the_level_they_are_written_at() -> None:

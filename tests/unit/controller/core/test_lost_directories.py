@@ -226,6 +226,60 @@ def test_a_replica_that_moves_between_registered_directories_stays_in_sync() -> 
     assert (partition.leader, set(partition.isr)) == (2, {1, 2})
 
 
+def test_a_directory_that_is_reported_again_changes_nothing() -> None:
+    driver = cluster([1, 2])
+    before = driver.partition()
+    assert assign(driver, FIRST) is ErrorCode.NONE
+    assert not driver.appended
+    assert driver.partition() == before
+
+
+def test_a_replica_in_a_directory_that_is_not_registered_stays_eligible() -> None:
+    """The directory may be back as it was; then the replica leads again."""
+    driver = cluster([2, 1], min_insync_replicas="2")
+    other = directory_id(2, 2)
+    assert assign(driver, other) is ErrorCode.NONE
+    partition = driver.partition()
+    assert (partition.leader, partition.isr, partition.elr) == (1, (1,), (2,))
+    stop_1(driver)
+    assert driver.partition().leader == -1
+    driver.ask(registration(2, log_dirs=[FIRST, SECOND, other]))
+    driver.run_tasks()
+    assert driver.partition().leader == 2
+
+
+def test_a_fenced_broker_that_reports_a_directory_does_not_lead() -> None:
+    driver = cluster([2])
+    driver.beat(2, want_fence=True)
+    assert assign(driver, SECOND) is ErrorCode.NONE
+    assert (driver.partition().leader, driver.partition().directory(2)) == (-1, SECOND)
+    driver.beat(2)
+    assert driver.partition().leader == 2
+
+
+@pytest.mark.parametrize(
+    ("release", "error"), [("3.7-IV1", ErrorCode.UNSUPPORTED_VERSION), ("3.7-IV2", ErrorCode.NONE)]
+)
+def test_directories_are_noted_from_the_level_that_has_a_place_for_them(
+    release: str, error: ErrorCode
+) -> None:
+    driver = CoreDriver(release=release)
+    driver.join(2, log_dirs=[FIRST, SECOND])
+    driver.topic("t", [2])
+    topic_id = driver.image.topics.topics_by_name["t"].topic_id
+    topics = [TopicData(topic_id=topic_id, partitions=[PartitionData(partition_index=0)])]
+    for broker_epoch in (driver.broker_epoch(2), driver.broker_epoch(2) - 1):
+        request = AssignReplicasToDirsRequest(
+            broker_id=2,
+            broker_epoch=broker_epoch,
+            directories=[DirectoryData(id=SECOND, topics=topics)],
+        )
+        assert driver.ask(request).error_code == error
+        error = ErrorCode.STALE_BROKER_EPOCH
+    is_noted = driver.partition().directory(2) == SECOND
+    assert is_noted is (release == "3.7-IV2")
+
+
 def test_a_replica_reported_elsewhere_after_its_directory_failed_is_a_loss() -> None:
     """The broker lives on, and says that the log lies in another directory now."""
     driver = cluster([1, 2], min_insync_replicas="2")

@@ -195,6 +195,23 @@ def test_cancelling_waits_for_an_eligible_replica_when_no_replica_is_live(
     assert driver.partition(name).leader_recovery_state == 0
 
 
+def test_cancelling_while_no_old_replica_is_live_waits_for_the_first_of_them() -> None:
+    """It leads as recovering: records that were committed without it are given up."""
+    driver = CoreDriver()
+    for broker_id in (1, 2, 3, 4):
+        driver.join(broker_id)
+    driver.topic("t", [1, 2], unclean_leader_election_enable="true")
+    reassign(driver, [3, 4])
+    driver.alter_partition([1, 2, 3])
+    for broker_id in (1, 2):
+        driver.beat(broker_id, want_fence=True)
+    assert (driver.partition().isr, driver.partition().elr) == ((3,), ())
+    assert reassign(driver, None) == (0, None)
+    state = driver.partition()
+    assert (state.replicas, state.isr, state.leader) == ((1, 2), (1,), -1)
+    assert (state.leader_recovery_state, state.is_reassigning) == (1, False)
+
+
 def test_cancelling_does_not_drop_the_last_eligible_replica(driver: CoreDriver) -> None:
     """Nothing is in sync, and all that is eligible was added: it may have the only copy."""
     driver.topic("careful", [1], min_insync_replicas="2", unclean_leader_election_enable="false")
@@ -257,6 +274,19 @@ def test_the_replication_factor_is_kept_when_asked(driver: CoreDriver) -> None:
     assert reassign(driver, [1, 3], **options) == (0, None)
     assert reassign(driver, [3, 4], **options) == (0, None), "the running one's target counts"
     assert reassign(driver, [3, 4, 1])[0] == 0, "and by default it may change"
+
+
+def test_directories_move_with_the_replicas_from_the_level_that_has_them() -> None:
+    for release, expected in (("3.7-IV1", {1: UUID(int=0), 2: UUID(int=0)}), ("3.7-IV2", None)):
+        driver = CoreDriver(release=release)
+        for broker_id in (1, 2):
+            driver.join(broker_id)
+        driver.topic("t", [1])
+        assert reassign(driver, [2, 1]) == (0, None)
+        state = driver.partition()
+        for broker_id in (1, 2):
+            wanted = directory_id(broker_id) if expected is None else expected[broker_id]
+            assert state.directory(broker_id) == wanted
 
 
 def test_a_fenced_broker_may_be_a_target_and_is_waited_for(driver: CoreDriver) -> None:

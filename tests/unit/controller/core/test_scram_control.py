@@ -159,6 +159,7 @@ def test_below_the_level_that_has_records_for_them() -> None:
     assert alter(driver, upsertion(), deletion("bob")) == dict.fromkeys(
         ("alice", "bob"), ErrorCode.UNSUPPORTED_VERSION
     )
+    assert alter(CoreDriver(release="3.5-IV2"), upsertion()) == {"alice": ErrorCode.NONE}
 
 
 def test_credentials_are_in_snapshots(driver: CoreDriver) -> None:

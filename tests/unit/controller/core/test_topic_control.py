@@ -227,6 +227,51 @@ def test_a_configured_value_has_a_largest_size(
     assert result.error_code == error
 
 
+def test_a_key_given_twice_is_refused(driver: CoreDriver) -> None:
+    twice = topic("t", retention_ms="1", segment_ms="100")
+    twice.configs.append(CreatableTopicConfig(name="retention.ms", value="1"))
+    (result,) = create(driver, twice)
+    assert result.error_code == ErrorCode.INVALID_CONFIG
+    assert "twice" in str(result.error_message)
+    assert not driver.image.topics.topics_by_name
+
+
+def test_brokers_that_are_not_known_are_named_up_to_a_number(driver: CoreDriver) -> None:
+    for count, rest in ((50, ""), (51, "and 1 more"), (60, "and 10 more")):
+        unknown = list(range(100, 100 + count))
+        (result,) = create(driver, manual("t", {0: unknown}))
+        assert result.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        message = str(result.error_message)
+        assert "149" in message
+        assert "150" not in message
+        assert message.endswith(rest or "]")
+
+
+def test_a_drawn_id_that_a_topic_has_is_drawn_again(driver: CoreDriver) -> None:
+    (first,) = create(driver, topic("a"))
+
+    class Drawn(random.Random):
+        """The id of the first topic comes up again, and again."""
+
+        left = 2
+
+        def randbytes(self, n: int) -> bytes:
+            self.left -= 1
+            return first.topic_id.bytes if self.left >= 0 else super().randbytes(n)
+
+    driver.core.state.random = Drawn(5)
+    (second,) = create(driver, topic("b"))
+    assert (second.error_code, second.topic_id == first.topic_id) == (0, False)
+    assert len(driver.image.topics.topics_by_id) == 2
+
+
+def test_topics_of_a_request_that_are_alike_are_described_once(driver: CoreDriver) -> None:
+    alike = [topic(name, retention_ms="5") for name in "ab"]
+    first, second, other = create(driver, *alike, topic("c"))
+    assert first.configs is second.configs
+    assert first.configs != other.configs
+
+
 def test_delete_by_name_and_by_id(driver: CoreDriver) -> None:
     _first, second, _third = create(driver, topic("a"), topic("b"), topic("c"))
     response = driver.ask(
@@ -317,6 +362,8 @@ def test_a_topic_grows(driver: CoreDriver) -> None:
         ("t", -1, None, ErrorCode.INVALID_PARTITIONS),
         ("t", 2**31 - 1, None, ErrorCode.INVALID_PARTITIONS),
         ("t", 10_003, None, ErrorCode.POLICY_VIOLATION),
+        ("t", 1_000_000, None, ErrorCode.POLICY_VIOLATION),
+        ("t", 1_000_001, None, ErrorCode.INVALID_PARTITIONS),
         ("t", 4, [[1, 2]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ("t", 3, [[1]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ("t", 3, [[1, 9]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),

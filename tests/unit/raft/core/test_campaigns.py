@@ -84,12 +84,17 @@ def test_the_first_leader_writes_the_voters_of_the_bootstrap_checkpoint_kip_853(
     assert start.voters == voter_set(1, 2, 3)
 
 
-@pytest.mark.parametrize("reason", ["voters in the log", "kraft.version 0"])
+@pytest.mark.parametrize(
+    "reason", ["voters in the log", "kraft.version 0", "a log without its begin"]
+)
 def test_a_later_leader_writes_no_voters(reason: str) -> None:
     if reason == "kraft.version 0":
         solo = Solo(voter_set(1, 2, 3, kraft_version=0))
-    else:
+    elif reason == "voters in the log":
         solo = Solo(records=(Record(1, "start", voter_set(1, 2, 3)),))
+    else:
+        solo = Solo()
+        solo.replica.log.start = 1
     solo.lead()
     (start,) = solo.of(AppendEpochStart)
     assert isinstance(start, AppendEpochStart)

@@ -18,6 +18,7 @@ from moldau.raft.core.effects import (
     Truncate,
 )
 from moldau.raft.core.messages import (
+    BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
@@ -25,8 +26,9 @@ from moldau.raft.core.messages import (
     FetchResponse,
     VoteRequest,
 )
-from moldau.raft.core.values import ElectionState, EpochEnd, ReplicaKey
-from tests.unit.raft.core.harness import Cluster, Record, endpoints, key, voter_set
+from moldau.raft.core.values import Destination, ElectionState, EpochEnd, Leadership, ReplicaKey
+from moldau.raft.core.voters import VoterEndpoint, VoterSet
+from tests.unit.raft.core.harness import Cluster, InFlight, Record, endpoints, key, voter_set
 from tests.unit.raft.core.solo import ELECTION_TIMEOUT_MS, FETCH_TIMEOUT_MS, Solo
 
 
@@ -68,6 +70,54 @@ def test_a_second_leader_in_one_epoch_is_refused() -> None:
     assert isinstance(response, BeginQuorumEpochResponse)
     assert response.error is ErrorCode.INVALID_REQUEST
     assert solo.core.state.leadership.leader_id == 2
+
+
+def test_a_leader_hears_of_no_second_leader_in_its_epoch() -> None:
+    solo = Solo()
+    solo.lead()
+    response = solo.begin(2, 1)
+    assert isinstance(response, BeginQuorumEpochResponse)
+    assert (response.error, response.leader_id) == (ErrorCode.INVALID_REQUEST, 1)
+    assert solo.role is Role.LEADER
+
+
+@pytest.mark.parametrize("leader_id", [-1, 1])
+def test_begin_quorum_epoch_of_no_other_node_is_refused(leader_id: int) -> None:
+    solo = Solo()
+    response = solo.begin(leader_id, 3)
+    assert isinstance(response, BeginQuorumEpochResponse)
+    assert response.error is ErrorCode.INVALID_REQUEST
+    assert (solo.role, solo.core.state.leader_epoch) == (Role.UNATTACHED, 0)
+
+
+def test_node_0_leads_and_resigns_like_any_other() -> None:
+    solo = Solo(voter_set(0, 1, 2))
+    response = solo.begin(0, 3)
+    assert isinstance(response, BeginQuorumEpochResponse)
+    assert (response.error, response.leader_id) == (ErrorCode.NONE, 0)
+    ended = solo.ask(EndQuorumEpochRequest(0, 3, (key(1),), endpoints(0)))
+    assert isinstance(ended, EndQuorumEpochResponse)
+    assert ended.error is ErrorCode.NONE
+    assert solo.role is Role.PROSPECTIVE
+
+
+@pytest.mark.parametrize("leader_id", [-1, 3])
+def test_end_quorum_epoch_of_another_than_the_leader_is_refused(leader_id: int) -> None:
+    solo = follower()
+    solo.fetched()
+    response = solo.ask(EndQuorumEpochRequest(leader_id, 1, (key(1),)))
+    assert isinstance(response, EndQuorumEpochResponse)
+    assert response.error is ErrorCode.INVALID_REQUEST
+    assert (solo.role, solo.core.state.leadership.leader_id) == (Role.FOLLOWER, 2)
+
+
+def test_a_leader_is_reached_on_the_listener_by_which_this_replica_is_known() -> None:
+    """The first one that it has is taken where it has none of that name."""
+    for names, host in ((("OTHER", "CONTROLLER"), "h1"), (("OTHER", "ANOTHER"), "h0")):
+        solo = Solo()
+        where = tuple(VoterEndpoint(name, f"h{number}", 9) for number, name in enumerate(names))
+        solo.ask(BeginQuorumEpochRequest(2, 1, None, where))
+        assert solo.sent_hosts(FetchRequest)[-1] == host
 
 
 def test_begin_quorum_epoch_for_another_disk_is_obeyed_and_refused_kip_853() -> None:
@@ -245,6 +295,7 @@ def test_a_damaged_batch_is_asked_for_again_after_a_backoff() -> None:
     solo.core.on_appended(solo.now_ms)
     solo.core.on_append_refused(solo.now_ms)
     solo.replica.flush()
+    assert solo.core.state.high_watermark == 0, "of a damaged answer nothing counts"
     assert fetches(solo) == []
     solo.wait(20)
     assert fetches(solo)[0].fetch_offset == 1
@@ -342,6 +393,69 @@ def test_the_leader_is_found_by_fetches_to_voters_that_may_know_it() -> None:
     assert solo.role is Role.FOLLOWER
     assert solo.sent(FetchRequest)[-1][0] == 1
     assert solo.replica.election.leader_epoch == 4
+
+
+def test_what_is_not_flushed_is_not_named_in_the_search() -> None:
+    solo = Solo(node_id=9, flushes=False)
+    solo.follow(2, 1)
+    in_flight = solo.cluster.requests.pop(-1)
+    answer = FetchResponse(ErrorCode.NONE, 2, 1, records=records("a"))
+    (append,) = solo.core.on_response(in_flight.send, answer, solo.now_ms)
+    assert isinstance(append, AppendFetched)
+    solo.replica.log.append(Record(1, "a"))
+    solo.replica.run(solo.core.on_appended(solo.now_ms))
+    solo.cluster.requests.clear()
+    solo.wait(2 * FETCH_TIMEOUT_MS)
+    assert (solo.role, solo.sent(FetchRequest)) == (Role.UNATTACHED, [])
+    solo.replica.flush()
+    ((_, request),) = solo.sent(FetchRequest)
+    assert (request.fetch_offset, request.last_fetched_epoch) == (1, 1)
+
+
+def with_bootstrap_servers(*servers: Destination, voters: VoterSet | None = None) -> Solo:
+    """Node 9, which asks these."""
+    known = voters or VoterSet((), 1)
+    settings = Cluster(known).settings_for(9, 0)
+    return Solo(known, node_id=9, settings=replace(settings, bootstrap_servers=servers))
+
+
+def test_bootstrap_servers_are_asked_but_not_this_replica_itself() -> None:
+    servers = (
+        Destination(-2, "node9", 9093),  # by its address
+        Destination(9, "node99", 9093),  # by its id
+        Destination(-3, "node9", 9094),
+        Destination(-4, "node5", 9093),
+    )
+    solo = with_bootstrap_servers(*servers)
+    solo.wait(2_000)
+    asked = {(each.send.destination.host, each.send.destination.port) for each in requests(solo)}
+    assert asked == {("node9", 9094), ("node5", 9093)}
+
+
+def requests(solo: Solo) -> list[InFlight]:
+    """The fetches under way."""
+    return [each for each in solo.cluster.requests if isinstance(each.send.request, FetchRequest)]
+
+
+def test_a_voter_that_is_a_bootstrap_server_is_asked_once() -> None:
+    servers = (Destination(-2, "node2", 9093), Destination(-3, "node2", 9094))
+    solo = with_bootstrap_servers(*servers, voters=voter_set(2, 3))
+    solo.wait(2_000)
+    asked = [each.send.destination for each in requests(solo)]
+    assert sorted(asked, key=lambda each: (each.host, each.port)) == [
+        *servers,
+        Destination(3, "node3", 9093),
+    ]
+
+
+def test_a_leader_that_gives_no_address_is_where_it_has_answered() -> None:
+    solo = with_bootstrap_servers(Destination(-2, "node5", 9093))
+    solo.respond(FetchRequest, 5, FetchResponse(ErrorCode.NONE, 7, 4))
+    assert solo.role is Role.FOLLOWER
+    assert solo.core.state.leadership == Leadership(
+        7, 4, (VoterEndpoint("CONTROLLER", "node5", 9093),)
+    )
+    assert requests(solo)[-1].send.destination == Destination(7, "node5", 9093)
 
 
 def test_a_silent_replica_does_not_stop_the_search() -> None:

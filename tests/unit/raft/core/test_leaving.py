@@ -236,6 +236,8 @@ def test_nothing_is_answered_with_success_after_the_end(request_: PeerRequest) -
     assert response is not None
     assert response.error is ErrorCode.BROKER_NOT_AVAILABLE
     assert not (isinstance(response, VoteResponse) and response.vote_granted)
+    if isinstance(response, KraftVersionResponse):
+        assert response[1:] == (0, 0), "it names no versions"
     assert len(solo.of(Persist)) == persisted
 
 

@@ -135,6 +135,37 @@ def test_what_does_not_fit_together_is_dropped() -> None:
         assert len(solo.sent(FetchRequest)) == asked_count + 1
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"size_bytes": len(DATA) + 1},
+        {"leader_epoch": 2},
+        {"snapshot_id": SnapshotId(6, 2)},
+        {"error": ErrorCode.BROKER_NOT_AVAILABLE},
+    ],
+)
+def test_a_later_stretch_that_does_not_fit_is_not_written(bad: dict[str, object]) -> None:
+    solo = told_to_fetch()
+    solo.respond(FetchSnapshotRequest, 2, chunk(0, 40))
+    solo.respond(FetchSnapshotRequest, 2, chunk(40, 80, **bad))
+    assert len(solo.of(WriteSnapshotChunk)) == 1
+    assert solo.role is Role.FOLLOWER
+
+
+def test_nothing_is_fetched_while_the_last_stretch_is_installed() -> None:
+    solo = told_to_fetch()
+    solo.respond(FetchSnapshotRequest, 2, chunk(0, 40))
+    fetched = solo._take(FetchSnapshotRequest, 2).send
+    (last,) = solo.core.on_response(fetched, chunk(40, len(DATA)), solo.now_ms)
+    assert isinstance(last, WriteSnapshotChunk)
+    assert (last.position, last.is_last) == (40, True)
+    before = len(solo.cluster.requests)
+    solo.wait(FETCH_TIMEOUT_MS / 2)
+    solo.again(fetched, chunk(40, len(DATA)))
+    assert len(solo.of(WriteSnapshotChunk)) == 1, "the first; the last one is under way"
+    assert len(solo.cluster.requests) == before
+
+
 def test_a_refused_snapshot_is_fetched_again_after_a_pause() -> None:
     solo = told_to_fetch()
     send = solo.cluster.requests.pop(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -136,10 +137,11 @@ def test_a_new_voter_that_does_not_answer_is_asked_again() -> None:
     assert len(solo.sent(KraftVersionRequest)) == 1
 
 
-def test_a_new_voter_must_speak_the_version() -> None:
+@pytest.mark.parametrize("versions", [(0, 0), (2, 3)])
+def test_a_new_voter_must_speak_the_version(versions: tuple[int, int]) -> None:
     solo = leader()
     add(solo, described(4))
-    solo.respond(KraftVersionRequest, 4, KraftVersionResponse(ErrorCode.NONE, 0, 0))
+    solo.respond(KraftVersionRequest, 4, KraftVersionResponse(ErrorCode.NONE, *versions))
     assert solo.completed() == [("add", ErrorCode.INVALID_REQUEST)]
     solo.fetch_by(4)
     assert ids(solo) == [1, 2, 3]
@@ -309,7 +311,8 @@ def test_a_leader_that_removes_itself_leads_uncounted_until_that_is_committed() 
     assert not solo.core.state.is_voter
     solo.fetch_by(2)
     assert solo.core.state.high_watermark == 1, "itself does not count"
-    assert solo.core.progress()[1][0].replica == key(1)
+    solo.fetch_by(9)
+    assert [each.replica for each in solo.core.progress()[1]] == [key(1), key(9)]
     solo.fetch_by(3)
     assert solo.core.state.high_watermark == 2
     assert solo.completed() == [("remove", ErrorCode.NONE)]
@@ -364,6 +367,9 @@ def test_update_refusals() -> None:
     moved = described(3)._replace(endpoints=ELSEWHERE)
     assert error_of(update(solo, moved, versions=(0, 0))) is ErrorCode.INVALID_REQUEST
     assert error_of(update(solo, moved._replace(endpoints=()))) is ErrorCode.INVALID_REQUEST
+    assert error_of(update(solo, moved, versions=(2, 3))) is ErrorCode.INVALID_REQUEST
+    nowhere = moved._replace(directory_id=ZERO_UUID)
+    assert error_of(update(solo, nowhere)) is ErrorCode.INVALID_REQUEST
     unreachable = moved._replace(endpoints=(VoterEndpoint("ANOTHER", "elsewhere", 1),))
     assert error_of(update(solo, unreachable)) is ErrorCode.INVALID_REQUEST
     stale = solo.ask(UpdateVoterRequest(0, moved, 0, 1))
@@ -425,6 +431,15 @@ def test_a_follower_whose_entry_stays_wrong_updates_its_voter_again_even_after_a
     assert len(solo.sent(UpdateVoterRequest)) == 1
 
 
+def test_a_voter_without_addresses_sends_no_update() -> None:
+    voters = voter_set(1, 2, 3, kraft_version=0)
+    settings = replace(Cluster(voters).settings_for(1, 0), endpoints=())
+    solo = Solo(voters, settings=settings)
+    solo.follow(2, 1)
+    solo.fetched()
+    assert solo.sent(UpdateVoterRequest) == []
+
+
 def test_a_follower_with_the_right_entry_sends_no_update() -> None:
     solo = Solo()
     solo.follow(2, 1)
@@ -441,6 +456,19 @@ def test_a_leader_that_has_moved_corrects_its_own_entry() -> None:
     solo.fetch_by(2)
     assert solo.core.state.high_watermark == 3
     assert solo.completed() == []
+
+
+def test_a_leader_corrects_its_endpoints_once_in_its_epoch() -> None:
+    solo = moved_replica()
+    solo.lead()
+    solo.fetch_by(2)
+    solo.fetch_by(2)
+    assert solo.core.state.voters.latest == voter_set(1, 2, 3)
+    assert update(solo, described(1)._replace(endpoints=ELSEWHERE)) is None
+    for _ in range(3):
+        solo.fetch_by(2)
+        solo.wait(100)
+    assert solo.core.state.voters.latest.voters[0].endpoints == ELSEWHERE
 
 
 # kraft.version
@@ -480,10 +508,11 @@ def test_an_upgrade_that_is_not_committed_is_no_success_when_it_is_asked_for_aga
     assert len(solo.of(AppendVoters)) == 1
 
 
-def test_the_upgrade_needs_voters_that_speak_the_version() -> None:
+@pytest.mark.parametrize("versions", [(0, 0), (2, 3)])
+def test_the_upgrade_needs_voters_that_speak_the_version(versions: tuple[int, int]) -> None:
     solo = leader(voter_set(1, 2, 3, kraft_version=0))
     update(solo, described(2))
-    update(solo, described(3), versions=(0, 0))
+    update(solo, described(3), versions=versions)
     upgrade(solo)
     assert solo.completed() == [("up", ErrorCode.INVALID_UPDATE_VERSION)]
 

@@ -149,6 +149,13 @@ def test_what_makes_no_sense_is_refused(request_: VoteRequest) -> None:
     assert ask(Solo(records=LOG), request_).error is ErrorCode.INVALID_REQUEST
 
 
+def test_a_pre_vote_may_be_asked_for_in_the_epoch_of_the_last_record() -> None:
+    solo = Solo(records=LOG, election=ElectionState(2))
+    response = ask(solo, vote(epoch=2, last_epoch=2, pre_vote=True))
+    assert (response.error, response.vote_granted) == (ErrorCode.NONE, True)
+    assert solo.core.state.leader_epoch == 2
+
+
 def test_no_vote_in_an_epoch_that_has_a_leader() -> None:
     solo = Solo()
     solo.follow(leader_id=2, leader_epoch=3)

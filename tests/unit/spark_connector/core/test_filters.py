@@ -121,6 +121,7 @@ def test_what_says_nothing_is_left_to_spark(condition):
     [
         (Operator.EQUAL, (5,), 5, 6),
         (Operator.IN, (7, 3), 3, 8),
+        (Operator.IN, (4, 4), 4, 5),
         (Operator.GREATER, (5,), 6, None),
         (Operator.GREATER_OR_EQUAL, (5,), 5, None),
         (Operator.LESS, (5,), 0, 5),
@@ -130,8 +131,24 @@ def test_what_says_nothing_is_left_to_spark(condition):
 )
 def test_what_each_comparison_leaves_of_the_offsets(operator, values, first, end):
     narrowing = Narrowing()
-    assert narrowing.narrow(Condition("offset", operator, values)) == (len(values) == 1)
+    assert narrowing.narrow(Condition("offset", operator, values)) == (len(set(values)) == 1)
     assert (narrowing.first_offset, narrowing.end_offset) == (first, end)
+
+
+def test_no_offset_is_among_none():
+    narrowing = Narrowing()
+    assert narrowing.narrow(Condition("offset", Operator.IN))
+    assert narrowing.end_offset == 0
+
+
+def test_what_is_left_of_a_range_is_never_empty():
+    whole = [OffsetRange(TopicPartition("t", 0), 3, 9)]
+    for first, end, left in ((9, None, []), (0, 3, []), (8, 9, [(8, 9)]), (5, 4, [])):
+        found = Narrowing(first_offset=first, end_offset=end).apply(whole)
+        assert [(each.start_offset, each.end_offset) for each in found] == left
+    for first, left in ((9, []), (None, []), (7, [(7, 9)]), (1, [(3, 9)])):
+        found = Narrowing().apply(whole, {whole[0].topic_partition: first})
+        assert [(each.start_offset, each.end_offset) for each in found] == left
 
 
 def test_a_wider_condition_gives_no_offset_back():
@@ -159,6 +176,36 @@ def test_times_between_milliseconds_begin_at_the_next_one():
     assert narrowing.first_timestamp_ms == 6
     narrowing.narrow(Condition("timestamp", Operator.GREATER, (EPOCH + timedelta(milliseconds=6),)))
     assert narrowing.first_timestamp_ms == 7
+
+
+def test_of_several_times_the_first_one_counts():
+    narrowing = Narrowing()
+    times = tuple(EPOCH + timedelta(milliseconds=each) for each in (8, 3, 5))
+    assert not narrowing.narrow(Condition("timestamp", Operator.IN, times))
+    assert narrowing.first_timestamp_ms == 3
+    assert not narrowing.narrow(Condition("timestamp", Operator.IN))
+    assert not narrowing.narrow(Condition("timestamp", Operator.LESS, times[:1]))
+    assert not narrowing.narrow(Condition("timestamp", Operator.LESS_OR_EQUAL, times[:1]))
+    assert narrowing == Narrowing(first_timestamp_ms=3)
+
+
+@pytest.mark.parametrize(
+    ("operator", "ms", "first_ms"),
+    [
+        (Operator.GREATER_OR_EQUAL, -1, None),
+        (Operator.GREATER_OR_EQUAL, 0, None),
+        (Operator.GREATER_OR_EQUAL, 1, 1),
+        (Operator.EQUAL, 1, 1),
+        (Operator.GREATER, -1, None),
+        (Operator.GREATER, 0, 1),
+    ],
+)
+def test_records_without_a_timestamp_are_not_left_out(operator, ms, first_ms):
+    """They have -1 in its place, and no look-up finds them."""
+    narrowing = Narrowing()
+    moment = EPOCH + timedelta(milliseconds=ms)
+    assert not narrowing.narrow(Condition("timestamp", operator, (moment,)))
+    assert narrowing.first_timestamp_ms == first_ms
 
 
 def test_times_without_a_zone_are_utc():

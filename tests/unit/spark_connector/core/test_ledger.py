@@ -105,7 +105,13 @@ def _changed(**changes: Any) -> bytes:
         (_changed(batch__rows=True), "rows"),
         (_changed(batch__slots__first__producer=[1]), "unpack"),
         (_changed(batch__slots__first__producer=[1, "2"]), "producer"),
+        (_changed(batch__slots__first__producer=["1", 2]), "producer"),
+        (_changed(batch__slots__first__producer=[1, True]), "producer"),
         (_changed(batch__slots__first__ranges=[["t", 0, "1", 2]]), "ranges"),
+        (_changed(batch__slots__first__ranges=[[0, 0, 1, 2]]), "ranges"),
+        (_changed(batch__slots__first__ranges=[["t", True, 1, 2]]), "ranges"),
+        (_changed(version="1"), "no version"),
+        (_changed(version=0), "version 0"),
         (_changed(batch__slots__first__state="GONE"), "GONE"),
         (_changed(batch={"query": "q"}), "slots"),
     ],
@@ -123,6 +129,10 @@ def test_a_decision_of_very_many_tasks_stays_small() -> None:
     value = encode(SinkRecord("s", "d", decided("q", 1, many, MAX_SLOTS, 1)))
     assert len(value) < 8 * 1024 * 1024
     assert decided("q", 1, [one], 1, 1).slots == (one,)
+    for count, kept in ((624, MAX_RANGES_PER_SLOT), (1_000, 10), (MAX_SLOTS, 1)):
+        batch = decided("q", 1, many[:count], count, 1)
+        assert {len(slot.ranges) for slot in batch.slots} == {kept}
+        assert batch.slots[-1].ranges == places[:kept]
 
 
 @pytest.mark.parametrize(

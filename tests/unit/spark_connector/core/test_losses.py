@@ -57,6 +57,8 @@ def test_records_older_than_the_log():
 
 def test_nothing_to_read_is_nothing_lost():
     assert readable({P0: 9}, {P0: 9}, {P0: 20}) == ([], [])
+    assert readable({P0: 9}, {P0: 9}, {}) == ([], [])
+    assert readable({}, {P0: 0}, {}) == ([], [])
 
 
 def test_new_partitions_are_read_from_zero():
@@ -75,8 +77,10 @@ def test_an_end_before_the_start():
 
 
 def test_offsets_of_the_user_are_moved_into_the_log():
-    found, losses = clamped({P0: 1, P1: 50, P2: 7}, {P0: 5, P1: 0, P2: 0}, {P0: 9, P1: 20, P2: 7})
-    assert found == {P0: 5, P1: 20, P2: 7}
+    wanted = {P0: 1, P1: 50, P2: 7, OTHER: 4}
+    beginnings, ends = {P0: 5, P1: 0, P2: 0, OTHER: 4}, {P0: 9, P1: 20, P2: 7, OTHER: 8}
+    found, losses = clamped(wanted, beginnings, ends)
+    assert found == {P0: 5, P1: 20, P2: 7, OTHER: 4}
     assert losses == [Loss(P0, Missing.AGED_OUT, 1, 5), Loss(P1, Missing.BEYOND_END, 50, 20)]
 
 

@@ -75,6 +75,16 @@ def test_it_is_what_sparks_own_source_writes():
     assert from_json(json.loads('{"topic":{"0":23}}')) == {TopicPartition("topic", 0): 23}
 
 
+def test_the_largest_numbers_are_whole_ones_of_their_size():
+    text = '{"t":{"2147483647":9223372036854775807}}'
+    assert parse_offsets(text) == {TopicPartition("t", 2**31 - 1): 2**63 - 1}
+    assert parse_partitions('{"t":[2147483647,0]}')[-1] == TopicPartition("t", 2**31 - 1)
+    with pytest.raises(ValueError, match="9223372036854775808; a whole number"):
+        parse_offsets('{"t":{"0":9223372036854775808}}')
+    with pytest.raises(ValueError, match="2147483648 is not a partition's number"):
+        parse_partitions('{"t":[2147483648]}')
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from moldau.protocol.types import TopicPartition
@@ -51,6 +53,19 @@ def test_many_missing_partitions_are_counted():
     many = [TopicPartition("t", number) for number in range(30)]
     with pytest.raises(OffsetsNotFound, match=r"t-10 and 19 more"):
         wanted.resolve(many, {}, {}, {})
+    with pytest.raises(OffsetsNotFound, match=r"nothing for t-1, .*t-10 and 1 more"):
+        wanted.resolve(many[:12], {}, {}, {})
+    with pytest.raises(OffsetsNotFound, match=r"nothing for t-1, .*t-10\. In offsets"):
+        wanted.resolve(many[:11], {}, {}, {})
+
+
+def test_offsets_in_a_topic_that_has_gone_are_known_by_its_id():
+    """Earliest and latest are places in any topic."""
+    seen, now = UUID(int=1), UUID(int=2)
+    place = AtOffsets({P0: 0, P1: -1, TopicPartition("u", 0): 7}, {"t": seen, "u": seen})
+    assert place.in_former_topics({"t": now, "u": seen}) == {P0}
+    assert place.in_former_topics({"u": now}) == {TopicPartition("u", 0)}
+    assert AtOffsets({P0: 0}).in_former_topics({"t": now}) == frozenset()
 
 
 def test_what_another_look_may_find_elsewhere():

@@ -77,3 +77,23 @@ def test_too_many_tasks_are_refused_by_the_options_name():
     with pytest.raises(InvalidOption, match="maxRecordsPerPartition=1 would make 1000000 tasks"):
         split(large, max_records=1)
     assert len(split(large, max_records=10)) == MAX_INPUT_PARTITIONS
+    many = MAX_INPUT_PARTITIONS + 1
+    with pytest.raises(InvalidOption, match=f"minPartitions={many} would make {many} tasks"):
+        split(large, min_partitions=many)
+    with pytest.raises(InvalidOption, match="minPartitions=200000 would make 200000 tasks"):
+        split(large, min_partitions=200_000, max_records=100)
+    assert len(split(large, min_partitions=MAX_INPUT_PARTITIONS)) == MAX_INPUT_PARTITIONS
+
+
+def test_of_equal_pieces_those_of_the_first_partition_are_cut():
+    ranges = [OffsetRange(TopicPartition("t", number), 0, 8) for number in (2, 0, 1)]
+    pieces = split(ranges, min_partitions=5)
+    assert [(each.topic_partition.partition, each.size) for each in pieces] == [
+        *((0, 4), (0, 4), (1, 4), (1, 4), (2, 8))
+    ]
+
+
+def test_the_size_of_a_range_is_never_negative():
+    assert OffsetRange(TopicPartition("t", 0), 5, 9).size == 4
+    assert OffsetRange(TopicPartition("t", 0), 9, 5).size == 0
+    assert split([OffsetRange(TopicPartition("t", 0), 9, 5)], min_partitions=3) == []

@@ -67,4 +67,6 @@ def test_refusals(found: Plan, query_id: str, batch_id: int, kind: RefusalKind) 
 
 def test_names_in_texts_are_few() -> None:
     assert names_of((f"s.w.{task}.0", 1, 1) for task in (1, 0)) == "s.w.0.0, s.w.1.0"
-    assert names_of((f"s.w.{task:02}.0", 1, 1) for task in range(12)).endswith("and 2 more")
+    ten = ", ".join(f"s.w.{task:02}.0" for task in range(10))
+    for count, text in ((10, ten), (11, f"{ten} and 1 more"), (12, f"{ten} and 2 more")):
+        assert names_of((f"s.w.{task:02}.0", 1, 1) for task in range(count)) == text

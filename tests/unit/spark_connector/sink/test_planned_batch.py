@@ -70,6 +70,19 @@ def test_what_became_of_an_abort_is_said(
     assert ("not aborted" in said.getMessage()) is not is_aborted
 
 
+def test_a_batch_that_cannot_be_given_up_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark has its own, and what is left open ends by its time limit or with the next start."""
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "100"}
+    options = SinkOptions.parse(given | {"topic": "t", "sinkId": "s"})
+    for plan in (None, planned("q")):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, driver._log.name):
+            abort_batch(options, "s", plan, 7, [], 1)
+        (said,) = [each for each in caplog.records if each.name == driver._log.name]
+        assert said.levelname == "WARNING"
+        assert said.getMessage().startswith("batch 7 of sink 's' was not aborted: ")
+
+
 def test_a_forked_process_remembers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes with one token could both think they are in charge."""
     memory = driver._memory()

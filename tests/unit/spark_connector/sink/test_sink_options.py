@@ -32,8 +32,9 @@ def test_defaults() -> None:
     assert options.transactions is Transactions.AUTO
     assert options.ledger_topic == DEFAULT_LEDGER_TOPIC
     assert (options.topic, options.sink_id, options.txn_id) == (None, None, None)
-    assert not options.may_differ
+    assert (options.may_differ, options.may_follow) == (False, True)
     assert not options.include_timestamp
+    assert options.admin_config().retries == 2**31 - 1
     assert pickle.loads(pickle.dumps(options)) == options
 
 
@@ -67,6 +68,8 @@ def test_names_have_no_case() -> None:
         ({"transactions": "some"}, "one of auto, prepared, standard"),
         ({"onReplayMismatch": "ask"}, "one of fail, skip"),
         ({"includeTimestamp": "maybe"}, "true or false"),
+        ({"includeHeaders": "maybe"}, "true or false"),
+        ({"topic": "t" * 250}, "1 to 249"),
         ({"sinkId": " "}, "sinkId=' ': 1 to 200 printable characters"),
         ({"sinkId": "s" * 201}, "1 to 200"),
         ({"sinkId": "a\nb"}, "printable"),
@@ -78,6 +81,7 @@ def test_names_have_no_case() -> None:
         ({"kafka.acks": "1"}, "exactly-once needs all"),
         ({"kafka.retries": "0"}, "retries=0"),
         ({"kafka.lingre.ms": "5"}, "did you mean linger.ms"),
+        ({"kafka.bootstrap.controllers": "localhost:9093"}, "bootstrap.controllers"),
         ({"kafka.linger.ms": "soon"}, "linger.ms"),
         ({"topic": DEFAULT_LEDGER_TOPIC}, "sinks keep their decisions there"),
         ({"topic": "t", "ledgerTopic": "t"}, "sinks keep their decisions there"),
@@ -91,6 +95,28 @@ def test_names_have_no_case() -> None:
 @pytest.mark.promise("refusal-options")
 def test_refusals(given: dict[str, str], problem: str) -> None:
     with pytest.raises(InvalidOption, match=problem):
+        SinkOptions.parse(SERVERS | given)
+
+
+def test_what_is_allowed_at_the_edge_of_what_is_refused() -> None:
+    assert parsed(onReplayMismatch="skip").may_differ
+    assert not parsed(onNewQuery="fail").may_follow
+    assert parsed(includeTimestamp="true", includeHeaders="true").include_timestamp
+    assert parsed(sinkId="s" * 200, txnId="t" * 200).sink_id == "s" * 200
+    assert parsed(topic="t" * 249, ledgerTopic="l" * 249).topic == "t" * 249
+    given = {"kafka__enable__idempotence": " TRUE", "kafka__acks": " all "}
+    for acks in (given, {"kafka__acks": "-1"}):
+        assert parsed(**acks).semantics is Semantics.EXACTLY_ONCE
+    options = parsed(transactions="standard", kafka__transaction__timeout__ms="1000")
+    assert options.producer_config(transactional_id="x").transaction_timeout_ms == 1_000
+
+
+@pytest.mark.parametrize("semantics", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("name", ["linger.ms", "default.api.timeout.ms", "fetch.min.bytes"])
+def test_settings_of_every_client_are_looked_at_first(semantics: str, name: str) -> None:
+    """A task or a commit would fail because of them, when rows have been written."""
+    given = {"semantics": semantics, f"kafka.{name}": "soon"}
+    with pytest.raises(InvalidOption, match=name.replace(".", r"\.")):
         SinkOptions.parse(SERVERS | given)
 
 
@@ -140,8 +166,22 @@ def test_clients_get_what_is_theirs() -> None:
     assert consumer.isolation_level == "read_committed"
 
 
-def test_prepared_transactions_have_no_time_limit() -> None:
-    config = parsed().producer_config(
+def test_blocking_calls_of_a_producer_last_as_long_as_those_of_the_others() -> None:
+    """A time that is given for them alone wins."""
+    given = {"kafka__default__api__timeout__ms": "2000", "kafka__max__block__ms": "70"}
+    assert parsed(**given).producer_config().max_block_ms == 70
+    assert parsed(kafka__max__block__ms="70").producer_config().max_block_ms == 70
+    assert "max_block_ms" not in parsed().producer_config().given
+
+
+def test_retries_of_the_user_are_those_of_all_clients() -> None:
+    options = parsed(kafka__retries="7")
+    assert options.admin_config().retries == options.producer_config().retries == 7
+
+
+@pytest.mark.parametrize("given", [{}, {"kafka__transaction__timeout__ms": "1000"}])
+def test_prepared_transactions_have_no_time_limit(given: dict[str, str]) -> None:
+    config = parsed(**given).producer_config(
         transactional_id="x", transaction_two_phase_commit_enable=True
     )
     assert config.transaction_two_phase_commit_enable

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from moldau.spark_connector.core.commit_protocol import Role, TaskReport
-from moldau.spark_connector.errors import SparkConnectorError
+from moldau.spark_connector.errors import InvalidOption, SparkConnectorError
 from moldau.spark_connector.sink import writers
 from moldau.spark_connector.sink.driver import PlannedBatch
 from moldau.spark_connector.sink.writers import SinkMessage, make_batch_writer, make_stream_writer
@@ -49,7 +50,11 @@ def test_a_batch_without_one_tasks_report_is_not_committed(committed: list[int])
     assert committed == []
     stream.commit([told(0), told(1)], 0)
     batch.commit([told(0), told(1), told(2)])
-    assert committed == [2, 3]
+    stream.commit([told(0)], 0)
+    batch.commit([])
+    assert committed == [2, 3, 1, 0]
+    stream.commit([], 0)
+    assert len(committed) == 4, "a batch without a task has no plan, and nothing to decide"
 
 
 def test_writers_know_where_no_row_may_go() -> None:
@@ -99,7 +104,10 @@ def test_a_batch_write_at_least_once_is_not_planned(monkeypatch: pytest.MonkeyPa
     assert pickle.loads(pickle.dumps(writer)).planned is None
 
 
-def test_nothing_is_decided_at_least_once(committed: list[int]) -> None:
+def test_nothing_is_decided_at_least_once(
+    monkeypatch: pytest.MonkeyPatch, committed: list[int]
+) -> None:
+    monkeypatch.setattr(writers, "abort_batch", lambda *_: pytest.fail("aborted"))
     writer = make_stream_writer(GIVEN | {"semantics": "at-least-once"}, ROWS, False)
     writer.commit([SinkMessage(3), SinkMessage(0)], 0)
     writer.abort([SinkMessage(3), None], 0)
@@ -120,6 +128,67 @@ def test_a_batch_write_that_fails_is_given_up_when_it_was_planned(
         assert (sink_id, plan, batch_id, len(reports), tasks) == ("s", writer.planned, 0, 1, 2)
     else:
         assert aborted == []
+
+
+@pytest.mark.parametrize("tasks", [0, 1, 2])
+def test_a_micro_batch_that_fails_is_given_up(monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
+    """Also where no task has reported: its executors may have been killed."""
+    aborted: list[Any] = []
+    monkeypatch.setattr(writers, "abort_batch", lambda *given: aborted.append(given))
+    reported = [told(task) for task in range(tasks)]
+    make_stream_writer(GIVEN, ROWS, False).abort([*reported, None], 7)
+    ((options, sink_id, plan, batch_id, reports, count),) = aborted
+    assert options.topic == "t"
+    assert (sink_id, batch_id, count) == ("s", 7, tasks + 1)
+    assert plan == (reported[0].planned if reported else None)
+    assert reports == [each.report for each in reported]
+
+
+def test_a_micro_batch_is_planned_once_on_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark pickles the writer twice."""
+    plans: list[tuple[Any, ...]] = []
+
+    def plan(options: Any, sink_id: str) -> PlannedBatch:
+        plans.append((options, sink_id))
+        return planned("q")
+
+    monkeypatch.setattr(writers, "plan_batch", plan)
+    writer = make_stream_writer(GIVEN, ROWS, False)
+    copies = [pickle.loads(pickle.dumps(writer)) for _ in range(2)]
+    assert [each.planned for each in copies] == [writer.planned] * 2
+    assert plans == [(writer.options, "s")]
+    plain = make_stream_writer(GIVEN | {"semantics": "at-least-once"}, ROWS, False)
+    assert pickle.loads(pickle.dumps(plain)).planned is None
+    assert len(plans) == 1
+
+
+def test_rows_of_a_topic_cannot_be_overwritten() -> None:
+    """Streams call it the output mode complete, which appends."""
+    with pytest.raises(InvalidOption, match="mode overwrite is not supported"):
+        make_batch_writer(GIVEN, ROWS, True)
+    assert make_stream_writer(GIVEN, ROWS, True).sink_id == "s"
+
+
+def test_a_stream_at_least_once_needs_no_sink_id() -> None:
+    given = {name: value for name, value in GIVEN.items() if name != "sinkId"}
+    assert make_stream_writer(given | {"semantics": "at-least-once"}, ROWS, False).sink_id == ""
+    with pytest.raises(InvalidOption, match="sinkId is missing"):
+        make_stream_writer(given, ROWS, False)
+
+
+@pytest.mark.parametrize("make", [make_stream_writer, make_batch_writer])
+def test_rows_are_written_in_tasks_only(make: Any) -> None:
+    writer = make(GIVEN, ROWS, False)
+    writer.planned = planned("q")
+    with pytest.raises(SparkConnectorError, match="in Spark's tasks only"):
+        writer.write(iter(()))
+
+
+@pytest.mark.parametrize("make", [make_stream_writer, make_batch_writer])
+def test_a_task_without_rows_connects_to_nothing(make: Any) -> None:
+    writer = make(GIVEN | {"semantics": "at-least-once"}, ROWS, False)
+    empty = pa.RecordBatch.from_arrays([pa.array([], pa.binary())], names=["value"])
+    assert writer.write(iter([])) == writer.write(iter([empty, empty])) == SinkMessage(0)
 
 
 @pytest.mark.parametrize(

@@ -25,3 +25,9 @@ def test_the_last_cleaning_and_the_last_look() -> None:
     assert list(figures.values().values())[:4] == [75.0, 0.0, 0.0, 6.0]
     figures.cleaned(CleaningStats(), 0.0)
     assert figures.recopy_ratio == 0.0
+
+
+def test_a_table_that_is_full_is_used_to_a_hundred_percent() -> None:
+    figures = CleanerFigures(ManualClock())
+    figures.cleaned(CleaningStats(key_count=4, slot_count=4), 0.0)
+    assert next(iter(figures.values().values())) == 100.0

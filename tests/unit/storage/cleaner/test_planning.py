@@ -103,6 +103,31 @@ def test_young_records_wait() -> None:
     assert plan_cleaning(log, NOW_MS).segment_count == 4
 
 
+def test_a_lag_of_a_millisecond_keeps_what_was_written_in_this_one() -> None:
+    log = FakeLog(LogConfig(cleanup_policy=("compact",), min_compaction_lag_ms=1))
+    log.segments[1].last_ms = NOW_MS
+    assert plan_cleaning(log, NOW_MS).segment_count == 1
+    assert plan_cleaning(log, NOW_MS + 1).segment_count == 4
+    log.config = COMPACT
+    log.segments[1].last_ms = NOW_MS + 1
+    assert plan_cleaning(log, NOW_MS).segment_count == 4, "without a lag no time matters"
+
+
+def test_the_oldest_dirty_record_has_waited_longest() -> None:
+    config = LogConfig(cleanup_policy=("compact",), max_compaction_lag_ms=4000)
+    log = FakeLog(config, first_dirty_offset=10)
+    for segment, first_ms in zip(log.segments, (1, 7, 5, 6, 2), strict=True):
+        segment.first_ms = first_ms
+    # The clean segment and the active one do not wait.
+    assert plan_cleaning(log, NOW_MS).max_lag_excess_ms == NOW_MS - 4000 - 5
+    log.segments[2].size_bytes = 0
+    assert plan_cleaning(log, NOW_MS).max_lag_excess_ms == NOW_MS - 4000 - 6
+    log.segments[3].first_ms = 1
+    assert plan_cleaning(log, NOW_MS).max_lag_excess_ms == NOW_MS - 4000 - 1
+    log.segments[3].first_ms = 0
+    assert plan_cleaning(log, NOW_MS).max_lag_excess_ms == NOW_MS - 4000 - 7
+
+
 def test_max_lag_overrides_the_ratio() -> None:
     config = LogConfig(
         cleanup_policy=("compact",), max_compaction_lag_ms=4000, min_cleanable_dirty_ratio=1.0

@@ -7,7 +7,7 @@ function from a `GroupSpec` to the partitions of every member. None looks at rac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heapreplace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -55,7 +55,7 @@ def check_assignment(spec: GroupSpec, assignment: Mapping[str, Assignment]) -> N
             flags = taken[topic_id]
             for index in partitions:
                 assert not flags[index], f"{topic_id}-{index} is assigned twice"
-                flags[index] = 1
+                flags[index] = True
             assigned_count += len(partitions)
     wanted = {topic_id for member in spec.members.values() for topic_id in member.topic_ids}
     partition_count = sum(spec.partition_counts[topic_id] for topic_id in wanted)
@@ -128,12 +128,13 @@ class _Kept:
             flags = self.taken[topic_id]
             for index in sorted(target[topic_id]):
                 if index < len(flags) and not flags[index]:
-                    flags[index] = 1
+                    flags[index] = True
                     kept.append((topic_id, index))
         return kept
 
     def release(self, partition: tuple[UUID, int]) -> None:
-        self.taken[partition[0]][partition[1]] = 0
+        topic_id, index = partition
+        self.taken[topic_id][index] = False
 
     def free(self, topic_id: UUID) -> list[int]:
         return [index for index, flag in enumerate(self.taken[topic_id]) if not flag]
@@ -198,7 +199,6 @@ class _Heterogeneous:
     """Members are subscribed to different topics."""
 
     def __init__(self, spec: GroupSpec) -> None:
-        self._spec = spec
         self._kept = _Kept(dict(spec.partition_counts))
         self._owned: dict[str, dict[UUID, set[int]]] = {}
         self._load: dict[str, int] = {}
@@ -242,7 +242,8 @@ class _Heterogeneous:
     def _balance(self, topic_id: UUID) -> bool:
         """Move partitions of one topic from the members with most to those with least.
 
-        Entries of both heaps may be older than the loads; they are corrected when they come up.
+        Entries of both heaps may be older than the loads; they are corrected when they come up. A
+        member that takes a partition has at most one more than the least then, and never gives.
         """
         subscribers = self._subscribers[topic_id]
         light = [(self._load[member_id], member_id) for member_id in subscribers]
@@ -268,10 +269,7 @@ class _Heterogeneous:
             partitions = self._owned[giver][topic_id]
             index = max(partitions)
             partitions.discard(index)
-            if not self._owned[taker].get(topic_id):
-                self._owned[taker][topic_id] = set()
-                heappush(heavy, (-(least + 1), taker))
-            self._owned[taker][topic_id].add(index)
+            self._owned[taker].setdefault(topic_id, set()).add(index)
             self._load[giver] -= 1
             self._load[taker] += 1
             has_moved = True

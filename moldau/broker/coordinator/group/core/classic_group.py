@@ -9,6 +9,7 @@ members; the state changes only along `_TRANSITIONS`; each waiting request is an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -46,6 +47,9 @@ from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 
 _RECORD_VERSION: Final = 3
 """The version of the record that Apache Kafka 4.3 writes."""
+
+NO_TIMESTAMP_MS: Final = -1
+"""The time of a state that only offsets have brought about."""
 
 SESSION: Final = "classic session"
 JOIN: Final = "classic join"
@@ -144,6 +148,9 @@ class ClassicGroup:
     """A group of the classic protocol (KIP-62, KIP-345, KIP-394); moves along `_TRANSITIONS`."""
 
     kind: Final = "classic"
+    new_member_added: bool
+    initial_delay_left_ms: int
+    """What is left of a first rebalance's delays; set when it begins."""
 
     def __init__(self, group_id: str, now_ms: float) -> None:
         self.group_id = group_id
@@ -162,8 +169,6 @@ class ClassicGroup:
         """Members that have not yet asked for their assignment in this generation."""
         self.subscribed_topics: frozenset[str] | None = None
         self.is_persisted = False
-        self.new_member_added = False
-        self.initial_delay_left_ms = 0
         self.waiting_to_join_count = 0
         self._common_protocols: frozenset[str] | None = None
         """What all members support; None if it has to be found out."""
@@ -360,12 +365,11 @@ class ClassicGroup:
 
     @property
     def common_protocols(self) -> frozenset[str]:
-        """The protocols that all members support, none without members."""
+        """The protocols that all members support; there are members."""
         common = self._common_protocols
         if common is None:
-            names = [member.protocol_names for member in self.members.values()]
-            common = names[0].intersection(*names[1:]) if names else frozenset()
-            self._common_protocols = common
+            first, *others = (member.protocol_names for member in self.members.values())
+            self._common_protocols = common = first.intersection(*others)
         return common
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
@@ -380,11 +384,8 @@ class ClassicGroup:
             self.static_members[member.group_instance_id] = member.member_id
         if self.leader_id is None:
             self.leader_id = member.member_id
-        common = self._common_protocols
-        if common is not None:
-            is_first = len(self.members) == 1
-            names = member.protocol_names
-            self._common_protocols = names if is_first else common & names
+        if self._common_protocols is not None:
+            self._common_protocols &= member.protocol_names
 
     def remove(self, member: ClassicMember) -> None:
         """Take out a member, whose requests must have been answered."""
@@ -394,9 +395,8 @@ class ClassicGroup:
         self._members_bytes -= member.size_bytes
         self.pending_sync.discard(member.member_id)
         self._common_protocols = None
-        instance_id = member.group_instance_id
-        if instance_id is not None and self.static_members.get(instance_id) == member.member_id:
-            del self.static_members[instance_id]
+        if member.group_instance_id is not None:
+            self.static_members.pop(member.group_instance_id, None)
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self.members), None)
 
@@ -559,25 +559,24 @@ class ClassicGroup:
     def begin_generation(self, now_ms: float) -> None:
         self.generation_id += 1
         self.pending_sync.clear()
-        self.new_member_added = False
         if self.members:
             assert self.common_protocols, f"{self.group_id}: members without a common protocol"
             self.protocol_name = self.select_protocol()
             self.transition_to(ClassicGroupState.COMPLETING_REBALANCE, now_ms)
         else:
             self.protocol_name = None
-            self.leader_id = None
             self.transition_to(ClassicGroupState.EMPTY, now_ms)
         self.read_subscriptions()
 
     def select_protocol(self) -> str:
-        """The protocol that most members like best among those all of them support."""
+        """The protocol that most members like best among those all of them support; without one,
+        which only a log can bring about, that most members like best.
+        """
         candidates = self.common_protocols
-        votes: dict[str, int] = {}
+        votes: Counter[str] = Counter()
         for member in self.members.values():
             names = [name for name, _ in member.protocols]
-            choice = next((name for name in names if name in candidates), names[0])
-            votes[choice] = votes.get(choice, 0) + 1
+            votes.update(next(([name] for name in names if name in candidates), names[:1]))
         return max(votes, key=votes.__getitem__)
 
     def read_subscriptions(self) -> None:
@@ -586,20 +585,15 @@ class ClassicGroup:
         if not self.uses_consumer_protocol:
             return
         topics: set[str] = set()
-        if self.members:
-            if self.protocol_name is None:
+        for member in self.members.values():
+            try:
+                topics |= _subscribed_topics(member.metadata(self.protocol_name or ""))
+            except RemoteProtocolError:
                 return
-            for member in self.members.values():
-                try:
-                    topics |= _subscribed_topics(member.metadata(self.protocol_name))
-                except RemoteProtocolError:
-                    return
         self.subscribed_topics = frozenset(topics)
 
 
 def _subscribed_topics(metadata: bytes) -> set[str]:
-    if len(metadata) < _VERSION_BYTES:
-        raise RemoteProtocolError("a subscription without version")
     # Every later version begins with what version 0 says.
     subscription, _end = ConsumerProtocolSubscription.decode(metadata, 0, _VERSION_BYTES)
     return set(subscription.topics)

@@ -74,18 +74,16 @@ class ClassicRebalance:
         """A member's session is over. A member with a waiting request stays, unless it is a new
         one, which may have lost its connection before it knew its id.
         """
-        if member_id in self.group.pending_members:
-            self.group.pending_members.remove(member_id)
+        group = self.group
+        if member_id in group.pending_members:
+            group.pending_members.remove(member_id)
             self.maybe_complete_join()
-            return
-        member = self.group.members.get(member_id)
-        if member is None:
-            return
-        waits = member.join_reply_to is not None or member.sync_reply_to is not None
-        if waits and not member.is_new:
-            return
-        self.remove_member(member)
-        self.members_changed()
+        elif member_id in group.members:
+            member = group.members[member_id]
+            waits = member.join_reply_to is not None or member.sync_reply_to is not None
+            if member.is_new or not waits:
+                self.remove_member(member)
+                self.members_changed()
 
     def remove_member(self, member: ClassicMember) -> None:
         """Take a member out; its waiting requests get UNKNOWN_MEMBER_ID, so that it comes back."""
@@ -177,7 +175,6 @@ class ClassicRebalance:
         missing = [member for name, member in group.members.items() if name in group.pending_sync]
         for member in missing:
             self.remove_member(member)
-        group.pending_sync.clear()
         if missing:
             self.prepare()
 
@@ -227,8 +224,6 @@ class ClassicRebalance:
 
     def _has_room(self, member_id: str) -> bool:
         group = self.group
-        if group.is_empty:
-            return True
         member = group.members.get(member_id)
         limit = self.context.settings.max_group_size
         if group.state is ClassicGroupState.PREPARING_REBALANCE:
@@ -245,8 +240,6 @@ class ClassicRebalance:
             self._forget_pending(member_id)
         elif member is not None:
             self.remove_member(member)
-        else:
-            return
         self.maybe_complete_join()
 
     def _forget_pending(self, member_id: str) -> None:
@@ -284,11 +277,7 @@ class ClassicRebalance:
             joining.protocols,
         )
         member.is_new = True
-        if (
-            group.state is ClassicGroupState.PREPARING_REBALANCE
-            and group.previous_state is ClassicGroupState.EMPTY
-        ):
-            group.new_member_added = True
+        group.new_member_added = True
         group.add(member, joining.request.protocol_type)
         group.wait_for_join(member, joining.reply_to, joining.api_version)
         group.renew_session(member, self.out)
@@ -316,18 +305,19 @@ class ClassicRebalance:
             result = CoordinatorResult()
             if member.join_reply_to is not joining.reply_to:
                 return result  # answered since: the member left, or came back once more
-            if error is ErrorCode.NONE:
-                answer = self._replaced_answer(member, joining, old_leader_id)
-                group.answer_join(member, answer, result)
-                return result
-            told = write_error(error)
-            group.answer_join(member, join_error(told, UNKNOWN_MEMBER, joining.api_version), result)
+            answer = (
+                self._replaced_answer(member, joining, old_leader_id)
+                if error is ErrorCode.NONE
+                else join_error(write_error(error), UNKNOWN_MEMBER, joining.api_version)
+            )
+            group.answer_join(member, answer, result)
             if is_refused(error):
                 # Undo the change: the log still knows the old id.
                 group.end_session(member.member_id, result)
                 group.update(member, *old)
                 group.rename(member, old_member_id)
-                group.renew_session(member, result)
+            # Its session may have ended while it waited: then no other has begun.
+            group.renew_session(member, result)
             return result
 
         assignments = {each.member_id: each.assignment for each in group.members.values()}
@@ -350,7 +340,6 @@ class ClassicRebalance:
         group, out = self.group, self.out
         member_id = joining.request.member_id
         if member_id in group.pending_members and joining.request.group_instance_id is None:
-            self._forget_pending(member_id)
             self._add(joining, member_id)
             return
         error = group.validate_member(member_id, joining.request.group_instance_id)
@@ -366,8 +355,6 @@ class ClassicRebalance:
             or (state is ClassicGroupState.STABLE and group.leader_id != member_id)
         ):
             out.replies.append(Reply(joining.reply_to, group.join_response(member)))
-        elif state is ClassicGroupState.EMPTY:
-            out.replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
         else:
             self._update(member, joining)
             self.members_changed()
@@ -385,14 +372,11 @@ class ClassicRebalance:
         group.wait_for_join(member, joining.reply_to, joining.api_version)
 
     def leave(self, leaving: p13.MemberIdentity) -> ErrorCode:
-        """A member leaves, or is removed."""
+        """A member whose id, or instance id, the group knows leaves, or is removed."""
         group, member_id, instance_id = self.group, leaving.member_id, leaving.group_instance_id
-        if member_id == UNKNOWN_MEMBER:
+        if member_id == UNKNOWN_MEMBER and instance_id is not None:
             # An administrator names static members by their instance id alone.
-            known = None if instance_id is None else group.static_members.get(instance_id)
-            if known is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            member_id = known
+            member_id = group.static_members[instance_id]
         elif member_id in group.pending_members:
             self._forget_pending(member_id)
             return ErrorCode.NONE
@@ -537,10 +521,8 @@ class ClassicGroups:
 
     def note_commit(self, group_id: str, member_id: str, out: CoordinatorResult) -> None:
         group = self.get(group_id)
-        member = None if group is None else group.members.get(member_id)
-        states = (ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE)
-        if group is not None and member is not None and group.state in states:
-            group.renew_session(member, out)
+        if group is not None and member_id in group.members:
+            group.renew_session(group.members[member_id], out)
 
     # -- other events ----------------------------------------------------------------------------
 
@@ -564,7 +546,7 @@ class ClassicGroups:
         the middle of a rebalance goes on with it; one that has become too big begins one, so that
         the members that join first keep their place.
         """
-        out = CoordinatorResult(holds_anyway=True)
+        out = CoordinatorResult()
         for group in list(self._context.groups.values()):
             if not isinstance(group, ClassicGroup):
                 continue
@@ -588,7 +570,7 @@ class ClassicGroups:
 
     def start_classic(self, group_id: str, now_ms: float) -> CoordinatorResult:
         """Take over a group that was a consumer group until now (KIP-848)."""
-        out = CoordinatorResult(holds_anyway=True)
+        out = CoordinatorResult()
         group = self.get(group_id)
         if group is None:
             return out
@@ -633,9 +615,7 @@ class ClassicGroups:
             return
         group.is_persisted = True
         for written in value.members:
-            member = group.members.get(written.member_id)
-            if member is not None and value.generation == group.generation_id:
-                group.assign(member, bytes(written.assignment))
+            group.assign(group.members[written.member_id], bytes(written.assignment))
 
     def _write_assignment(
         self, group: ClassicGroup, request: SyncGroupRequest, out: CoordinatorResult
@@ -645,7 +625,7 @@ class ClassicGroups:
         out.records.append(group.record(assignments))
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-            result = CoordinatorResult(holds_anyway=True)
+            result = CoordinatorResult()
             # A member may have come or gone since, which ends this generation.
             if (
                 group.state is ClassicGroupState.COMPLETING_REBALANCE

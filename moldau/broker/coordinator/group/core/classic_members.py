@@ -173,7 +173,7 @@ class ClassicMembers:
                     SetTimer(_key("session", group, member.member_id), session_timeout_ms),
                     SetTimer(_key("sync", group, member.member_id), member.rebalance_timeout_ms),
                 ]
-                if update.replaced_id is not None and update.replaced_id != member.member_id:
+                if update.replaced_id is not None:
                     result.timers += ended_timers(group.group_id, [update.replaced_id])
                 result.timers.append(CancelTimer(_key("rebalance", group, member.member_id)))
             return result

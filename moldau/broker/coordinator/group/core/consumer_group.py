@@ -96,7 +96,7 @@ class ConsumerGroup:
         self.classic_protocol_counts: Counter[str] = Counter()
         self.classic_member_count = 0
         self.is_refresh_requested = True
-        self._refreshed_epoch = 0
+        self._refreshed_epoch = self.group_epoch
         self._topic_counts: Counter[str] = Counter()
         self._topic_index = topic_index
         self._topic_id_of = topic_id_of
@@ -225,10 +225,10 @@ class ConsumerGroup:
     ) -> str | None:
         """The assignor that most members ask for, as if `old` had become `new`."""
         counts = self.assignor_counts
-        if old is not None or new is not None:
+        if new is not None:
             counts = Counter(counts)
             _count(counts, None if old is None else old.server_assignor, -1)
-            _count(counts, None if new is None else new.server_assignor, 1)
+            _count(counts, new.server_assignor, 1)
         return max(counts, key=lambda name: (counts[name], name), default=None)
 
     def subscribed_without(
@@ -258,9 +258,6 @@ class ConsumerGroup:
 
     def supports_classic_protocols(self, names: Iterable[str]) -> bool:
         """Whether a member with these protocols can join: one that all classic members have."""
-        names = list(names)
-        if not self.classic_member_count:
-            return bool(names)
         return any(
             self.classic_protocol_counts[name] == self.classic_member_count for name in names
         )

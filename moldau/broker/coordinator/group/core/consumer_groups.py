@@ -40,7 +40,6 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     NOTHING_OWNED,
     STATIC_LEAVE_EPOCH,
     ConsumerGroupMember,
-    MemberState,
     ResolvedRegularExpression,
     current_assignment_record,
     group_epoch_record,
@@ -468,7 +467,7 @@ class ConsumerGroups:
             group.take_stock()
             for member in group.members.values():
                 result.timers.append(self._session(group, member))
-                if member.state is MemberState.UNREVOKED_PARTITIONS and member.member_epoch >= 0:
+                if member.is_giving_back:
                     kind = "join" if member.uses_classic_protocol else "rebalance"
                     key = ConsumerTimer(kind, group.group_id, member.member_id)
                     result.timers.append(SetTimer(key, max(0, member.rebalance_timeout_ms)))
@@ -514,8 +513,7 @@ class ConsumerGroups:
         member = None if group is None else group.members.get(key.member_id)
         if group is None or member is None:
             return CoordinatorResult()
-        is_revoking = member.state is MemberState.UNREVOKED_PARTITIONS and member.member_epoch >= 0
-        if key.kind == "rebalance" and not is_revoking:
+        if key.kind == "rebalance" and not member.is_giving_back:
             return CoordinatorResult()
         return self._expel(key, group, member, now_ms)
 

@@ -119,6 +119,11 @@ class ConsumerGroupMember:
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
     @property
+    def is_giving_back(self) -> bool:
+        """Whether it has to give partitions back in its rebalance timeout; not while it is away."""
+        return self.state is MemberState.UNREVOKED_PARTITIONS and self.member_epoch >= 0
+
+    @property
     def may_read(self) -> dict[UUID, frozenset[int]]:
         """The partitions that it owns, and those that it has been asked to give back."""
         found: dict[UUID, frozenset[int]] = {}

@@ -172,7 +172,6 @@ class Refusal(Exception):
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         self.error_code = error_code
         self.message = short_message(message)
-        super().__init__(self.message)
 
 
 _FINAL_ERRORS: Final = frozenset(

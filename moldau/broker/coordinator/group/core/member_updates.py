@@ -87,14 +87,12 @@ class Reconciliation(NamedTuple):
         """The member after the step; the same object when there is nothing to do. Raises: Refusal,
         FENCED_MEMBER_EPOCH: its state is not one this coordinator knows.
         """
-        if member.state is MemberState.UNKNOWN:
-            if self.owned is None or any(self.owned.values()):
-                raise Refusal(
-                    ErrorCode.FENCED_MEMBER_EPOCH,
-                    "The member is in a state this coordinator does not know; it must give up all "
-                    "its partitions and join again.",
-                )
-            return self._toward_target(member, self.target_epoch)
+        if member.state is MemberState.UNKNOWN and (self.owned is None or any(self.owned.values())):
+            raise Refusal(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "The member is in a state this coordinator does not know; it must give up all "
+                "its partitions and join again.",
+            )
         if member.state is MemberState.UNREVOKED_PARTITIONS:
             stays = self._still_has(member.pending_revocation)
         else:

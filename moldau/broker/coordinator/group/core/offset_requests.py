@@ -227,10 +227,9 @@ class OffsetRequests:
         growth_bytes = 0 if prepared.group_id in self._context.groups else GROUP_BYTES
         if self._context.memory.limit.is_tight:
             for record in prepared.records:
-                if record.content is not None:
-                    where, stored = record.content
-                    older = self._context.offsets.get(*where)
-                    growth_bytes += offset_bytes(stored) - (offset_bytes(older) if older else 0)
+                where, stored = record.content
+                older = self._context.offsets.get(*where)
+                growth_bytes += offset_bytes(stored) - (offset_bytes(older) if older else 0)
         return self._context.memory.may_grow(prepared.group_id, prepared.principal, growth_bytes)
 
     def _commit_error(self, request: CommitRequest, api_version: int) -> ErrorCode:

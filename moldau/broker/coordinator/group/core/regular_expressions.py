@@ -107,14 +107,13 @@ class RegularExpressions:
         if last is None:
             return True
         age_ms = now_ms - last.timestamp_ms
-        if 0 <= age_ms < MIN_REFRESH_INTERVAL_MS:
+        if _is_younger(age_ms, MIN_REFRESH_INTERVAL_MS):
             return False
         return (
             needs_look_up
             or wanted != set(group.resolved)
             or last.metadata_offset < self.new_topics_offset
-            # Below zero: the wall clock was set back, and the age of the result is unknown.
-            or not 0 <= age_ms < self._refresh_interval_ms
+            or not _is_younger(age_ms, self._refresh_interval_ms)
         )
 
     def started(self, group_id: str) -> None:
@@ -122,6 +121,11 @@ class RegularExpressions:
 
     def ended(self, group_id: str) -> None:
         self._running.discard(group_id)
+
+
+def _is_younger(age_ms: float, interval_ms: float) -> bool:
+    """Below zero the wall clock was set back, and the age of a result is unknown."""
+    return 0 <= age_ms < interval_ms
 
 
 def resolution_records(

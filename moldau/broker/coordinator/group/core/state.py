@@ -19,6 +19,7 @@ from moldau.broker.coordinator.core.result import (
     write_error,
 )
 from moldau.broker.coordinator.group.core.classic_group import (
+    NO_TIMESTAMP_MS,
     ClassicGroup,
     ClassicGroupState,
     ClassicTimer,
@@ -265,7 +266,7 @@ class GroupState:
     def _keep(self, group_id: str) -> None:
         """Offsets always have a group, if only a simple one without members."""
         if group_id not in self.groups:
-            self.groups[group_id] = ClassicGroup(group_id, -1)
+            self.groups[group_id] = ClassicGroup(group_id, NO_TIMESTAMP_MS)
 
     def replay_end_marker(self, producer: Producer, *, is_commit: bool) -> None:
         self.offsets.end_transaction(producer.producer_id, is_commit=is_commit)

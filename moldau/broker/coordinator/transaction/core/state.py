@@ -151,7 +151,6 @@ class TransactionState:
         if value is None:
             self.transactions.pop(transactional_id, None)
             self._recoveries.pop(transactional_id, None)
-            self._stop_sending(transactional_id)
             self._memory.keep(transactional_id, 0)
             return
         assert isinstance(value, TransactionLogValue)

@@ -135,6 +135,13 @@ class Groups:
         return self.broker.partition(0)
 
     @property
+    def timers(self) -> list[tuple[str, str]]:
+        """The running timers of groups of partition 0: kind and member id, in order."""
+        keys = self.coordinator.runtime._shards[0]._timers
+        of_groups: list[Any] = [key for key in keys if not isinstance(key, str)]
+        return sorted((key.kind, key.member_id) for key in of_groups)
+
+    @property
     def written_count(self) -> int:
         """Records in the log of partition 0, but for those that prove the leadership for a refusal,
         which say nothing.

@@ -84,6 +84,13 @@ old_targets = st.dictionaries(
 )
 
 
+def assert_whole(spec: GroupSpec, assignment: dict[str, Assignment]) -> None:
+    """Every partition has one owner, and no member is shown a topic of which it has nothing."""
+    check_assignment(spec, assignment)
+    assert all(indexes for topics in assignment.values() for indexes in topics.values())
+    assert assignment.keys() == spec.members.keys()
+
+
 def sizes(assignment: dict[str, Assignment]) -> list[int]:
     return [sum(map(len, topics.values())) for topics in assignment.values()]
 
@@ -119,7 +126,7 @@ def moved(before: dict[str, Assignment], after: dict[str, Assignment]) -> int:
 @given(equal_groups())
 def test_uniform_is_balanced_whatever_members_had(spec: GroupSpec) -> None:
     assignment = assign_uniform(spec)
-    check_assignment(spec, assignment)
+    assert_whole(spec, assignment)
     assert max(sizes(assignment)) - min(sizes(assignment)) <= 1
 
 
@@ -166,7 +173,7 @@ def test_uniform_moves_to_a_newcomer_only_what_it_shall_have(spec: GroupSpec) ->
 @given(mixed_groups())
 def test_no_single_move_makes_a_mixed_group_more_equal(spec: GroupSpec) -> None:
     assignment = assign_uniform(spec)
-    check_assignment(spec, assignment)
+    assert_whole(spec, assignment)
     load = {member_id: sum(map(len, topics.values())) for member_id, topics in assignment.items()}
     for giver, topics in assignment.items():
         for topic_id, partitions in topics.items():
@@ -179,7 +186,7 @@ def test_no_single_move_makes_a_mixed_group_more_equal(spec: GroupSpec) -> None:
 @given(equal_groups() | mixed_groups())
 def test_range_gives_consecutive_partitions_in_the_members_order(spec: GroupSpec) -> None:
     assignment = assign_range(spec)
-    check_assignment(spec, assignment)
+    assert_whole(spec, assignment)
     order = sorted(
         spec.members,
         key=lambda member_id: (
@@ -223,3 +230,31 @@ def test_a_group_without_members_or_topics_gets_an_empty_assignment() -> None:
     assert assign_uniform(nobody) == assign_range(nobody) == {}
     nothing = GroupSpec({"a": MemberSpec(None, frozenset(), {})}, {})
     assert assign_uniform(nothing) == assign_range(nothing) == {"a": {}}
+
+
+def test_uniform_gives_free_partitions_to_those_that_have_least_and_moves_no_other() -> None:
+    counts = {TOPICS[0]: 6, TOPICS[1]: 0}
+    has = {TOPICS[0]: frozenset({3, 4, 5})}
+    spec = GroupSpec(
+        {
+            "a": MemberSpec(None, frozenset(counts), has),
+            "b": MemberSpec(None, frozenset({TOPICS[0]}), {}),
+        },
+        counts,
+    )
+    assert assign_uniform(spec) == {"a": has, "b": {TOPICS[0]: frozenset({0, 1, 2})}}
+
+
+def test_uniform_balances_along_a_chain_of_topics() -> None:
+    """Only "b" can pass on what "a" has too much of, and only after it has given to "c"."""
+    x, y = TOPICS[0], TOPICS[1]
+    counts = {x: 6, y: 4}
+    spec = GroupSpec(
+        {
+            "a": MemberSpec(None, frozenset({x}), {x: frozenset(range(6))}),
+            "b": MemberSpec(None, frozenset({x, y}), {y: frozenset(range(4))}),
+            "c": MemberSpec(None, frozenset({y}), {}),
+        },
+        counts,
+    )
+    assert sorted(sizes(assign_uniform(spec))) == [3, 3, 4]

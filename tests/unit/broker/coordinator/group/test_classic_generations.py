@@ -82,6 +82,19 @@ def test_an_assignment_that_cannot_be_written_fails_for_all_and_is_tried_again(
     assert groups.group_state() == "Stable"
 
 
+def test_a_leader_that_hands_in_twice_is_answered_twice_whatever_is_written() -> None:
+    groups = Groups(is_committing_at_once=False)
+    member = groups.member()
+    member.join()
+    groups.advance(INITIAL_DELAY_MS)
+    member.joined()
+    first = member.sync({member.member_id: b"x"})
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    second = member.sync({member.member_id: b"x"})
+    assert error_of(first) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert error_of(second) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 def test_an_assignment_that_is_not_committed_in_time_is_taken_back() -> None:
     groups = Groups(is_committing_at_once=False)
     member = groups.member()
@@ -153,6 +166,25 @@ def test_two_requests_for_one_share_are_both_answered() -> None:
     assert error_of(first) is ErrorCode.REBALANCE_IN_PROGRESS
     members[0].sync({members[1].member_id: b"x"})
     assert second.answer.assignment == b"x"
+
+
+def test_a_member_that_waits_for_its_share_is_not_silent() -> None:
+    groups = Groups()
+    leader, follower = leader_first(groups.stable(2))
+    for member in (leader, follower):
+        member.join()
+    for member in (leader, follower):
+        member.joined()
+    follower.sync()
+    for _ in range(5):
+        groups.advance(SESSION_MS / 2)
+        assert leader.heartbeat() is ErrorCode.NONE
+    leader.sync({follower.member_id: b"x"})
+    assert follower.syncing.answer.assignment == b"x"
+    groups.advance(SESSION_MS / 2)
+    assert leader.heartbeat() is ErrorCode.NONE
+    groups.advance(SESSION_MS / 2)
+    assert leader.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS, "now the other one is silent"
 
 
 # -- who may ask ---------------------------------------------------------------------------------
@@ -228,6 +260,7 @@ def test_the_last_one_to_leave_leaves_an_empty_group_behind() -> None:
     groups.fail_over()
     assert groups.group_state() == "Empty"
     assert groups.state.groups["team"].generation_id == 2
+    assert groups.state.groups["team"].protocol_type == "consumer"
 
 
 def test_leaving_that_cannot_be_written_is_an_error_and_has_happened_all_the_same() -> None:
@@ -273,6 +306,14 @@ def test_leaving_names_each_ones_error() -> None:
     ]
     assert members[0].heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
     assert groups.group_state() == "Empty"
+
+
+def test_a_stranger_that_leaves_disturbs_no_member() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1, instance_id="i-1")
+    groups.leave(("stranger", None), ("stranger", "i-1"), ("", "i-2"))
+    assert groups.group_state() == "Stable"
+    assert member.heartbeat() is ErrorCode.NONE
 
 
 def test_one_that_was_only_given_an_id_leaves_and_the_others_rebalance() -> None:
@@ -368,6 +409,49 @@ def test_while_only_static_members_are_missing_the_rebalance_goes_on() -> None:
     assert fixed.joined().leader == fixed.member_id
 
 
+def test_a_rebalance_that_only_an_absent_static_member_could_lead_goes_on_with_the_next_one() -> (
+    None
+):
+    groups = Groups()
+    (fixed,) = groups.stable(1, instance_id="i-1", session_ms=400_000)
+    other = groups.member()
+    other.join()
+    other.leave()
+    groups.advance(REBALANCE_MS)
+    newcomer = groups.member()
+    newcomer.join()
+    assert not newcomer.joining.is_answered, "the static member may still come"
+    groups.advance(REBALANCE_MS)
+    answer = newcomer.joined()
+    assert answer.leader == newcomer.member_id
+    assert {each.member_id for each in answer.members} == {fixed.member_id, newcomer.member_id}
+
+
+def test_a_rebalance_waits_for_an_id_that_was_given_out_no_longer_than_its_session() -> None:
+    groups = Groups()
+    (member,) = groups.stable()
+    groups.member(session_ms=6_000).ask_to_join()
+    newcomer = groups.member()
+    newcomer.join()
+    member.join()
+    assert not member.joining.is_answered
+    groups.advance(6_000)
+    assert member.joined().generation_id == newcomer.joined().generation_id == 2
+
+
+def test_a_member_that_finds_its_place_taken_holds_up_no_other() -> None:
+    groups = Groups(group_max_size=2)
+    first, second = groups.stable(2)
+    first.leave()
+    newcomers = [groups.member() for _ in range(2)]
+    for newcomer in newcomers:
+        newcomer.join()
+    assert not any(newcomer.joining.is_answered for newcomer in newcomers)
+    assert error_of(second.ask_to_join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert {newcomer.joined().generation_id for newcomer in newcomers} == {2}
+    assert second.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_who_waits_is_answered_even_if_the_emptied_group_cannot_be_written() -> None:
     groups = Groups()
     leader, follower = leader_first(groups.stable(2))
@@ -451,6 +535,7 @@ def test_a_static_member_that_comes_back_with_another_protocol_has_the_group_reb
     again = came_back(member, protocols={"sticky": b"", "range": b""})
     assert again.joined().generation_id == 2
     assert again.joined().protocol_name == "sticky"
+    assert len(groups.log.batches) == 1, "nothing is written before it is assigned"
 
 
 def test_a_static_member_that_comes_back_before_the_assignment_restarts_the_rebalance() -> None:
@@ -485,6 +570,84 @@ def test_a_return_that_cannot_be_written_has_not_happened() -> None:
     again.ask_to_join()
     assert again.joined().generation_id == 1
     assert member.heartbeat() is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_return_that_cannot_be_written_leaves_the_member_as_it_was() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1, instance_id="i-1")
+    before = groups.describe()
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    came_back(member, session_ms=6_000, protocols={"range": subscription("else")})
+    groups.log.append_error = ErrorCode.NONE
+    assert groups.describe() == before
+    groups.advance(SESSION_MS - 1)
+    assert groups.group_state() == "Stable"
+    groups.advance(1)
+    assert groups.group_state() == "Empty"
+
+
+def test_a_member_that_comes_back_twice_before_it_is_written_is_answered_twice() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1, instance_id="i-1")
+    groups.log.is_committing_at_once = False
+    first = came_back(member)
+    end_of_first = groups.log.log_end_offset
+    second = came_back(member)
+    groups.log.commit(end_of_first)
+    assert not second.joining.is_answered, "its own return is not written yet"
+    for _ in range(3):
+        groups.log.commit()
+    assert error_of(first.joining) is ErrorCode.FENCED_INSTANCE_ID
+    assert second.joined().generation_id == 1
+    groups.log.is_committing_at_once = True
+    assert second.heartbeat() is ErrorCode.NONE
+    assert second.sync().answer.assignment == f"share of {member.member_id}".encode()
+
+
+def test_who_waits_for_a_return_is_answered_when_the_next_one_cannot_be_written() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1, instance_id="i-1")
+    groups.log.is_committing_at_once = False
+    first = came_back(member)
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    second = came_back(member)
+    assert error_of(second.joining) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert error_of(first.joining) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_return_that_is_written_after_the_session_begins_another_one() -> None:
+    groups = Groups(offsets_commit_timeout_ms=4 * SESSION_MS)
+    (member,) = groups.stable(1, instance_id="i-1")
+    groups.log.is_committing_at_once = False
+    again = came_back(member)
+    groups.advance(2 * SESSION_MS)
+    assert not again.joining.is_answered
+    groups.log.commit()
+    groups.log.is_committing_at_once = True
+    again.joined()
+    groups.advance(SESSION_MS - 1)
+    assert groups.group_state() == "Stable"
+    groups.advance(1)
+    assert groups.group_state() == "Empty"
+
+
+def test_a_leader_that_came_back_leads_the_next_generation_too() -> None:
+    groups = Groups()
+    leader, follower = (groups.member(instance_id=f"i-{n}") for n in (1, 2))
+    for member in (leader, follower):
+        member.join()
+    groups.advance(INITIAL_DELAY_MS)
+    groups.advance(INITIAL_DELAY_MS)
+    finish_rebalance([leader, follower])
+    assert leader.joined().leader == leader.member_id
+    again = came_back(leader)
+    again.joined()
+    newcomer = groups.member()
+    newcomer.join()
+    follower.join()
+    again.join()
+    assert again.joined().generation_id == 2
+    assert {each.joined().leader for each in (again, follower, newcomer)} == {again.member_id}
 
 
 def test_a_return_whose_commit_takes_too_long_is_what_the_log_says() -> None:
@@ -554,6 +717,25 @@ def test_another_coordinator_knows_the_group_its_members_and_their_shares() -> N
     assert groups.group_state() == "Empty"
 
 
+def test_another_coordinator_knows_what_the_members_are_subscribed_to() -> None:
+    groups = Groups()
+    (member,) = groups.stable()
+    member.commit({("events", 0): 1, ("former", 0): 1})
+    groups.fail_over()
+    subscribed = groups.delete_offsets({"events": [0]})
+    assert error_of(subscribed) is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert error_of(groups.delete_offsets({"former": [0]})) is ErrorCode.NONE
+    assert (groups.offset("events", 0), groups.offset("former", 0)) == (1, -1)
+
+
+def test_another_coordinator_knows_the_leader() -> None:
+    groups = Groups()
+    leader, follower = leader_first(groups.stable(2))
+    groups.fail_over()
+    assert follower.ask_to_join().answer.generation_id == 1
+    assert not leader.ask_to_join().is_answered, "a leader that joins begins a rebalance"
+
+
 def test_who_waits_when_leadership_is_lost_is_sent_away() -> None:
     groups = Groups()
     leader, follower = leader_first(groups.stable(2))
@@ -588,11 +770,12 @@ def test_a_group_that_is_too_big_after_loading_rebalances() -> None:
     groups = Groups()
     groups.stable(3)
     records = groups.log.batches
-    small = Groups(group_max_size=2, is_led=False)
-    small.log.batches = records
-    small.log.log_end_offset = small.log.high_watermark = groups.log.log_end_offset
-    small.broker.elect(0)
-    assert small.group_state() == "PreparingRebalance"
+    for max_size, state in ((2, "PreparingRebalance"), (3, "Stable")):
+        small = Groups(group_max_size=max_size, is_led=False)
+        small.log.batches = list(records)
+        small.log.log_end_offset = small.log.high_watermark = groups.log.log_end_offset
+        small.broker.elect(0)
+        assert small.group_state() == state
 
 
 def test_a_whole_life_is_one_record_per_generation() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from moldau.broker.coordinator.group.core.classic_group import SESSION
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.group.harness import (
     INITIAL_DELAY_MS,
@@ -57,6 +58,35 @@ def test_old_clients_and_static_members_need_no_id_first() -> None:
         assert member.member_id.startswith(f"{prefix}-")
 
 
+@pytest.mark.parametrize(("version", "rebalance_ms"), [(0, SESSION_MS), (1, 20_000)])
+def test_a_join_that_names_no_rebalance_timeout_has_its_sessions(
+    version: int, rebalance_ms: int
+) -> None:
+    """JoinGroup v0 has no such field."""
+    groups = Groups()
+    member = groups.member(version=version, rebalance_ms=20_000)
+    member.ask_to_join()
+    assert groups.state.groups["team"].rebalance_timeout_ms == rebalance_ms
+
+
+@pytest.mark.parametrize(("version", "needs_id"), [(3, False), (4, True)])
+def test_dynamic_members_get_an_id_first_since_version_4(version: int, needs_id: bool) -> None:
+    asking = Groups().member(version=version).ask_to_join()
+    assert asking.is_answered is needs_id
+    assert not needs_id or error_of(asking) is ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_an_unknown_member_leaves_no_group_of_nothing_behind() -> None:
+    groups = Groups()
+    groups.commit({("events", 0): 1})
+    groups.delete_offsets({"events": [0]})
+    assert groups.group_state() == "Empty"
+    stranger = groups.member()
+    stranger.member_id = "made-up"
+    assert error_of(stranger.ask_to_join()) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.group_state() == "Dead"
+
+
 def test_an_empty_instance_id_is_one() -> None:
     groups = Groups()
     member = groups.member(instance_id="")
@@ -87,6 +117,46 @@ def test_members_that_pour_in_prolong_the_first_rebalance_up_to_the_timeout() ->
     assert waited_ms == 8000
     assert all(member.joining.is_answered for member in members)
     assert {member.joined().leader for member in members} == {members[0].member_id}
+
+
+def test_a_rebalance_timeout_within_the_first_delay_prolongs_nothing() -> None:
+    groups = Groups()
+    first, second = (groups.member(rebalance_ms=1000) for _ in range(2))
+    first.join()
+    groups.advance(1000)
+    second.join()
+    groups.advance(INITIAL_DELAY_MS - 1000)
+    assert first.joined().generation_id == second.joined().generation_id == 1
+
+
+def test_a_first_rebalance_whose_members_have_left_goes_on_with_the_next_one() -> None:
+    groups = Groups()
+    first = groups.member()
+    first.join()
+    first.leave()
+    assert groups.group_state() == "PreparingRebalance"
+    stranger = groups.member()
+    stranger.protocols = {}
+    assert error_of(stranger.ask_to_join()) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    second = groups.member()
+    second.join()
+    groups.advance(2 * INITIAL_DELAY_MS)
+    answer = second.joined()
+    assert (answer.generation_id, answer.leader) == (1, second.member_id)
+    assert len(answer.members) == 1
+
+
+def test_a_first_rebalance_without_a_member_left_is_a_generation_without_members() -> None:
+    groups = Groups()
+    first = groups.member()
+    first.join()
+    first.leave()
+    groups.advance(INITIAL_DELAY_MS)
+    assert groups.group_state() == "Empty"
+    groups.fail_over()
+    assert groups.group_state() == "Empty"
+    (next_one,) = groups.stable()
+    assert next_one.generation == 2, "no generation comes twice"
 
 
 def test_without_initial_delay_the_first_member_does_not_wait() -> None:
@@ -188,8 +258,12 @@ def test_a_pending_member_over_the_limit_is_turned_away() -> None:
         member.member_id = member.ask_to_join().answer.member_id
     one.ask_to_join()
     assert error_of(other.ask_to_join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert (SESSION, other.member_id) not in groups.timers
     groups.advance(INITIAL_DELAY_MS)
     assert one.joined().generation_id == 1
+    one.sync({one.member_id: b"x"})
+    one.join()
+    assert one.joined().generation_id == 2, "the other one is not waited for"
 
 
 def test_a_lost_answer_is_given_again_to_who_asks_the_same() -> None:
@@ -249,11 +323,15 @@ def test_two_requests_of_one_member_are_both_answered() -> None:
     assert second.answer.generation_id == 2
 
 
-def test_a_new_member_that_stays_silent_is_dropped_after_five_minutes() -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_new_member_that_stays_silent_is_dropped_after_five_minutes(restarts: bool) -> None:
     groups = Groups()
     members = groups.stable(1, rebalance_ms=1_000_000, session_ms=1_000_000)
-    new = groups.member()
+    new = groups.member(instance_id="i")
     new.join()
+    if restarts:
+        new = groups.member(instance_id="i")
+        new.join()
     groups.advance(5 * 60_000)
     assert error_of(new.joining) is ErrorCode.UNKNOWN_MEMBER_ID
     members[0].ask_to_join()

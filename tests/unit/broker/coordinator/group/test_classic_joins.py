@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from tests.unit.broker.coordinator.group.harness import (
     REBALANCE_MS,
     SESSION_MS,
@@ -98,6 +100,115 @@ def test_a_member_of_a_group_that_went_down_looks_after_its_topics(version: int)
     if version == 9:
         assert groups.group_state() == "Stable"
         assert owned(backs[0])["events"] + owned(backs[1])["events"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("max_size", "kind"), [(1, "consumer"), (2, "classic")])
+def test_a_group_goes_down_only_if_a_classic_one_may_be_as_large(max_size: int, kind: str) -> None:
+    groups = shard(group_max_size=max_size)
+    news = [groups.consumer("team", ["events"], instance_id=name) for name in "ij"]
+    for new in news:
+        new.join()
+    groups.settle(news)
+    protocols = {"range": subscription({}, "events")}
+    for name in "ij":
+        back = groups.member(instance_id=name, protocols=protocols)
+        back.join()
+        back.joined()
+    assert groups.state.groups["team"].kind == kind
+
+
+def test_a_group_that_goes_down_before_new_partitions_are_assigned_rebalances() -> None:
+    groups = shard()
+    news = [groups.consumer("team", ["events"], instance_id=name) for name in "ij"]
+    for new in news:
+        new.join()
+    groups.settle(news)
+    protocols = {"range": subscription({}, "events")}
+    backs = [groups.member(instance_id=name, protocols=protocols) for name in "ij"]
+    backs[0].join()
+    backs[0].joined()
+    backs[0].sync()
+    assert groups.group_state() == "Stable"
+    groups.grow_topic("events", 4, 6)
+    backs[1].join()
+    assert groups.state.groups["team"].kind == "classic"
+    groups.advance(10)
+    assert groups.group_state() == "PreparingRebalance"
+    assert backs[0].heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_group_that_goes_down_before_all_are_in_its_epoch_rebalances() -> None:
+    groups = shard()
+    new = groups.consumer("team", ["events", "more"], instance_id="i")
+    new.join()
+    protocols = {"range": subscription({}, "events")}
+    other = groups.member(protocols=protocols)
+    other.join()
+    other.joined()
+    other.sync()
+    groups.settle([new])
+    rejoin(other, {})
+    groups.create_topic("more", 1)
+    groups.settle([new])
+    assert new.owned["more"] == {0}
+    assert other.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    back = groups.member(instance_id="i", protocols={"range": subscription({}, "events", "more")})
+    back.join()
+    assert groups.state.groups["team"].kind == "classic"
+    assert groups.state.consumer_groups.classic_members._joining == set()
+    groups.advance(10)
+    assert groups.group_state() == "PreparingRebalance"
+
+
+def test_a_join_says_the_members_rack() -> None:
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    racked = ConsumerProtocolSubscription(topics=["events"], rack_id="r1").to_bytes(3)
+    member = groups.member(protocols={"range": b"\0\3" + racked})
+    member.join()
+    member.joined()
+    assert groups.consumer_group().members[member.member_id].rack_id == "r1"
+
+
+def test_a_member_that_goes_back_to_the_classic_protocol_has_no_expression_any_more() -> None:
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    new = groups.consumer("team", regex="ev.*", instance_id="i")
+    new.join()
+    assert groups.consumer_group().resolved.keys() == {"ev.*"}
+    back = groups.member(instance_id="i", protocols={"range": subscription({}, "events")})
+    back.join()
+    group = groups.consumer_group()
+    assert group.members[back.joined().member_id].subscribed_topic_regex == ""
+    assert (group.resolved, +group.regex_counts) == ({}, Counter())
+
+
+@pytest.mark.parametrize(("version", "needs_id"), [(3, False), (4, True)])
+def test_dynamic_members_of_older_clients_need_no_id_first(version: int, needs_id: bool) -> None:
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    member = groups.member(protocols={"range": subscription({}, "events")}, version=version)
+    answer = member.ask_to_join().answer
+    assert (answer.error_code == ErrorCode.MEMBER_ID_REQUIRED) is needs_id
+    assert answer.member_id
+
+
+def test_a_classic_member_of_several_protocols_goes_on_with_its_first_one() -> None:
+    groups = shard()
+    new = groups.consumer("team", ["events"])
+    new.join()
+    protocols = {"range": subscription({}, "events"), "sticky": subscription({}, "events")}
+    member = groups.member(protocols=protocols)
+    member.join()
+    assert member.joined().protocol_name == "range"
+    refused = member.sync(protocol_name="sticky")
+    assert error_of(refused) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    answer = member.sync(protocol_name="range", protocol_type="consumer").answer
+    assert (answer.error_code, answer.protocol_name, answer.protocol_type) == (
+        ErrorCode.NONE,
+        "range",
+        "consumer",
+    )
 
 
 def test_a_static_member_goes_down_under_its_own_id() -> None:

@@ -14,7 +14,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from moldau.broker.coordinator.group.core.classic_group import ClassicGroup, ClassicGroupState
+from moldau.broker.coordinator.group.core.classic_group import (
+    JOIN,
+    SESSION,
+    SYNC,
+    ClassicGroup,
+    ClassicGroupState,
+)
+from moldau.broker.coordinator.group.core.context import GROUP_BYTES, PENDING_MEMBER_BYTES
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.group.harness import Groups, Member, error_of, subscription
 from tests.unit.broker.coordinator.harness import Caller
@@ -324,6 +331,34 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             assert all(member.sync_reply_to is None for member in members)
         if group.is_empty:
             assert not group.members
+        members_bytes = sum(member.size_bytes for member in members)
+        pending_bytes = PENDING_MEMBER_BYTES * len(group.pending_members)
+        assert group.size_bytes == GROUP_BYTES + len("team") + members_bytes + pending_bytes
+
+    @invariant()
+    def no_member_waits_for_ever_and_no_timer_outlives_its_use(self) -> None:
+        if not hasattr(self, "groups"):
+            return
+        group = self._group()
+        timers = self.groups.timers
+        if group is None:
+            assert timers == []
+            return
+        kinds = {kind for kind, _ in timers}
+        assert (JOIN in kinds) is (group.state is ClassicGroupState.PREPARING_REBALANCE)
+        has_generation = group.state in (
+            ClassicGroupState.COMPLETING_REBALANCE,
+            ClassicGroupState.STABLE,
+        )
+        assert (SYNC in kinds) is (has_generation and bool(group.pending_sync))
+        sessions = {member_id for kind, member_id in timers if kind == SESSION}
+        waiting = {
+            member.member_id
+            for member in group.members.values()
+            if member.join_reply_to is not None or member.sync_reply_to is not None
+        }
+        assert sessions <= group.members.keys() | group.pending_members
+        assert group.members.keys() | group.pending_members <= sessions | waiting
 
     def teardown(self) -> None:
         """The world calms down: who lives becomes a member of one stable generation."""

@@ -6,6 +6,11 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.coordinator.core.result import CoordinatorRecord, CoordinatorResult
+from moldau.protocol.coordinator_records.consumer_groups import (
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
+)
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import TopicPartitions
 from tests.unit.broker.coordinator.group.consumer_harness import ConsumerShard, topic_id_of
@@ -378,6 +383,70 @@ def test_errors_of_classic_members_in_a_consumer_group() -> None:
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.UNKNOWN_MEMBER_ID,
     ]
+
+
+def test_a_full_consumer_group_takes_no_further_classic_member() -> None:
+    groups = shard(group_consumer_max_size=2)
+    groups.consumer("team", ["events"]).join()
+    members = [groups.member() for _ in range(2)]
+    for member in members:
+        member.join()
+    first, second = members
+    assert first.joined().generation_id > 0
+    assert error_of(second.joining) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert error_of(first.ask_to_join()) is ErrorCode.NONE, "it has its place"
+
+
+def test_the_message_says_what_the_group_is() -> None:
+    groups = shard()
+    assert groups.described("none").error_message == "Group none not found."
+    groups.member("classic").join()
+    assert groups.described("classic").error_message == "Group classic is not a consumer group."
+
+
+def test_a_leave_of_strangers_changes_nothing() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    written_count = groups.written_count
+    answer = groups.leave(("stranger", None), ("", "j")).answer
+    assert [ErrorCode.of(each.error_code) for each in answer.members] == (
+        [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+    )
+    assert groups.written_count == written_count
+    assert groups.group_state() == "Stable"
+
+
+def test_a_topic_that_was_deleted_is_not_described() -> None:
+    groups = shard()
+    groups.create_topic("more", 1)
+    member = groups.consumer("team", ["events", "more"])
+    member.join()
+    groups.delete_topic("events")
+    (described,) = groups.described().members
+    for each in (described.assignment, described.target_assignment):
+        assert [(topic.topic_name, topic.partitions) for topic in each.topic_partitions] == [
+            ("more", [0])
+        ]
+
+
+def test_what_older_coordinators_wrote_of_topics_goes_with_the_next_look_at_them() -> None:
+    """Apache Kafka 4.0 wrote the partitions of subscribed topics (type 4); 4.1 a hash of them."""
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    key = ConsumerGroupPartitionMetadataKey(group_id="team")
+    record = CoordinatorRecord(key, ConsumerGroupPartitionMetadataValue(topics=[]))
+    groups.call("team", lambda *_: CoordinatorResult(records=[record]))
+    assert groups.consumer_group().has_partition_metadata_record
+    groups.fail_over()
+    groups.settle([member])
+    assert not groups.consumer_group().has_partition_metadata_record
+    written_count = groups.written_count
+    groups.fail_over()
+    groups.settle([member])
+    assert not groups.consumer_group().has_partition_metadata_record
+    assert groups.written_count == written_count
 
 
 def test_refusals_change_nothing() -> None:

@@ -42,12 +42,39 @@ def test_first_member_gets_everything_in_epoch_two() -> None:
 def test_a_first_member_without_topics_begins_epoch_one() -> None:
     groups = shard()
     assert groups.consumer("team", []).join().member_epoch == 1
+    assert rebalance_count(groups) == 1
+    group = groups.consumer_group()
+    assert (group.group_epoch, group.assignment_epoch, group.state_name) == (1, 1, "Stable")
+    assert groups.written_count == 4, "a member, two epochs, and what the member has"
+
+
+def rebalance_count(groups: ConsumerShard) -> int:
     (rebalances,) = (
         metric.instrument.value
         for metric in groups.broker.registry.collect()
         if metric.name.endswith("name=consumer-group-rebalance-count")
     )
-    assert rebalances == 1
+    return int(rebalances)
+
+
+def test_each_new_epoch_of_a_group_is_a_rebalance() -> None:
+    groups = shard()
+    first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
+    first.join()
+    epochs = [groups.consumer_group().group_epoch]
+    assert (rebalance_count(groups), epochs) == (1, [2]), "epoch 1 of a new group is passed over"
+    second.join()
+    groups.settle([first, second])
+    epochs.append(groups.consumer_group().group_epoch)
+    assert rebalance_count(groups) == 2
+    second.heartbeat(subscribed_topic_names=[], subscribed_topic_regex="eve.*")
+    groups.settle([first, second])
+    epochs.append(groups.consumer_group().group_epoch)
+    first.leave()
+    epochs.append(groups.consumer_group().group_epoch)
+    assert epochs[:2] == [2, 3]
+    assert rebalance_count(groups) == epochs[-1] - 1
+    assert epochs[3] == epochs[2] + 1
 
 
 def test_answers_name_the_assignment_only_when_it_changes_or_after_a_full_heartbeat() -> None:
@@ -316,6 +343,44 @@ def test_most_members_choose_the_assignor() -> None:
     assert groups.described().assignor_name == "range"
     for member in members:
         assert member.owned["events"] == member.owned["other"]
+
+
+def shares(groups: ConsumerShard) -> dict[str, int]:
+    """How many partitions each member shall own."""
+    targets = groups.consumer_group().targets
+    return {member_id: sum(map(len, topics.values())) for member_id, topics in targets.items()}
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_the_assignor_that_a_member_asks_for_now_counts_and_not_the_one_before(
+    comes_back: bool,
+) -> None:
+    groups = ConsumerShard()
+    for name in ("a", "b", "c"):
+        groups.create_topic(name, 1)
+    first = groups.consumer(topics=["a", "b"], member_id="m1", instance_id="i", assignor="uniform")
+    first.join()
+    groups.consumer(topics=["a", "b"], member_id="m2").join()
+    assert shares(groups) == {"m1": 1, "m2": 1}
+    if comes_back:
+        first.leave(-2)
+        again = groups.consumer(
+            topics=["a", "b", "c"], member_id="m0", instance_id="i", assignor="range"
+        )
+        again.join()
+        assert shares(groups) == {"m0": 3, "m2": 0}
+    else:
+        first.heartbeat(subscribed_topic_names=["a", "b", "c"], server_assignor="range")
+        assert shares(groups) == {"m1": 3, "m2": 0}
+
+
+def test_members_that_ask_for_no_assignor_get_the_brokers_first_one() -> None:
+    groups = ConsumerShard()
+    for name in ("a", "b"):
+        groups.create_topic(name, 1)
+    for member_id in ("m1", "m2"):
+        groups.consumer(topics=["a", "b"], member_id=member_id).join()
+    assert shares(groups) == {"m1": 1, "m2": 1}
 
 
 def test_a_member_that_changes_its_topics_still_has_its_say_in_the_assignor() -> None:

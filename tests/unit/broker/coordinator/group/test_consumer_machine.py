@@ -6,7 +6,9 @@ was not committed. After every step:
 
 - no member of the group reads a partition that another member reads,
 - a target assignment gives each partition to one member,
-- every partition of the coordinator's books has the owner that the members say.
+- every partition of the coordinator's books has the owner that the members say,
+- every member has a session that ends, and every partition asked back a time by which it has to be
+  given back.
 
 In the end all members do what they are asked, and each wanted partition has exactly one reader.
 """
@@ -28,7 +30,14 @@ from hypothesis.stateful import (
 )
 
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
+from moldau.broker.coordinator.group.core.consumer_member import MemberState
 from moldau.broker.coordinator.group.core.consumer_protocol import read_assignment
+from moldau.broker.coordinator.group.core.context import (
+    GROUP_BYTES,
+    NAME_BYTES,
+    PARTITION_BYTES,
+)
+from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.group.consumer_harness import Consumer, ConsumerShard, name_of
 from tests.unit.broker.coordinator.group.harness import Member
@@ -248,15 +257,19 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if member in self.live:
             self.live.remove(member)
 
-    @rule(member=consumes(members), target=members)
-    def restarts(self, member: Any) -> Any:
+    @rule(
+        member=consumes(members),
+        target=members,
+        topics=st.lists(st.sampled_from(TOPICS), min_size=1, unique=True),
+    )
+    def restarts(self, member: Any, topics: list[str]) -> Any:
         """A static member stops and comes back under another id."""
         if member not in self.live or getattr(member, "instance_id", None) is None:
             return multiple()
         member.leave(-2)
         self.live.remove(member)
         self._group()
-        back = Client(self.groups, "team", ["a", "b"], instance_id=member.instance_id)
+        back = Client(self.groups, "team", topics, instance_id=member.instance_id)
         return self._added(back)
 
     # -- the world -------------------------------------------------------------------------------
@@ -371,6 +384,29 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                     seen.add((topic_id, index))
         assert group.targets.keys() <= group.members.keys()
         assert group.assignment_epoch <= group.group_epoch
+        assert group.size_bytes == (
+            GROUP_BYTES
+            + len("team")
+            + sum(member.size_bytes for member in group.members.values())
+            + PARTITION_BYTES * len(seen)
+            + NAME_BYTES * sum(1 + len(each.topic_names) for each in group.resolved.values())
+        )
+        assert self.groups.coordinator._memory.used_bytes == group.size_bytes
+
+    @invariant()
+    def each_member_has_a_session_and_each_revocation_an_end(self) -> None:
+        group = self._group() if hasattr(self, "groups") else None
+        if group is None or not self.groups.log.is_committing_at_once:
+            return
+        timers = self.groups.timers
+        assert {member_id for kind, member_id in timers if kind == "session"} == set(group.members)
+        revoking = {
+            member.member_id
+            for member in group.members.values()
+            if member.state is MemberState.UNREVOKED_PARTITIONS and not member.uses_classic_protocol
+        }
+        assert {member_id for kind, member_id in timers if kind == "rebalance"} == revoking
+        assert {member_id for _, member_id in timers} <= group.members.keys()
 
     def teardown(self) -> None:
         if not hasattr(self, "groups"):
@@ -393,6 +429,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if not self.live:
             return
         assert group.state_name == "Stable"
+        assert group.metadata_hash == TopicHashes().of_group(
+            group.subscribed_topic_names, self.groups.broker.image
+        )
         readers: dict[tuple[str, int], list[str]] = {}
         for member in self.live:
             for name, partitions in member.owned.items():

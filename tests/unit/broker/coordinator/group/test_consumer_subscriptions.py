@@ -13,6 +13,7 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     ConsumerGroupMember,
     ResolvedRegularExpression,
 )
+from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
 from moldau.broker.coordinator.group.core.regular_expressions import (
     MIN_REFRESH_INTERVAL_MS,
     ResolveRegularExpressions,
@@ -144,6 +145,65 @@ def test_new_topics_are_found_but_not_more_often_than_every_ten_seconds() -> Non
     groups.settle([member])
     assert member.owned == {"log-a": {0, 1}}
     groups.advance(MIN_REFRESH_INTERVAL_MS)
+    groups.settle([member])
+    assert member.owned == {"log-a": {0, 1}, "log-b": {0, 1}}
+
+
+def test_a_member_is_described_with_its_expression() -> None:
+    groups = shard("log-a")
+    groups.consumer("team", regex="log-.*").join()
+    (described,) = groups.described().members
+    assert described.subscribed_topic_regex == "log-.*"
+
+
+def test_a_join_by_expression_that_could_not_be_written_looks_up_when_it_comes_again() -> None:
+    groups = shard("log-a")
+    member = groups.consumer("team", regex="log-.*")
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert member.error(**member.full()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    groups.log.append_error = ErrorCode.NONE
+    member.join()
+    groups.settle([member])
+    assert member.owned == {"log-a": {0, 1}}
+
+
+def has_its_hash(groups: ConsumerShard) -> bool:
+    """Whether the group's hash is that of the topics that it is subscribed to."""
+    group = groups.consumer_group()
+    wanted = TopicHashes().of_group(group.subscribed_topic_names, groups.broker.image)
+    return group.metadata_hash == wanted
+
+
+def test_the_hash_of_a_group_is_always_that_of_its_topics() -> None:
+    groups = shard("a", "b", "log-c")
+    first = groups.consumer("team", ["a"], instance_id="i")
+    second = groups.consumer("team", ["a", "b"])
+    first.join()
+    assert has_its_hash(groups)
+    second.join()
+    assert has_its_hash(groups)
+    second.heartbeat(subscribed_topic_names=["b"])
+    assert has_its_hash(groups)
+    second.heartbeat(subscribed_topic_names=[], subscribed_topic_regex="log-.*")
+    assert has_its_hash(groups)
+    first.leave(-2)
+    third = groups.consumer("team", ["b"], instance_id="i")
+    third.join()
+    assert groups.consumer_group().is_subscribed_to("a") is False
+    assert has_its_hash(groups)
+    second.leave()
+    assert has_its_hash(groups)
+
+
+def test_topics_that_are_new_while_no_broker_coordinates_the_group_are_found() -> None:
+    groups = shard("log-a")
+    member = groups.consumer("team", regex="log-.*")
+    member.join()
+    groups.settle([member])
+    groups.broker.depose(0)
+    groups.create_topic("log-b", 2)
+    groups.advance(MIN_REFRESH_INTERVAL_MS)
+    groups.broker.elect(0)
     groups.settle([member])
     assert member.owned == {"log-a": {0, 1}, "log-b": {0, 1}}
 

@@ -27,6 +27,7 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     ResolvedRegularExpression,
 )
 from moldau.broker.coordinator.group.core.joining import join_error
+from moldau.protocol.coordinator_records.classic_groups import GroupMetadataValue
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p11_join_group import JoinGroupResponse
 from tests.kit.dice import drawn_seed
@@ -317,6 +318,14 @@ def test_what_kind_of_group_a_classic_one_without_members_is() -> None:
     full.members["m1"].protocols = [("range", b"x")]
     full.read_subscriptions()
     assert full.is_subscribed_to("b"), "what cannot be read may be any topic"
+    others = classic(member(1))
+    others.protocol_type = "connect"
+    others.read_subscriptions()
+    assert (others.subscribed_topics, others.is_subscribed_to("a")) == (None, False)
+    for metadata in (b"", b"\0", b"\0\0"):
+        full.members["m1"].protocols = [("range", metadata)]
+        full.read_subscriptions()
+        assert full.subscribed_topics is None
 
 
 def test_protocols_of_a_classic_group_are_those_that_all_members_have() -> None:
@@ -330,6 +339,12 @@ def test_protocols_of_a_classic_group_are_those_that_all_members_have() -> None:
     assert not group.supports("consumer", ["range", "other"])
     assert not group.supports("connect", ["sticky"])
     assert group.select_protocol() == "sticky"
+    strangers = classic(member(1, "a", "x"), member(2, "b", "a"), member(3, "b", "x"))
+    assert strangers.select_protocol() == "b", "only a log brings such members together"
+    third = member(4, "other", "sticky")
+    group.add(third, "consumer")
+    assert not group.supports("consumer", ["range"])
+    group.remove(third)
     group.update(second, [("range", b"")], 9000, 600)
     assert (second.rebalance_timeout_ms, second.session_timeout_ms) == (9000, 600)
     assert (group.supports("consumer", ["range"]), group.supports("consumer", ["sticky"])) == (
@@ -342,6 +357,38 @@ def test_protocols_of_a_classic_group_are_those_that_all_members_have() -> None:
     assert group.rebalance_timeout_ms == 1000
     group.remove(first)
     assert (group.rebalance_timeout_ms, group.leader_id) == (0, None)
+
+
+@pytest.mark.parametrize(("written_ms", "rebalance_ms"), [(-1, 500), (0, 0), (7, 7)])
+def test_a_member_written_without_a_rebalance_timeout_has_its_sessions(
+    written_ms: int, rebalance_ms: int
+) -> None:
+    """Records of version 0 have none."""
+    written = member(1, instance_id="i1")
+    written.rebalance_timeout_ms = written_ms
+    value = classic(written).record({"m1": b"all"}).value
+    assert isinstance(value, GroupMetadataValue)
+    group = ClassicGroup.from_record("team", value)
+    (read,) = group.members.values()
+    assert (read.rebalance_timeout_ms, read.session_timeout_ms) == (rebalance_ms, 500)
+    assert (read.assignment, read.metadata("range")) == (b"all", subscription("a"))
+    assert (group.leader_id, group.state) == ("m1", ClassicGroupState.STABLE)
+    assert (group.static_members, group.is_persisted) == ({"i1": "m1"}, True)
+    assert group.is_subscribed_to("a")
+    assert not group.is_subscribed_to("b")
+
+
+def test_a_group_written_without_a_leader_is_in_a_rebalance() -> None:
+    group = classic(member(1), member(2))
+    group.leader_id = None
+    value = group.record({}).value
+    assert isinstance(value, GroupMetadataValue)
+    read = ClassicGroup.from_record("team", value)
+    assert read.state is ClassicGroupState.PREPARING_REBALANCE
+    assert read.previous_state is ClassicGroupState.STABLE
+    value.leader = "gone"
+    read = ClassicGroup.from_record("team", value)
+    assert (read.state, read.leader_id) == (ClassicGroupState.STABLE, "m1")
 
 
 def test_leaders_and_static_members_of_a_classic_group() -> None:
@@ -369,7 +416,7 @@ def test_leaders_and_static_members_of_a_classic_group() -> None:
     assert [answered_joins(group, third) for _ in range(2)] == [[2], []]
     assert (group.waiting_to_join_count, third.join_api_version) == (1, 6)
     assert answered_joins(group, second) == [3]
-    assert not group.elect_joined_leader()
+    assert group.elect_joined_leader() is False
     group.remove(second)
     assert group.static_members == {}
 
@@ -386,11 +433,10 @@ def test_a_generation_of_a_classic_group() -> None:
     group.transition_to(ClassicGroupState.PREPARING_REBALANCE, 99.9)
     assert (group.previous_state, group.state_timestamp_ms) == (ClassicGroupState.STABLE, 99)
     group.pending_sync.add("m1")
-    group.new_member_added = True
     group.begin_generation(100)
     assert (group.generation_id, group.protocol_name) == (5, "b")
     assert group.state is ClassicGroupState.COMPLETING_REBALANCE
-    assert (group.pending_sync, group.new_member_added) == (set(), False)
+    assert group.pending_sync == set()
     with pytest.raises(AssertionError):
         group.transition_to(ClassicGroupState.EMPTY, 101)
     group.transition_to(ClassicGroupState.PREPARING_REBALANCE, 101)

@@ -17,6 +17,7 @@ from tests.unit.broker.coordinator.group.harness import (
     SESSION_MS,
     Member,
     error_of,
+    topic_id_of,
 )
 from tests.unit.broker.coordinator.group.migration_harness import (
     assignment,
@@ -42,6 +43,36 @@ def test_the_first_member_of_the_new_protocol_takes_the_group_along() -> None:
     old = group.members[first.member_id]
     assert [sorted(partitions) for partitions in old.assigned.values()] == [[0, 1]]
     assert {member.member_type for member in groups.described().members} == {0, 1}
+
+
+def test_a_newcomer_that_wants_nothing_changes_nothing_for_the_others() -> None:
+    """The group keeps its generation as its epoch, and what the leader gave to whom."""
+    groups = shard()
+    first, second = stable_classic(groups, [0, 1, 2], [3])
+    for member in (first, second):
+        member.protocols = {"range": subscription({}, "events", "missing")}
+    for _ in range(2):
+        for member in (first, second):
+            member.join()
+        leader, *_ = (each for each in (first, second) if each.joined().leader == each.member_id)
+        shares = zip((first, second), ([0, 1, 2], [3]), strict=True)
+        leader.sync({each.member_id: assignment(events=share) for each, share in shares})
+    for member in (first, second):
+        member.joined()
+        member.sync()
+    generation = first.generation
+    assert generation == 3
+    newcomer = groups.consumer("team", [])
+    assert newcomer.join().member_epoch == generation
+    assert groups.consumer_group().group_epoch == generation
+    assert [member.heartbeat() for member in (first, second)] == [ErrorCode.NONE] * 2
+    assert groups.group_state() == "Stable"
+    assert (owned(first), owned(second)) == ({"events": [0, 1, 2]}, {"events": [3]})
+    targets = groups.consumer_group().targets
+    assert targets[first.member_id] == {topic_id_of("events"): {0, 1, 2}}
+    second_newcomer = groups.consumer("team", ["events"])
+    second_newcomer.join()
+    assert groups.consumer_group().group_epoch == generation + 1
 
 
 def test_classic_members_reconcile_step_by_step() -> None:
@@ -434,6 +465,61 @@ def test_what_sticky_assignors_keep_is_no_obstacle() -> None:
     member.sync({member.member_id: assignment(b"what it had", events=[0, 1])})
     groups.consumer("team", ["events"]).join()
     assert groups.consumer_group().members[member.member_id].uses_classic_protocol
+
+
+@pytest.mark.parametrize(
+    ("max_size", "error"),
+    [
+        (1, ErrorCode.GROUP_ID_NOT_FOUND),
+        (2, ErrorCode.GROUP_MAX_SIZE_REACHED),
+        (3, ErrorCode.NONE),
+    ],
+)
+def test_a_group_that_is_too_large_cannot_be_upgraded(max_size: int, error: ErrorCode) -> None:
+    groups = shard(group_consumer_max_size=max_size)
+    stable_classic(groups, [0, 1], [2, 3])
+    new = groups.consumer("team", ["events"])
+    assert new.error(**new.full()) is error
+
+
+def test_members_are_upgraded_with_what_they_want_by_the_groups_protocol() -> None:
+    groups = shard()
+    first = groups.member(protocols={"range": subscription({}, "events")})
+    second = groups.member(
+        protocols={"sticky": subscription({}, "others"), "range": subscription({}, "events")}
+    )
+    for member in (first, second):
+        member.join()
+    groups.advance(2 * INITIAL_DELAY_MS)
+    assert second.joined().protocol_name == "range"
+    groups.consumer("team", []).join()
+    upgraded = groups.consumer_group().members[second.member_id]
+    assert upgraded.subscribed_topic_names == {"events"}
+
+
+def test_without_a_policy_an_empty_classic_group_gives_way_all_the_same() -> None:
+    groups = shard(group_consumer_migration_policy="disabled")
+    (old,) = stable_classic(groups, [0, 1, 2, 3])
+    old.leave()
+    assert groups.group_state() == "Empty"
+    assert groups.consumer("team", ["events"]).join().error_code == ErrorCode.NONE
+    assert groups.state.groups["team"].kind == "consumer"
+
+
+def test_a_classic_members_heartbeat_takes_the_group_on_when_the_interval_is_over() -> None:
+    groups = shard(
+        group_consumer_migration_policy="upgrade", group_consumer_assignment_interval_ms=1000
+    )
+    new = groups.consumer("team", ["events"])
+    new.join()
+    old = groups.member(protocols={"range": subscription({}, "events")})
+    old.join()
+    old.joined()
+    old.sync()
+    groups.advance(1000)
+    new.leave()
+    assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    assert rejoin(old, {}) == {"events": [0, 1, 2, 3]}
 
 
 def test_the_policy_can_forbid_either_way() -> None:

@@ -11,6 +11,7 @@ from moldau.broker.coordinator.group.core.offset_store import (
     OffsetStore,
     PartitionKey,
     StoredOffset,
+    offset_bytes,
 )
 from moldau.protocol.types import ZERO_UUID
 from tests.kit.dice import drawn_seed
@@ -69,6 +70,9 @@ def assert_agree(store: OffsetStore, model: Model) -> None:
                 expected.setdefault(key.topic, {})[key.partition] = each
         assert store.topics(group_id) == expected
         assert store.has_any(group_id) is bool(of_group or expected)
+        kept = [each for key, each in committed.items() if key.group_id == group_id]
+        kept += [each for (_, key), each in pending.items() if key.group_id == group_id]
+        assert store.size_bytes(group_id) == sum(map(offset_bytes, kept))
     for topics in ({"x"}, {"x", "y"}, {"z"}):
         found = list(store.partitions_of(frozenset(topics)))
         wanted = {key for key in open_keys | committed.keys() if key.topic in topics}
@@ -80,12 +84,14 @@ def test_a_store_is_what_a_plain_replay_of_the_log_gives(seed: int) -> None:
     rng = random.Random(drawn_seed(seed))
     store, model = OffsetStore(), Model()
     assert_agree(store, model)
+    sizes = dict.fromkeys(GROUPS, 0)
     for log_offset in range(60):
         key = rng.choice(KEYS)
         producer_id = rng.choice((None, *PRODUCERS))
         step = rng.random()
         if step < 0.55:
-            stored = StoredOffset(rng.randint(0, 9), log_offset=log_offset)
+            metadata = rng.choice(("", "abc", "é"))
+            stored = StoredOffset(rng.randint(0, 9), metadata=metadata, log_offset=log_offset)
             store.put(key, stored, producer_id)
             model.put(key, stored, producer_id)
         elif step < 0.75:
@@ -97,6 +103,11 @@ def test_a_store_is_what_a_plain_replay_of_the_log_gives(seed: int) -> None:
             told = store.end_transaction(ended, is_commit=is_commit)
             assert sorted(told) == sorted(model.end(ended, is_commit=is_commit))
         assert_agree(store, model)
+        before, sizes = sizes, {group_id: store.size_bytes(group_id) for group_id in GROUPS}
+        assert {group_id for group_id in GROUPS if sizes[group_id] != before[group_id]} <= (
+            store.changed
+        )
+        store.changed.clear()
 
 
 def test_a_stored_offset_has_defaults_for_all_other_fields() -> None:

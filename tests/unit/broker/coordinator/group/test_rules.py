@@ -134,6 +134,14 @@ def test_epochs_that_a_member_may_be_in(epoch: int, owned: Any, is_fenced: bool)
         member.check_epoch(epoch, owned)
 
 
+def test_a_static_member_that_is_away_sends_under_no_epoch_of_before() -> None:
+    away = ConsumerGroupMember("m", member_epoch=-2, previous_member_epoch=5)
+    for epoch in (5, 6):
+        with pytest.raises(Refusal) as caught:
+            away.check_epoch(epoch, {})
+        assert caught.value.error_code is ErrorCode.FENCED_MEMBER_EPOCH
+
+
 def test_a_heartbeat_changes_what_it_names_and_leaves_the_rest_as_it_was() -> None:
     member = ConsumerGroupMember(
         "m",
@@ -212,6 +220,23 @@ def test_whose_place_a_static_member_may_take() -> None:
     )
     group.update_member(classic)
     assert group.released_static_member("i", "m2") is classic
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "is_giving_back"),
+    [
+        (MemberState.UNREVOKED_PARTITIONS, 5, True),
+        (MemberState.UNREVOKED_PARTITIONS, -2, False),
+        (MemberState.UNREVOKED_PARTITIONS, -1, False),
+        (MemberState.UNRELEASED_PARTITIONS, 5, False),
+        (MemberState.STABLE, 5, False),
+    ],
+)
+def test_a_member_gives_back_unless_it_is_away(
+    state: MemberState, epoch: int, is_giving_back: bool
+) -> None:
+    member = ConsumerGroupMember("m", member_epoch=epoch, state=state)
+    assert member.is_giving_back is is_giving_back
 
 
 def test_a_member_as_a_value() -> None:

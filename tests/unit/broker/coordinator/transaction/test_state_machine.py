@@ -426,6 +426,9 @@ class TransactionalId(RuleBasedStateMachine):
                 assert after.producer == before.producer_after_end
         if transactions:
             assert self.bench.state.transactions[ID] == transactions[-1]
+        kept = self.bench.state.transactions.values()
+        used_bytes = self.bench.state._memory.limit.used_bytes
+        assert used_bytes == sum(each.size_bytes for each in kept)
 
     @invariant()
     def a_transaction_ends_everywhere_alike(self) -> None:

@@ -389,16 +389,17 @@ def test_a_heartbeat_is_due_an_interval_after_the_last_and_one_is_under_way_at_a
     assert script.member.next_request(250.0) is R.HEARTBEAT
 
 
-@pytest.mark.parametrize("heard", ["join", "sync", "heartbeat"])
+@pytest.mark.parametrize("heard", ["sync", "heartbeat"])
 def test_a_session_is_as_long_as_the_last_answer_is_ago(heard: str) -> None:
     script = Script()
     script.watch.begin(0.0)
     script.prepare()
-    script.now_ms = 1_000.0
     attempt = script.send(R.JOIN)
-    script.member.joined(attempt, 1_000.0, generation_id=1, member_id="m", is_leader=False)
+    script.member.joined(attempt, 500.0, generation_id=1, member_id="m", is_leader=False)
     attempt = script.send(R.SYNC)
+    calls = script.calls
     script.member.synced(attempt, 1_000.0, NOTHING)
+    assert script.calls > calls, "a poll has something to take over"
     heard_ms = 1_000.0
     if heard == "heartbeat":
         heard_ms = script.now_ms = 1_100.0
@@ -435,9 +436,10 @@ def test_an_interval_without_a_poll_ends_the_membership_in_every_state(
     assert script.member.state is C.OUT
 
 
-@pytest.mark.parametrize("state", [C.OUT, C.FATAL])
-def test_a_member_that_is_out_leaves_by_no_interval(state: ClassicState) -> None:
-    script = state_of(state)
+@pytest.mark.parametrize("code", [E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, E.FENCED_INSTANCE_ID])
+def test_a_member_that_is_out_leaves_by_no_interval(code: ErrorCode) -> None:
+    script = at(R.HEARTBEAT)
+    script.refuse(R.HEARTBEAT, code)
     assert script.member.next_request(1e9) is None
 
 
@@ -517,3 +519,32 @@ def test_a_leader_is_one_until_the_generation_ends() -> None:
     script.now_ms += 100
     script.refuse(R.HEARTBEAT, E.UNKNOWN_MEMBER_ID)
     assert not script.member.is_leader
+
+
+def test_a_member_that_was_lost_waits_for_no_answer() -> None:
+    script = at(R.HEARTBEAT)
+    script.send(R.HEARTBEAT)
+    script.member.commit_refused(script.member.identity(), E.UNKNOWN_MEMBER_ID)
+    script.member.lost(frozenset({P0}), script.now_ms)
+    script.prepare()
+    script.send(R.JOIN)
+
+
+def test_a_pause_outlasts_what_is_given_up() -> None:
+    script = at(R.HEARTBEAT)
+    script.refuse(R.HEARTBEAT, E.COORDINATOR_LOAD_IN_PROGRESS)
+    script.member.request_rejoin("wanted")
+    script.prepare(P0)
+    assert script.member.next_request(script.now_ms + 9) is None
+    assert script.member.next_request(script.now_ms + 10) is R.JOIN
+
+
+@pytest.mark.parametrize("state", [C.READY_TO_JOIN, C.LEADING, C.READY_TO_SYNC])
+def test_an_answer_to_another_request_leads_nowhere(state: ClassicState) -> None:
+    script = state_of(state)
+    request = script.member.next_request(script.now_ms)
+    assert request is not None
+    attempt = script.send(request)
+    assert not SUCCESSES[request](script, attempt - 1)
+    assert script.member.state is state
+    assert script.member.next_request(script.now_ms) is None

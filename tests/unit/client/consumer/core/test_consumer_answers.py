@@ -472,3 +472,13 @@ def test_names_that_come_later_matter_only_while_they_are_waited_for() -> None:
     script.beat(2, [(T, 0), (T, 1), (U, 0)])
     assert not script.member.needs_topic_names, "an owned topic has its name"
     assert script.step() == Assign(both | {P1}, frozenset({P1}))
+
+
+def test_a_member_that_joins_again_does_not_wait_for_the_pause_before() -> None:
+    script = in_state(C.STABLE)
+    script.refuse(E.COORDINATOR_LOAD_IN_PROGRESS)
+    assert script.member.next_request(script.now_ms) is None
+    script.member.commit_refused(script.member.identity(), E.UNKNOWN_MEMBER_ID)
+    assert script.step() == Lose(frozenset({P0}))
+    assert script.step() is None
+    assert script.send()[1].member_epoch == 0

@@ -214,7 +214,7 @@ def test_partitions_are_asked_for_in_their_order() -> None:
     assert [each.topic_id for each in request.topics] == [IDS["a"], IDS["b"], IDS["a"]]
     assert (session.topic_of(IDS["a"]), session.topic_of(IDS["b"])) == ("a", "b")
     assert session.topic_of(uuid.UUID(int=5)) is None
-    session.accept(FetchResponse(session_id=9))
+    assert session.accept(FetchResponse(session_id=9)) is ErrorCode.NONE
     assert session.is_open
     closing = session.closing_request()
     assert (closing.session_id, closing.session_epoch, closing.topics) == (9, -1, [])

@@ -299,6 +299,61 @@ def test_what_is_cleared_in_the_middle_of_a_run_was_handed_out_up_to_there() -> 
     records.clear()
     assert list(run) == []
     assert (records.position, records.fetch_offset, records.position_epoch) == (2, 2, 3)
+    add(records, *log.batches)
+    assert [record.offset for record in records.start_run(9)] == [2, 3]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_what_is_cleared_is_out_of_memory_and_out_of_mind(is_open: bool) -> None:
+    log = ModelLog()
+    for _ in range(3):
+        log.append(2)
+    memory = FrameMemory()
+    records = PartitionRecords(PARTITION, ReadOptions(), memory)
+    add(records, *log.batches)
+    assert len(records.take(2)) == 2
+    if is_open:
+        assert len(records.open_batches(9, 1 << 20)) == 2
+    records.restart(0, -1)
+    assert (memory.pinned_bytes, records.held_bytes) == (0, 0)
+    add(records, *log.batches)
+    assert [record.offset for record in records.take(9)] == list(range(6))
+
+
+def test_a_response_of_markers_alone_is_let_go_of() -> None:
+    log = ModelLog()
+    log.end(7, commit=True)
+    log.end(8, commit=True)
+    memory = FrameMemory()
+    records = PartitionRecords(PARTITION, ReadOptions(), memory)
+    add(records, *log.batches)
+    assert records.take(5) == []
+    assert (records.position, records.held_bytes, memory.pinned_bytes) == (2, 0, 0)
+
+
+def test_markers_behind_columns_move_the_position_too() -> None:
+    log = ModelLog()
+    log.append(2, producer_id=7)
+    log.end(7, commit=True)
+    records = records_of(read_committed=True)
+    add(records, *log.batches)
+    batches = records.open_batches(9, 1 << 20)
+    take_columns([batch.cursor for batch in batches], 9)
+    records.batches_taken()
+    assert records.position == 3
+
+
+def test_a_paused_partition_lets_go_of_its_response() -> None:
+    (batch,) = batches_of(3)
+    response = bytearray(batch + bytes(10 * len(batch)))
+    records = records_of()
+    chunk = Chunk(memoryview(response)[: len(batch)], FetchedFrame(len(response)))
+    assert records.append(chunk)
+    with pytest.raises(BufferError):
+        response.clear()
+    records.own_bytes()
+    response.clear()
+    assert len(records.take(9)) == 3
 
 
 def test_a_run_of_one_record_has_its_epoch() -> None:
@@ -396,6 +451,32 @@ def test_a_row_that_cannot_be_read_is_that_of_the_first_batch_with_rows_left() -
         take_columns([batches[1].cursor], 9)
     error = records.unreadable(info.value)
     assert (error.topic_partition, error.next_offset) == (PARTITION, 5)
+
+
+def test_the_first_batch_that_cannot_be_read_is_named_though_more_follow() -> None:
+    records = records_of()
+    log = ModelLog()
+    log.append(3)
+    log.append(2)
+    add(records, unreadable_batch(0), log.batches[1])
+    batches = records.open_batches(9, 1 << 20)
+    assert len(batches) == 2
+    with pytest.raises(InvalidBatch) as info:
+        take_columns([batch.cursor for batch in batches], 9)
+    assert records.unreadable(info.value).next_offset == 3
+
+
+def test_bytes_that_cannot_be_decompressed_are_raised() -> None:
+    log = ModelLog()
+    log.append(3, codec=Codec.LZ4)
+    batch = bytearray(log.batches[0])
+    batch[BATCH_HEADER_SIZE:] = b"\xff" * (len(batch) - BATCH_HEADER_SIZE)
+    write_header(batch, read_batch_header(batch))
+    records = records_of()
+    add(records, bytes(batch))
+    with pytest.raises(CorruptRecords) as info:
+        records.take(1)
+    assert (info.value.offset, info.value.next_offset) == (0, 3)
 
 
 def test_bytes_behind_the_last_row_are_the_last_batchs() -> None:
@@ -544,6 +625,7 @@ def test_what_comes_for_a_paused_partition_is_copied_out_of_its_response() -> No
     assert not it.buffer.has_records, "it is lined up when it is resumed"
     it.buffer.line_up(it.states[0])
     it.buffer.line_up(it.states[0])
+    assert it.buffer.has_records
     assert it.taken(9) == {0: [0, 1]}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from uuid import UUID
 
 import pytest
@@ -502,6 +502,25 @@ def test_the_end_of_a_subscription_leaves_nothing_of_it(how: str) -> None:
     assert subscription.subscription() == set()
     assert subscription.assignment() == set()
     assert changes == [1]
+
+
+def test_what_is_lost_is_revoked_for_a_listener_that_knows_no_difference() -> None:
+    heard: list[Set[TopicPartition]] = []
+
+    class Plain(RebalanceListener):
+        def on_partitions_revoked(self, partitions: Set[TopicPartition]) -> None:
+            heard.append(partitions)
+
+    Plain().on_partitions_lost({A})
+    assert heard == [{A}]
+    assert RebalanceListener().on_partitions_assigned({A}) is None
+
+
+def test_a_fresh_subscription_has_nothing_to_find_out() -> None:
+    subscription = subscription_of()
+    assert not subscription.is_unsettled
+    subscription.assign([A])
+    assert subscription.is_unsettled
 
 
 def test_another_pattern_matches_nothing_yet() -> None:

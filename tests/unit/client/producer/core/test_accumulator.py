@@ -637,7 +637,7 @@ def test_a_batch_made_elsewhere_comes_behind_the_records_before_it() -> None:
     assert made.encoded is not None
     assert made.header is not None
     accumulator = accumulator_of(config_of())
-    topic = accumulator.set_leaders("t", [(1, 0)])
+    accumulator.set_leaders("t", [(1, 0)])
     queue = filled_queue(accumulator, 0)
     filling = queue.filling
     batch = accumulator.append_encoded(queue, made.encoded, made.header, 7.0)
@@ -645,9 +645,71 @@ def test_a_batch_made_elsewhere_comes_behind_the_records_before_it() -> None:
     assert queue.filling is None
     assert batch is not None
     assert (batch.created_ms, batch.reserved_bytes) == (7.0, len(made.encoded))
-    topic.sticky = queue
-    (first,) = accumulator.drain([queue], 1_000, 8.0)
-    assert first is filling
+    results = Results(accumulator)
+    for expected in (filling, batch):
+        assert accumulator.ready(8.0).by_leader == {1: [queue]}
+        (sent,) = accumulator.drain([queue], 1_000, 8.0)
+        assert sent is expected
+        results.acknowledged(sent)
+    assert accumulator.free_bytes == BUFFER_MEMORY
+    assert queue.is_empty
+
+
+def test_a_batch_made_elsewhere_has_its_turn_alone_too() -> None:
+    made = ProducerBatch("t", 0, 0.0, RecordBuffer(1_000))
+    assert made.buffer is not None
+    made.buffer.append(1, None, bytes(150), ())
+    made.close(Codec.NONE, None)
+    assert made.encoded is not None
+    assert made.header is not None
+    accumulator = accumulator_of(config_of())
+    topic = accumulator.set_leaders("t", [(1, 0)] * 2)
+    queue = accumulator.sticky_queue(topic, 0.0)
+    assert accumulator.append_encoded(queue, made.encoded, made.header, 7.0) is not None
+    assert accumulator.ready(7.0).due == {1}
+    assert topic.sticky is None, "it has filled a batch of the partition"
+
+
+def test_small_batches_count_for_the_sticky_choice_too() -> None:
+    accumulator = accumulator_of(config_of(linger_ms=0))
+    topic = accumulator.set_leaders("t", [(1, 0)] * 2)
+    queue = accumulator.sticky_queue(topic, 0.0)
+    results = Results(accumulator)
+    sent_bytes = 0
+    while sent_bytes < 200:
+        assert topic.sticky is queue
+        (batch,) = accumulator.drain([filled_queue(accumulator, queue.partition)], 1_000, 0.0)
+        sent_bytes += batch.size_bytes
+        results.acknowledged(batch)
+    assert topic.sticky is None
+
+
+@pytest.mark.parametrize("paused_ms", [FORGOTTEN_MS, FORGOTTEN_MS + 1])
+def test_a_partition_is_idle_since_its_last_batch_ended(paused_ms: float) -> None:
+    """However often the sender looks; and a busy one is not idle, however late it is."""
+    accumulator = accumulator_of(config_of(), identity=Identity(transactional=False))
+    accumulator.set_leaders("t", [(1, 0)])
+    queue = filled_queue(accumulator, 0, 2 * FORGOTTEN_MS)
+    queue.known_to_log = 7
+    accumulator.close_batch(queue)
+    filled_queue(accumulator, 0, 2 * FORGOTTEN_MS)
+    assert queue.known_to_log == 7
+    results = Results(accumulator)
+    for _ in range(2):
+        (batch,) = accumulator.drain([queue], 1_000, 2 * FORGOTTEN_MS)
+        results.acknowledged(batch)
+    began_ms = 2 * FORGOTTEN_MS
+    for now_ms in (began_ms, began_ms + paused_ms / 2, began_ms + paused_ms):
+        accumulator.ready(now_ms)
+        assert accumulator.active_queues() == []
+    filled_queue(accumulator, 0, began_ms + paused_ms)
+    assert queue.known_to_log == (7 if paused_ms == FORGOTTEN_MS else -1)
+
+
+def test_a_batch_lingers_for_a_millisecond_too() -> None:
+    accumulator = accumulator_of(config_of(linger_ms=1))
+    accumulator.set_leaders("t", [(1, 0)])
+    assert accumulator.due_ms(filled_queue(accumulator, 0, 10.0)) == 11.0
 
 
 def test_without_numbers_one_batch_is_on_the_wire() -> None:

@@ -471,6 +471,7 @@ def test_a_queue_counts_the_batch_that_takes_records() -> None:
     assert (queue.is_empty, queue.batch_count) == (False, 1)
     assert queue.appender.append(0, None, b"x", ()) == 0
     assert queue.take_waiting() is batch, "it is closed for that"
+    assert queue.appender.append(0, None, b"x", ()) == -1
     assert (queue.is_empty, queue.batch_count, queue.outstanding) == (False, 0, [batch])
 
 

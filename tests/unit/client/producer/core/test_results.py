@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 
 from moldau.client.errors import DeliveryTimeout, InvalidRecord, KafkaError
-from moldau.client.producer.core.accumulator import Accumulator, Room
+from moldau.client.producer.core.accumulator import NEVER, Accumulator, Room
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
 from moldau.client.producer.core.queues import PartitionQueue
 from moldau.client.producer.core.results import NEVER_WRITTEN, SEQUENCE_ERRORS, Results
-from moldau.client.producer.core.transaction_states import ProducerIdAndEpoch
+from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import record_size_bound
 from tests.unit.client.producer.core.world import (
@@ -232,6 +232,13 @@ def test_which_batches_are_split_when_they_are_too_large(
     assert sent.reserved_bytes == sum(
         part.uncompressed_bytes for part in parts if isinstance(part, ProducerBatch)
     )
+
+
+def test_after_a_batch_that_was_too_large_others_are_made_as_if_nothing_was_compressed() -> None:
+    sent = Sent(compression_type="lz4")
+    batch = sent.send(2)
+    sent.topic.ratio = 0.3
+    sent.results.refused(batch, E.MESSAGE_TOO_LARGE, None, 0.0)
     assert sent.topic.ratio == 1.0
 
 
@@ -325,6 +332,16 @@ def test_an_expired_batch_says_how_its_last_attempt_ended_and_what_is_wrong() ->
     assert sent.identity.failures == [("t", 0, batch.error, False)]
 
 
+def test_an_expired_batch_of_a_producer_without_an_id_says_that_it_was_never_sent() -> None:
+    sent = Sent("idempotent")
+    assert sent.identity is not None
+    sent.identity.pair = NO_PRODUCER
+    batch = sent.append()
+    sent.results.expire(DELIVERY_TIMEOUT_MS)
+    assert isinstance(batch.error, DeliveryTimeout)
+    assert "no broker has given the producer an id (enable.idempotence)" in str(batch.error)
+
+
 def test_batches_expire_by_their_own_ages_wherever_they_are() -> None:
     sent = Sent()
     on_wire = sent.send(now_ms=0.0)
@@ -391,3 +408,78 @@ def test_an_answer_of_another_topic_of_the_name_does_not_make_the_log_know_the_p
     assert sent.queue().known_to_log == -1
     sent.results.acknowledged(sent.send(), base_offset=0)
     assert sent.queue().known_to_log == 7
+
+
+def test_a_part_that_expired_on_the_wire_is_not_waited_for() -> None:
+    sent = Sent()
+    sent.results.refused(sent.send(2), E.MESSAGE_TOO_LARGE, None, 0.0)
+    (part,) = sent.accumulator.drain([sent.queue()], 1_000, 0.0)
+    sent.results.expire(DELIVERY_TIMEOUT_MS)
+    assert part.is_done
+    assert sent.accumulator.expiry_ms() == NEVER
+
+
+def test_a_batch_that_never_went_out_holds_no_bytes_once_it_has_failed() -> None:
+    sent = Sent()
+    batch = sent.append()
+    assert batch.buffer is not None
+    sent.results.fail_waiting(REFUSED)
+    assert batch.is_done
+    assert (batch.buffer, batch.encoded) == (None, None)
+    assert sent.reserved_bytes == 0
+
+
+def test_a_batch_that_fails_while_it_is_admitted_does_not_go_out() -> None:
+    sent = Sent("transactional")
+    assert sent.identity is not None
+
+    def admit(topic: str, partition: int) -> bool:
+        sent.results.fail_waiting(REFUSED)
+        return True
+
+    sent.identity.admit = admit  # type: ignore[method-assign]
+    batch = sent.append()
+    assert sent.accumulator.drain([sent.queue()], 1_000, 0.0) == []
+    assert batch.error is REFUSED
+
+
+def test_broken_numbers_start_over_under_the_next_epoch() -> None:
+    sent = Sent("idempotent")
+    assert sent.identity is not None
+    sent.identity.grants_at_once = False
+    sent.send_known()
+    batches = [sent.send(), sent.send()]
+    sent.results.refused(batches[0], E.OUT_OF_ORDER_SEQUENCE_NUMBER, None, 0.0)
+    assert sent.accumulator.due_ms(sent.queue()) == NEVER
+    assert sent.identity.bump_count == 1
+    sent.identity.grant()
+    assert sent.accumulator.due_ms(sent.queue()) == NEVER, "another batch is on the wire"
+    sent.results.refused(batches[1], E.OUT_OF_ORDER_SEQUENCE_NUMBER, None, 0.0)
+    assert sent.accumulator.due_ms(sent.queue()) == BACKOFF_MS
+    assert [(each.pair, each.base_sequence) for each in batches] == [
+        (ProducerIdAndEpoch(7, 1), 0),
+        (ProducerIdAndEpoch(7, 1), 1),
+    ]
+    assert sent.identity.bump_count == 1
+
+
+@pytest.mark.parametrize("mode", ["idempotent", "transactional"])
+def test_a_hole_is_followed_by_another_epoch_where_there_is_no_transaction(mode: str) -> None:
+    sent = Sent(mode)
+    assert sent.identity is not None
+    sent.identity.grants_at_once = False
+    batch = sent.send()
+    batch.attempt_count = sent.accumulator.config.retries
+    sent.results.refused(batch, E.NETWORK_EXCEPTION, None, 0.0)
+    assert sent.queue().has_hole
+    sent.append()
+    for _ in range(2):
+        assert sent.accumulator.due_ms(sent.queue()) == NEVER
+    assert sent.identity.bump_count == (mode == "idempotent")
+    if mode == "idempotent":
+        sent.identity.pair = ProducerIdAndEpoch(-1, -1)
+        assert sent.accumulator.drain([sent.queue()], 1_000, 0.0) == [], "the next id has not come"
+        assert sent.queue().has_hole
+        sent.identity.pair = ProducerIdAndEpoch(8, 0)
+        assert sent.accumulator.due_ms(sent.queue()) == 0.0
+        assert (sent.queue().pair, sent.queue().has_hole) == (ProducerIdAndEpoch(8, 0), False)

@@ -10,7 +10,11 @@ from moldau.client.producer.core.transaction_manager import (
     Step,
     TransactionManager,
 )
-from moldau.client.producer.core.transaction_requests import OffsetsCommit, RequestKind
+from moldau.client.producer.core.transaction_requests import (
+    Destination,
+    OffsetsCommit,
+    RequestKind,
+)
 from moldau.client.producer.core.transaction_states import (
     LAST_PRODUCER_EPOCH,
     NO_PRODUCER,
@@ -343,8 +347,9 @@ def test_a_batch_that_fails_later_changes_no_more_than_the_epoch(state: Transact
 
 
 def test_an_older_view_of_the_features_changes_nothing_and_an_equal_one_counts() -> None:
-    for epoch, version in ((0, 1), (1, 2), (2, 2)):
+    for epoch, version in ((6, 1), (7, 2), (8, 2)):
         manager = initialized(1)
+        manager.met_coordinator(CoordinatorFeatures(5, 7, 1))
         manager.met_coordinator(CoordinatorFeatures(5, epoch, 2))
         manager.begin()
         manager.commit()
@@ -380,6 +385,7 @@ def test_an_idempotent_producer_bumps_only_an_epoch_that_it_has() -> None:
     assert manager.producer == NO_PRODUCER
     asked = ask(manager, K.INITIALIZE)
     assert (asked.request.transactional_id, asked.request.keep_prepared_txn) == (None, False)
+    assert asked.destination is Destination.ANY_BROKER
     manager.answered(asked, InitProducerIdResponse(producer_id=7, producer_epoch=3))
     manager.bump_epoch()
     assert (manager.state, manager.producer) == (S.READY, ProducerIdAndEpoch(7, 4))
@@ -493,3 +499,39 @@ def test_a_prepared_transaction_that_has_ended_otherwise_is_no_empty_one() -> No
     settle(manager)
     answer(manager, K.END, ABORT_OF_NOTHING)
     assert manager.state is S.FATAL_ERROR
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ErrorCode.CONCURRENT_TRANSACTIONS, Step(Pause.BACK_OFF)),
+        (ErrorCode.NOT_COORDINATOR, Step(Pause.BACK_OFF, look_up=True)),
+    ],
+)
+def test_an_end_that_is_refused_for_a_moment_is_asked_for_again(
+    code: ErrorCode, expected: Step, is_commit: bool
+) -> None:
+    manager = in_transaction(1)
+    manager.admit(A)
+    answer(manager, K.ADD_PARTITIONS)
+    assert (manager.commit() if is_commit else manager.abort()) is None
+    settle(manager)
+    asked = ask(manager, K.END)
+    assert manager.answered(asked, EndTxnResponse(error_code=code)) == expected
+    assert ask(manager, K.END).request.committed is is_commit
+
+
+def test_an_epoch_that_is_not_permitted_any_more_ends_the_producer() -> None:
+    """Its transaction has ended, and the next one has no numbers."""
+    manager = in_transaction(1)
+    manager.admit(A)
+    answer(manager, K.ADD_PARTITIONS)
+    manager.commit()
+    manager.batches_settled(needs_new_epoch=True)
+    answer(manager, K.END, EndTxnResponse())
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    answer(manager, K.INITIALIZE, InitProducerIdResponse(error_code=code))
+    assert manager.state is S.FATAL_ERROR
+    assert manager.problem is not None
+    assert manager.problem.code is code

@@ -14,6 +14,7 @@ from moldau.client.producer.core.transaction_manager import (
 )
 from moldau.client.producer.core.transaction_requests import (
     NO_TIMEOUT_MS,
+    Destination,
     OffsetsCommit,
     RequestKind,
 )
@@ -206,6 +207,7 @@ def test_the_first_request_has_the_settings(two_phase: bool, keep_prepared: bool
     asked = ask(manager, K.INITIALIZE)
     request = asked.request
     assert (request.transactional_id, asked.key) == ("tid", "tid")
+    assert asked.destination is Destination.TRANSACTION_COORDINATOR
     assert request.transaction_timeout_ms == (NO_TIMEOUT_MS if two_phase else 60_000)
     assert (request.enable2_pc, request.keep_prepared_txn) == (two_phase, keep_prepared)
     assert producer_of(asked) == NO_PRODUCER
@@ -368,7 +370,16 @@ def test_a_member_needs_a_broker_that_checks_it(member: GroupMember, lowest: int
     manager = in_transaction(1)
     manager.add_offsets(member, {A: Position(1)})
     answer(manager, K.ADD_OFFSETS)
-    assert ask(manager, K.COMMIT_OFFSETS).lowest_version == lowest
+    asked = ask(manager, K.COMMIT_OFFSETS)
+    assert (asked.lowest_version, asked.highest_version) == (lowest, 4)
+    assert (asked.destination, asked.key) == (Destination.GROUP_COORDINATOR, "g")
+
+
+def test_offsets_of_version_2_need_a_broker_that_adds_their_group() -> None:
+    manager = in_transaction(2)
+    manager.add_offsets(GroupMember("g"), {A: Position(1)})
+    asked = ask(manager, K.COMMIT_OFFSETS)
+    assert (asked.lowest_version, asked.highest_version) == (5, 5)
 
 
 def test_partitions_are_added_before_offsets_and_the_end_comes_last() -> None:
