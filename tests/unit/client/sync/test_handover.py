@@ -531,9 +531,9 @@ class Timed:
 async def test_records_wait_for_room_as_long_as_a_delivery_may_take():
     timed = Timed()
     deliveries = [timed.put(each) for each in range(2)]
-    await pass_time(95)
+    await pass_time(99.95)
     assert not any(each.done() for each in deliveries)
-    await pass_time(10)
+    await pass_time(0.1)
     errors = [each.exception() for each in deliveries]
     assert all(isinstance(each, DeliveryTimeout) for each in errors)
     assert errors[0] is errors[1]
@@ -658,16 +658,16 @@ async def test_room_is_waited_for_as_long_as_a_call_may_block(comes: bool):
     for number in range(100):
         timed.put(number)
     waiting = asyncio.ensure_future(timed.handover.room())
-    await pass_time(195)
+    await pass_time(199.9)
     assert not waiting.done()
     if comes:
         timed.producer.give_room(1)
-        await pass_time(1)
+        await pass_time(0.01)
         assert waiting.done()
         await waiting
         await timed.handover.room()
     else:
-        await pass_time(10)
+        await pass_time(0.2)
         with pytest.raises(BufferFull, match=r"within 200 ms \(max\.block\.ms\)"):
             await waiting
     timed.handover.fail_all(ClientClosed("closed"))
