@@ -96,6 +96,7 @@ async def stream_records(call: Call) -> web.StreamResponse:
     partitions = await partitions_of(clients.admin, call.path["topic"], query["partition"])
     if len(partitions) > MAX_PARTITIONS:
         raise Problem(422, f"choose at most {MAX_PARTITIONS} partitions")
+    call.line.goes_on()  # what the cluster takes is not the client's time
     last_id = call.request.headers.get(LAST_EVENT_ID)
     positions = await start_offsets(
         clients.admin,
@@ -116,6 +117,7 @@ async def stream_records(call: Call) -> web.StreamResponse:
     form = _Form(_wants_events(call), query["max_value_bytes"], dict(positions))
     stream = Stream(call, EVENTS if form.is_events else LINES, {"X-Accel-Buffering": "no"})
     settings = {"isolation_level": query["isolation"], "fetch_buffer_bytes": BUFFER_BYTES}
+    call.line.goes_on()
     async with clients.consumer(**settings) as consumer:
         consumer.assign(partitions)
         for partition, at in positions.items():
