@@ -366,6 +366,6 @@ OWN: Final[dict[str, Any]] = {
     },
     "saved": {"filters": [], "favourites": []},
 }
-"""By the path behind the cluster's; what is not here does not exist."""
+"""The answers by the path behind the cluster's; any other path does not exist."""
 
 V3: Final[dict[str, Any]] = {"acls": {"kind": "KafkaAclList", "data": [ACL]}}

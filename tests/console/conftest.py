@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.console import answers
+from tests.kit.waiting import patience
 from tests.tidy.sources import ROOT
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def open_page(browser: Browser, api: Api) -> Iterator[OpenPage]:
             color_scheme="dark" if scheme == "dark" else "light",
             reduced_motion="reduce",
         )
-        context.set_default_timeout(TIMEOUT_MS)
+        context.set_default_timeout(TIMEOUT_MS * patience())
         context.route("**/*", api.handle)
         contexts.append(context)
         page = context.new_page()

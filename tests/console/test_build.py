@@ -16,7 +16,7 @@ SOURCES = ROOT / "console"
 BUILT = ROOT / "moldau" / "console" / "page"
 NODE, NPM = shutil.which("node"), shutil.which("npm")
 MOST_BYTES = 150_000
-"""Of all assets together as Brotli has them; and of what any one view loads, as gzip has it."""
+"""The most bytes of all assets together by Brotli, and of what one view loads by gzip."""
 LAZY = ("chart_uplot", "editor_codemirror")
 """What only some views load, and no view both."""
 UNPACK = (

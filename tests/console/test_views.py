@@ -108,6 +108,7 @@ def test_keys_go_to_views_and_search(open_page: OpenPage):
     page.wait_for_selector("dialog[open]")
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog[open]", state="detached")
+    assert page.inner_text("h1") == "Topics"
 
 
 def test_first_tab_skips_to_the_content(open_page: OpenPage):

@@ -476,7 +476,9 @@ def test_a_client_whose_owner_is_gone_is_closed_once(portal: ThreadPortal):
     owners.clear()
     gc.collect()
     assert not any(each.alive for each in finalizers)
-    portal.call(_thread_of_work)
+    for _ in range(5):
+        portal.call(asyncio.sleep, 0)
+    assert (kept.closed, released.closed) == (1, 0), "at once, and not at the end"
     portal.stop()
     assert (kept.closed, released.closed) == (1, 0)
 

@@ -236,6 +236,36 @@ def test_the_backoff_begins_again_after_a_leader() -> None:
     assert solo.role is Role.PROSPECTIVE
 
 
+@pytest.mark.parametrize("is_pre_vote", [True, False])
+def test_an_error_is_no_refusal_of_a_vote(is_pre_vote: bool) -> None:
+    solo = Solo()
+    if is_pre_vote:
+        solo.wait(ELECTION_TIMEOUT_MS)
+    else:
+        solo.stand()
+    role, epoch = solo.role, solo.core.state.leader_epoch
+    for node_id in (2, 3):
+        error = VoteResponse(ErrorCode.BROKER_NOT_AVAILABLE, -1, epoch)
+        solo.respond(VoteRequest, node_id, error)
+    assert solo.role is role
+    solo.wait(20)
+    assert solo.role is role
+    assert {node_id for node_id, _ in solo.sent(VoteRequest)} == {2, 3}
+
+
+def test_a_leader_has_lost_no_election() -> None:
+    solo = Solo()
+    solo.stand()
+    for node_id in (2, 3):
+        solo.refuse(node_id)
+    solo.wait(100)
+    assert solo.core.state.lost_elections_count == 1
+    solo.grant(2)
+    solo.grant(2)
+    assert solo.role is Role.LEADER
+    assert solo.core.state.lost_elections_count == 0
+
+
 def test_unanswered_votes_are_asked_for_again_after_the_retry_backoff() -> None:
     solo = Solo()
     solo.wait(ELECTION_TIMEOUT_MS)

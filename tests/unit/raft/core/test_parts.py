@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from moldau.protocol.messages.quorum_records import VotersRecord
+from moldau.protocol.records import ControlRecordType
 from moldau.protocol.types import ZERO_UUID
 from moldau.raft.core import VoterHistory
 from moldau.raft.core.effects import Send
@@ -118,3 +120,13 @@ def test_an_unknown_directory_fits_every_one() -> None:
     assert ReplicaKey(1).matches(key(1))
     assert not key(1).matches(key(1, 1))
     assert not key(1).matches(ReplicaKey(2))
+
+
+def test_a_voters_record_names_the_versions_that_voters_speak() -> None:
+    kinds = dict(voter_set(1, 2).control_records())
+    record = VotersRecord.decode(kinds[ControlRecordType.KRAFT_VOTERS], 0)[0]
+    assert [each.voter_id for each in record.voters] == [1, 2]
+    for each in record.voters:
+        feature = each.kraft_version_feature
+        assert (feature.min_supported_version, feature.max_supported_version) == (0, 1)
+    assert voter_set(1, 2, kraft_version=0).control_records() == []

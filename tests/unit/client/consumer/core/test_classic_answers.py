@@ -527,7 +527,7 @@ def test_a_member_that_was_lost_waits_for_no_answer() -> None:
     script.member.commit_refused(script.member.identity(), E.UNKNOWN_MEMBER_ID)
     script.member.lost(frozenset({P0}), script.now_ms)
     script.prepare()
-    script.send(R.JOIN)
+    assert script.member.next_request(script.now_ms) is R.JOIN
 
 
 def test_a_pause_outlasts_what_is_given_up() -> None:
