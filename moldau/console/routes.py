@@ -22,7 +22,8 @@ from moldau.console.schemas import Schema, check
 Handler = Callable[[Call], Awaitable[Reply | web.StreamResponse]]
 
 MAX_BODY_BYTES: Final = 1 << 20
-TIME_LIMIT_S: Final = 30.0
+TIME_LIMIT_S: Final = 20.0
+"""Less than a listener gives to an answer, so that the client has the rest to take it."""
 MAX_PARAMETERS: Final = 64
 CONFLUENTS: Final = "v3"
 """The first segment of paths with Confluent's bodies and errors."""

@@ -43,8 +43,10 @@ PART_BYTES: Final = 64 * 1024
 """So much is written at a time."""
 BEAT_S: Final = 5.0
 """A stream without a record shows so often that it goes on."""
-BUFFER_BYTES: Final = str(2 << 20)
+BUFFER_BYTES: Final = str(512 << 10)
 """What a reader's consumer holds of records that have not been written."""
+FETCH_BYTES: Final = str(256 << 10)
+"""What it asks a broker for at a time; a larger batch comes whole."""
 MAX_SHOWN_BYTES: Final = 16 << 20
 
 
@@ -96,6 +98,7 @@ async def stream_records(call: Call) -> web.StreamResponse:
     partitions = await partitions_of(clients.admin, call.path["topic"], query["partition"])
     if len(partitions) > MAX_PARTITIONS:
         raise Problem(422, f"choose at most {MAX_PARTITIONS} partitions")
+    call.line.goes_on()  # what the cluster takes is not the client's time
     last_id = call.request.headers.get(LAST_EVENT_ID)
     positions = await start_offsets(
         clients.admin,
@@ -115,7 +118,13 @@ async def stream_records(call: Call) -> web.StreamResponse:
     )
     form = _Form(_wants_events(call), query["max_value_bytes"], dict(positions))
     stream = Stream(call, EVENTS if form.is_events else LINES, {"X-Accel-Buffering": "no"})
-    settings = {"isolation_level": query["isolation"], "fetch_buffer_bytes": BUFFER_BYTES}
+    settings = {
+        "isolation_level": query["isolation"],
+        "fetch_buffer_bytes": BUFFER_BYTES,
+        "fetch_max_bytes": FETCH_BYTES,
+        "max_partition_fetch_bytes": FETCH_BYTES,
+    }
+    call.line.goes_on()
     async with clients.consumer(**settings) as consumer:
         consumer.assign(partitions)
         for partition, at in positions.items():

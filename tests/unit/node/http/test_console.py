@@ -208,13 +208,13 @@ async def test_a_body_may_be_longer_than_what_waits_behind_other_requests(
     listeners = {"PLAINTEXT": endpoint(SecurityProtocol.PLAINTEXT)}
     console = console_of(node_config(), listeners)
     size = MAX_AHEAD_BYTES - 1_000
-    settings = {"response_timeout_ms": "5000"}
+    settings = {"response_timeout_ms": "3000"}
     async with served(monkeypatch, settings=settings, console=console) as site:
         client = await site.client()
         client.send(post(b"", f"Content-Length: {size}"))
         sent, parts = 0, 8
         for _ in range(parts):
-            await pass_time(3_000)
+            await pass_time(2_000)
             assert not client.is_closed
             client.send(b" " * (size // parts))
             sent += size // parts
