@@ -67,6 +67,13 @@ ANSWER_S: Final = 0.15
 SECRETS: Final = (PASSWORD, "b-secret", "t-secret")
 #: What a node may hold more in the end than at the beginning: groups, ids and tokens stay.
 GROWTH_BYTES: Final = 192 * 2**20
+HALVED_S: Final = 600.0
+"""A storm that is as long has a rest in the middle."""
+MORE_BYTES: Final = 32 * 2**20
+"""What its second half may add to what a node holds in that rest. The first half cuts free memory
+into pieces between what stays: after 30 minutes 117 of Python's arenas have 46 MiB in use, and the
+C library holds 254 MiB for 99. That has an end; what is lost with each connection has none.
+"""
 SETTLED_S: Final = MEMORY_CHECK_S + 30.0
 """A node gives memory back when it looks for that, which is once a minute."""
 
@@ -365,19 +372,27 @@ def fuzz(
     """
     outcome = Outcome()
     dice = random.Random(seed)
-    with Attackers(directory) as attackers, StormNodes(directory) as nodes:
+    halves = 2 if seconds >= HALVED_S else 1
+    with StormNodes(directory) as nodes:
         good = good_clients(nodes, timeout_ms, PAUSE_S)
         for each in good:
             each.start()
         until(lambda: _have_begun(good, outcome), what="good clients are served before the storm")
         outcome.before_bytes = outcome.peak_bytes = max(nodes.memory_bytes())
         limit_s = timeout_ms / 1000 * patience()
-        attackers.go(nodes, dice, most_play_s, [*only])
-        asyncio.run(_storm(nodes, dice, seconds, outcome, good, attackers, limit_s))
-        outcome.plays = attackers.counts()
-        attackers.end()
-        say("the storm is over")
-        _judge_end(nodes, outcome, good, limit_s)
+        most_bytes = outcome.before_bytes + GROWTH_BYTES
+        for half in range(halves):
+            with Attackers(directory) as attackers:
+                attackers.go(nodes, dice, most_play_s, [*only])
+                storm = _storm(nodes, dice, seconds / halves, outcome, good, attackers, limit_s)
+                asyncio.run(storm)
+                outcome.plays += attackers.counts()
+            say("the storm is over")
+            if half + 1 < halves and not outcome.complaints:
+                rest_bytes = _at_rest(nodes, 0)
+                say(f"{rest_bytes >> 20} MiB at rest")
+                most_bytes = max(most_bytes, rest_bytes + MORE_BYTES)
+        _judge_end(nodes, outcome, good, limit_s, most_bytes)
         if outcome.complaints:
             nodes.kill()
     outcome.complain(complaints_in(nodes.log()))
@@ -392,7 +407,28 @@ def _have_begun(good: list[GoodClient], outcome: Outcome) -> bool:
     return bool(outcome.complaints) or all(each.rounds for each in good)
 
 
-def _judge_end(nodes: StormNodes, outcome: Outcome, good: list[GoodClient], limit_s: float) -> None:
+def _at_rest(nodes: StormNodes, enough_bytes: int) -> int:
+    """The least that the larger node holds until it has given back what it can, or is below a
+    bound: silent connections are cut by the node itself, or end with the storm.
+    """
+    seen = [max(nodes.memory_bytes(), default=0)]
+
+    def is_enough() -> bool:
+        seen.append(max(nodes.memory_bytes(), default=0))
+        return seen[-1] < enough_bytes
+
+    with contextlib.suppress(TimeoutError):
+        until(is_enough, what="memory is given back", deadline_s=SETTLED_S)
+    return min(seen)
+
+
+def _judge_end(
+    nodes: StormNodes,
+    outcome: Outcome,
+    good: list[GoodClient],
+    limit_s: float,
+    most_bytes: int,
+) -> None:
     """What good clients, memory and processes are like when the storm is over."""
     for each in good:
         each.begin_to_end()
@@ -400,19 +436,11 @@ def _judge_end(nodes: StormNodes, outcome: Outcome, good: list[GoodClient], limi
     for each in good:
         outcome.complain(each.end(max(0.0, end_s - time.monotonic())))
         outcome.served[each.name] = (each.rounds, each.longest_s)
-    most_bytes = outcome.before_bytes + GROWTH_BYTES
     if not outcome.complaints:
-        # Silent connections are cut by the node itself, or end with the storm.
-        with contextlib.suppress(TimeoutError):
-            until(
-                lambda: max(nodes.memory_bytes()) < most_bytes,
-                what="memory is given back",
-                deadline_s=SETTLED_S,
-            )
+        outcome.after_bytes = _at_rest(nodes, most_bytes)
     outcome.complain(complaints_about_nodes(nodes, outcome))
-    outcome.after_bytes = max(nodes.memory_bytes(), default=0)
     if outcome.after_bytes >= most_bytes:
-        outcome.complain([f"memory has grown by more than {GROWTH_BYTES} bytes"])
+        outcome.complain([f"{outcome.after_bytes} bytes in the end, {most_bytes} are allowed"])
 
 
 def complaints_about_nodes(nodes: StormNodes, outcome: Outcome) -> list[str]:
