@@ -29,6 +29,7 @@ HELM_VERSION = "3.18.4"
 KAFKAJS_VERSION = "2.2.4"
 SPARK_KAFKA_VERSION = "4.1.1"
 MINIMUM = (3, 11)
+IS_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < %r)" % (MINIMUM,)  # noqa: UP031
 LEAN, ALL = "lean", "all"
 EXTRAS = {LEAN: "dev", ALL: "dev-all"}
 STAMPS = {LEAN: VENV / ".moldau-stamp-lean", ALL: VENV / ".moldau-stamp"}
@@ -61,7 +62,7 @@ def bring_up_to_date(asked):
         asked = ALL
     began = time.monotonic()
     announce(asked)
-    if not VENV_PYTHON.exists() and not create_venv():
+    if not has_pip() and not create_venv():
         say("cannot create " + VENV.name + ": install your system's python3-venv package, or uv")
         return 1
     if not install(EXTRAS[asked]):
@@ -135,10 +136,10 @@ def run_with_newer_python():
     """Starts over with a newer interpreter, when there is one."""
     for minor in range(20, MINIMUM[1] - 1, -1):
         found = shutil.which("python3.%d" % minor)  # noqa: UP031 - parsed by old versions too
-        if found and os.environ.get("MOLDAU_BOOTSTRAP") != "again":
-            os.environ["MOLDAU_BOOTSTRAP"] = "again"
+        if found and quiet([found, "-c", IS_NEW_ENOUGH]):  # pyenv has names that do not start
             return subprocess.call([found, str(Path(__file__).resolve()), *sys.argv[1:]])
     say("Python %d.%d or newer is needed, this is %s" % (MINIMUM + (sys.version.split()[0],)))  # noqa: UP031, RUF005
+    say("an interpreter that is not in PATH: make setup PYTHON=/opt/python/bin/python3.12")
     return 1
 
 
@@ -152,6 +153,11 @@ def input_digest():
         if path.exists():
             digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def has_pip():
+    """Whether the environment was made to its end: Ctrl-C leaves an interpreter without pip."""
+    return VENV_PYTHON.exists() and quiet([str(VENV_PYTHON), "-m", "pip", "--version"])
 
 
 def create_venv():

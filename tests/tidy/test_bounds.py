@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.tidy import bounds
+from tests.tidy import bounds, findings
 from tests.tidy.bounds import Found, reviewed
 from tests.tidy.sources import ROOT
 
@@ -45,8 +45,11 @@ def test_every_one_has_a_reviewed_row(section: str) -> None:
                 missing.append(f'[{section}."{file}"] "{name}" ({here[name]} of them)')
             elif here[name] < known[name]:
                 gone.append(f'[{section}."{file}"] "{name}" ({here[name]} of them)')
-    assert missing == [], "without a row in tests/tidy/bounds.toml"
-    assert gone == [], "rows of tests/tidy/bounds.toml that the source does not have any more"
+    instead = "needs a row in tests/tidy/bounds.toml, whose head says what stands in it"
+    assert missing == [], findings.listed(missing, instead)
+    assert gone == [], listed(
+        gone, "take the row out of tests/tidy/bounds.toml: nothing has it now"
+    )
 
 
 @pytest.mark.parametrize("section", FINDERS)

@@ -56,10 +56,12 @@ def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("VENV_PYTHON", python),
         ("STAMPS", stamps),
         ("install", install),
+        ("quiet", lambda command, *_: module.failing not in command),
         ("report_native_codec", lambda: None),
         ("fetch_tools", lambda: done.append("tools")),
         ("done", done),
         ("broken", ""),
+        ("failing", "nothing"),
     ):
         monkeypatch.setattr(module, name, value, raising=False)
     return module
@@ -113,3 +115,34 @@ def test_an_installation_that_failed_is_tried_again(bootstrap: ModuleType):
     bootstrap.broken = ""
     assert bootstrap.bring_up_to_date("lean") == 0
     assert bootstrap.done == ["dev", "dev"]
+
+
+def test_an_environment_without_pip_is_made_again(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch
+):
+    """Ctrl-C while it is made leaves an interpreter that cannot install."""
+    monkeypatch.setattr(bootstrap, "create_venv", lambda: not bootstrap.done.append("venv"))
+    bootstrap.failing = "pip"
+    assert bootstrap.bring_up_to_date("lean") == 0
+    assert bootstrap.done == ["venv", "dev"]
+
+
+def test_an_old_interpreter_looks_for_a_newer_one_that_starts(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """pyenv has the names of all its versions in PATH; those not chosen only complain."""
+    known = {f"python3.{minor}": f"/shims/python3.{minor}" for minor in (12, 13)}
+    calls: list[str] = []
+    monkeypatch.setattr(bootstrap.shutil, "which", known.get)
+
+    def call(command: list[str]) -> int:
+        calls.append(command[0])
+        return 0
+
+    monkeypatch.setattr(bootstrap.subprocess, "call", call)
+    bootstrap.failing = known["python3.13"]
+    assert bootstrap.run_with_newer_python() == 0
+    assert calls == [known["python3.12"]]
+    known.clear()
+    assert bootstrap.run_with_newer_python() == 1
+    assert "PYTHON=/opt/python/bin/python3.12" in capsys.readouterr().out

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from moldau.runtime.telemetry.logs import AUDIT
+from tests.tidy.findings import listed
 from tests.tidy.sources import (
     ROOT,
     Function,
@@ -88,7 +89,10 @@ def test_files_are_short_enough_to_read():
         if not _is_table(name_of(path))
         and (lines := len(path.read_text(encoding="utf-8").splitlines())) > MAX_FILE_LINES
     }
-    assert long == {}
+    instead = (
+        f"at most {MAX_FILE_LINES} lines; what has a name by itself moves into a separate file"
+    )
+    assert long == {}, listed(long, instead)
 
 
 def test_functions_are_short_enough_to_read():
@@ -98,7 +102,8 @@ def test_functions_are_short_enough_to_read():
         for dotted, function in functions_of(tree_of(path))
         if (length := (function.end_lineno or 0) - function.lineno + 1) > MAX_FUNCTION_LINES
     ]
-    assert long == []
+    instead = f"at most {MAX_FUNCTION_LINES} lines; a part with a name becomes a function"
+    assert long == [], listed(long, instead)
 
 
 def test_every_module_says_what_it_owns():
@@ -107,7 +112,8 @@ def test_every_module_says_what_it_owns():
         for path in python_files(*CHECKED)
         if path.stat().st_size and not ast.get_docstring(tree_of(path))
     ]
-    assert silent == []
+    instead = "needs a docstring: what it owns, what it must not do, its invariant"
+    assert silent == [], listed(silent, instead)
 
 
 def test_public_classes_are_documented():
@@ -119,7 +125,8 @@ def test_public_classes_are_documented():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
         if not ast.get_docstring(node)
     ]
-    assert silent == []
+    instead = "needs a docstring: what it is, its legal transitions"
+    assert silent == [], listed(silent, instead)
 
 
 def test_what_users_call_is_documented():
@@ -135,7 +142,8 @@ def test_what_users_call_is_documented():
         if not ("." in dotted and dotted.rpartition(".")[2] in declared)
         if not _may_be_silent(function)
     ]
-    assert silent == []
+    instead = "needs a docstring: what it does, units, what it raises, the KIP"
+    assert silent == [], listed(silent, instead)
 
 
 def _exported_names() -> set[str]:
@@ -200,7 +208,8 @@ def test_bare_epoch_offset_or_id_never_crosses_a_function_boundary():
                     and (function.name, argument.arg) not in BARE_NAMES_ALLOWED
                 ):
                     bare.append(f"{name}:{function.lineno} {dotted}({argument.arg})")
-    assert bare == []
+    instead = "name it whole, as leader_epoch, log_start_offset or broker_id"
+    assert bare == [], listed(bare, instead)
 
 
 #: What the network raises, often without a text.
@@ -225,7 +234,8 @@ def test_faults_of_the_network_are_never_logged_without_words():
                 and WORDLESS.search(ast.unparse(node.type))
             ):
                 wordless += [f"{name_of(path)}:{line}" for line in _raw_words(node, node.name)]
-    assert wordless == []
+    instead = "take words_of of moldau/runtime/fault_words.py: it may have no text"
+    assert wordless == [], listed(wordless, instead)
 
 
 #: Where an application's own code is called, or an error goes on to another thread.
@@ -242,7 +252,8 @@ def test_no_room_of_a_node_catches_every_exception():
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or re.search(r"\bException\b", ast.unparse(node.type)))
     ]
-    assert catching == []
+    instead = "name what is expected; moldau/node/faults.py decides about the rest"
+    assert catching == [], listed(catching, instead)
 
 
 #: Ways of a command to a terminal that go past `moldau.cli.output`.
@@ -270,7 +281,8 @@ def test_commands_print_through_one_module():
                 continue
             if is_past:
                 past.append(f"{name_of(path)}:{node.lineno}")
-    assert past == []
+    instead = "print by moldau/cli/output.py: it escapes what others have chosen"
+    assert past == [], listed(past, instead)
 
 
 def _imported(path: Path) -> Iterator[str]:
@@ -291,7 +303,8 @@ def test_nothing_private_of_another_package_is_imported():
         if not name.startswith(("moldau.", "_typeshed."))
         and re.search(r"(?:^|\.)_(?!_)", name) is not None
     }
-    assert found == set()
+    instead = "a private name: take a public one"
+    assert found == set(), listed(found, instead)
 
 
 def _raw_words(handler: ast.ExceptHandler, name: str) -> Iterator[int]:
@@ -325,7 +338,8 @@ def test_loggers_are_named_after_their_modules():
                 is_good = ast.unparse(name) == "__name__" or id(node) not in kept
             if not is_good:
                 misnamed.append(f"{name_of(path)}:{node.lineno} {ast.unparse(name)}")
-    assert misnamed == []
+    instead = "logging.getLogger(__name__)"
+    assert misnamed == [], listed(misnamed, instead)
 
 
 def _is_module(name: str) -> bool:
@@ -341,7 +355,8 @@ def test_nothing_is_left_unfinished():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if UNFINISHED.search(line)
     ]
-    assert found == []
+    instead = "finish it, or take the mark away"
+    assert found == [], listed(found, instead)
 
 
 def test_no_registry_hosts_and_no_paths_of_one_machine():
@@ -354,4 +369,5 @@ def test_no_registry_hosts_and_no_paths_of_one_machine():
         for number, line in enumerate(text.splitlines(), start=1):
             if match := FOREIGN.search(line):
                 found.append(f"{name}:{number}: {match[0]}")
-    assert found == []
+    instead = "a host of a registry, or a path that only your machine has"
+    assert found == [], listed(found, instead)

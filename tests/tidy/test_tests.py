@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from tests.tidy.findings import listed
 from tests.tidy.sources import Function, functions_of, name_of, python_files, tree_of
 
 #: An attacker in its own process, and what shows that a test that sleeps is found.
@@ -31,7 +32,8 @@ def test_every_test_can_fail():
         for dotted, function in local.items():
             if _is_test(dotted) and not _checks(function, checking):
                 toothless.append(f"{name_of(path)}:{function.lineno} {dotted}")
-    assert toothless == []
+    instead = "assert what is expected, or call a function that is named check_…"
+    assert toothless == [], listed(toothless, instead)
 
 
 def _checking_functions(functions: dict[str, Function]) -> set[str]:
@@ -73,7 +75,8 @@ def test_no_test_sleeps():
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Call) and _called_name(node) == "sleep" and not _is_yield(node):
                 sleeping.append(f"{name_of(path)}:{node.lineno}")
-    assert sleeping == []
+    instead = f"wait for the condition: until_async of {PATIENT}"
+    assert sleeping == [], listed(sleeping, instead)
 
 
 def _is_yield(call: ast.Call) -> bool:
@@ -89,7 +92,8 @@ def test_tests_wait_with_patience():
         for node in ast.walk(tree_of(path))
         if _takes_the_loops_for_users(node)
     ]
-    assert impatient == [], f"import until and until_async from {PATIENT}"
+    instead = f"import until and until_async from {PATIENT}"
+    assert impatient == [], listed(impatient, instead)
 
 
 def _takes_the_loops_for_users(node: ast.AST) -> bool:
@@ -112,4 +116,5 @@ def test_test_modules_have_their_own_names():
     names = [name_of(path) for path in python_files("tests") if path.name.startswith("test_")]
     packages = {name.rpartition("/")[0] for name in names}
     known = {name_of(path) for path in python_files("tests")}
-    assert [package for package in sorted(packages) if f"{package}/__init__.py" not in known] == []
+    bare = [package for package in sorted(packages) if f"{package}/__init__.py" not in known]
+    assert bare == [], listed(bare, "needs an __init__.py")

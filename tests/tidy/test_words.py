@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tidy.findings import listed
 from tests.tidy.sources import Function, name_of, python_files, repository_files, tree_of
 
 #: What is refused, and what to write instead.
@@ -112,7 +113,8 @@ def test_sentences_have_none_of_the_refused_words():
         for text in _prose_of(path)
         for found in refused_in(text)
     ]
-    assert refused == []
+    instead = "write what stands in brackets, in plain English"
+    assert refused == [], listed(refused, instead)
 
 
 @pytest.mark.parametrize(
@@ -151,4 +153,5 @@ def test_docstrings_of_the_product_and_the_tests_stand_alone():
         for text in _docstrings(path)
         if FRAGMENT.match(text.lstrip())
     ]
-    assert fragments == []
+    instead = "begin with what it is: a docstring is read without its name"
+    assert fragments == [], listed(fragments, instead)
