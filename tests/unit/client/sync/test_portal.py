@@ -44,8 +44,8 @@ async def _fail(error: BaseException) -> None:
 
 @pytest.fixture(autouse=True)
 def no_collection_by_itself() -> Iterator[None]:
-    """An interruption that comes during one may be lost: Hypothesis listens to the collector, and
-    what is raised in its callback reaches nobody.
+    """An interruption that comes while one tells a set of weak references that a task is gone
+    reaches nobody.
     """
     gc.disable()
     yield
