@@ -179,6 +179,8 @@ class ClientPool:
     _locks: weakref.WeakValueDictionary[Person, asyncio.Lock] = field(
         default_factory=weakref.WeakValueDictionary
     )
+    _entering: int = 0
+    """People who are being let in."""
     _sweeping: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -194,8 +196,9 @@ class ClientPool:
         """
         lock = self._locks.setdefault(person, asyncio.Lock())
         async with lock:
-            clients = await self._checked(person, address)
-            clients.pins += 1
+            clients = await self._pinned(person, address)
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.create_task(self._sweep())
         try:
             yield clients
         finally:
@@ -216,24 +219,38 @@ class ClientPool:
         for person in [*self._by_person]:
             await self.drop(person)
 
-    async def _checked(self, person: Person, address: str) -> Clients:
+    async def _pinned(self, person: Person, address: str) -> Clients:
+        """The person's clients, which nobody closes from before they are looked at."""
         clients = self._by_person.get(person)
         if clients is None:
+            clients = await self._let_in(person, address)
+            clients.pins += 1
+            return clients
+        clients.pins += 1
+        try:
+            if await self._is_still_good(clients):
+                return clients
+            raise Problem(401, "login needed: the cluster does not take the credentials any more")
+        except BaseException:
+            clients.pins -= 1
+            raise
+
+    async def _let_in(self, person: Person, address: str) -> Clients:
+        self._entering += 1
+        try:
             await self._make_room()
             clients = self._by_person[person] = await self._logged_in(person, address)
-            if self._sweeping is None:
-                self._sweeping = asyncio.create_task(self._sweep())
-        elif not await self._is_still_good(clients):
-            raise Problem(401, "login needed: the cluster does not take the credentials any more")
+        finally:
+            self._entering -= 1
         return clients
 
     async def _make_room(self) -> None:
-        if len(self._by_person) < MAX_PEOPLE:
-            return
-        idle = [each for each in self._by_person.values() if not each.pins]
-        if not idle:
-            raise Problem(503, "too many people are served at once", *RETRY)
-        await self.drop(min(idle, key=lambda each: each.used_s).person)
+        """Close whose clients have been idle longest. Raises: Problem: there are none such."""
+        while len(self._by_person) + self._entering > MAX_PEOPLE:
+            idle = [each for each in self._by_person.values() if not each.pins]
+            if not idle:
+                raise Problem(503, "too many people are served at once", *RETRY)
+            await self.drop(min(idle, key=lambda each: each.used_s).person)
 
     async def _logged_in(self, person: Person, address: str) -> Clients:
         way, now_s = self.settings.way, self.settings.now_s()

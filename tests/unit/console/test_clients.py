@@ -41,9 +41,12 @@ class Admins:
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.asked = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def describe_cluster(self, **_: Any) -> None:
         self.asked += 1
+        await self.answers.wait()
         if self.error is not None:
             raise self.error
 
@@ -63,6 +66,7 @@ class Cluster:
 
         async def logged_in(_: ClientPool, person: Person, __: str) -> Clients:
             self.logins.append(person)
+            await self.admins.answers.wait()
             return Clients(person, WAY.settings(person, "PLAIN"), self.clock())
 
         monkeypatch.setattr(ClientPool, "_logged_in", logged_in)
@@ -119,6 +123,61 @@ async def test_there_are_never_more_people_than_the_limit(
         assert refused.value.status == 503
     await cluster.visit(person("d"))
     assert len(cluster.pool._by_person) == 3
+    await cluster.pool.close()
+
+
+async def test_clients_that_are_looked_at_again_are_not_closed_for_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PEOPLE", 1)
+    alice = await cluster.visit(ALICE)
+    cluster.clock.now_s += module.RECHECK_S
+    cluster.admins.answers.clear()
+    again = asyncio.create_task(cluster.visit(ALICE))
+    while not cluster.admins.asked:
+        await _yield()
+    with pytest.raises(Problem) as refused:
+        await cluster.visit(BOB)
+    assert refused.value.status == 503
+    cluster.admins.answers.set()
+    assert await again is alice
+    assert cluster.pool._by_person == {ALICE: alice}
+    assert not alice.pins
+    await cluster.pool.close()
+
+
+async def test_people_who_are_being_let_in_count(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PEOPLE", 2)
+    cluster.admins.answers.clear()
+    entering = [asyncio.create_task(cluster.visit(person(name))) for name in "abc"]
+    while len(cluster.logins) < 2:
+        await _yield()
+    cluster.admins.answers.set()
+    found = await asyncio.gather(*entering, return_exceptions=True)
+    assert [isinstance(each, Problem) for each in found] == [False, False, True]
+    await cluster.visit(person("d"))
+    assert len(cluster.pool._by_person) == 2
+    await cluster.pool.close()
+
+
+async def test_a_sweep_that_has_failed_begins_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept: list[bool] = []
+
+    async def sweep(_: ClientPool) -> None:
+        swept.append(True)
+        raise RuntimeError("a client cannot be closed")
+
+    monkeypatch.setattr(ClientPool, "_sweep", sweep)
+    for count in (1, 2):
+        await cluster.visit(ALICE)
+        while len(swept) < count:
+            await _yield()
+        assert cluster.pool._sweeping is not None
+        assert isinstance(cluster.pool._sweeping.exception(), RuntimeError)
     await cluster.pool.close()
 
 
