@@ -220,7 +220,7 @@ class ClientPool:
             await self.drop(person)
 
     async def _pinned(self, person: Person, address: str) -> Clients:
-        """The person's clients, which nobody closes from before they are looked at."""
+        """The person's clients, which stay open from before they are looked at."""
         clients = self._by_person.get(person)
         if clients is None:
             clients = await self._let_in(person, address)

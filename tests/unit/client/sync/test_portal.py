@@ -44,9 +44,7 @@ async def _fail(error: BaseException) -> None:
 
 @pytest.fixture(autouse=True)
 def no_collection_by_itself() -> Iterator[None]:
-    """An interruption that comes while one tells a set of weak references that a task is gone
-    reaches nobody.
-    """
+    """An interruption that comes while one calls back for a weak reference to a task is lost."""
     gc.disable()
     yield
     gc.enable()
