@@ -70,9 +70,9 @@ GROWTH_BYTES: Final = 192 * 2**20
 HALVED_S: Final = 600.0
 """A storm that is as long has a rest in the middle."""
 MORE_BYTES: Final = 32 * 2**20
-"""What its second half may add to what a node holds in that rest. The first half cuts free memory
-into pieces between what stays: after 30 minutes 117 of Python's arenas have 46 MiB in use, and the
-C library holds 254 MiB for 99. That has an end; what is lost with each connection has none.
+"""What its second half may add to what a node holds in that rest. Behind 30 minutes 117 of Python's
+arenas, of 1 MiB each, had 46 MiB in use, and the C library held 254 MiB for 99: fragments, of which
+the first half should leave most. What is lost with each connection grows on in the second.
 """
 SETTLED_S: Final = MEMORY_CHECK_S + 30.0
 """A node gives memory back when it looks for that, which is once a minute."""
