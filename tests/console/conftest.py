@@ -37,9 +37,11 @@ POLICY: Final = (
 OpenPage = Callable[..., "Page"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium, driven by Playwright."""
+    """Debian's Chromium, driven by Playwright. While that runs, its event loop runs in this thread,
+    so that no other can: it ends with the module, before tests of other files have their turn.
+    """
     from playwright.sync_api import sync_playwright
 
     if CHROMIUM is None:
@@ -159,7 +161,9 @@ def open_page(browser: Browser, api: Api) -> Iterator[OpenPage]:
         page.on("console", lambda said: _breaches(said.text, wrong))
         page.on("request", lambda asked: _foreign(asked.url, wrong))
         page.goto(f"{HOST}/console/{path}")
-        page.wait_for_selector("h1")
+        page.wait_for_selector(
+            "h1:not(:text-is('Moldau'))"
+        )  # which is there until it knows who asks
         return page
 
     yield opened

@@ -20,6 +20,7 @@ RUN_BY = {
     "README.md": f"{HERE}/test_tour.py",
     "deploy/README.md": f"{HERE}/test_client_commands.py",
     "docs/client.md": f"{HERE}/test_client_commands.py",
+    "docs/console.md": f"{HERE}/test_console_commands.py",
     "docs/filters.md": f"{HERE}/test_client_commands.py",
     "docs/howto.md": f"{HERE}/test_howto.py",
     "docs/index.md": f"{HERE}/test_tour.py",
