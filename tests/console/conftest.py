@@ -161,9 +161,7 @@ def open_page(browser: Browser, api: Api) -> Iterator[OpenPage]:
         page.on("console", lambda said: _breaches(said.text, wrong))
         page.on("request", lambda asked: _foreign(asked.url, wrong))
         page.goto(f"{HOST}/console/{path}")
-        page.wait_for_selector(
-            "h1:not(:text-is('Moldau'))"
-        )  # which is there until it knows who asks
+        page.wait_for_selector("h1:not(:text-is('Moldau'))")  # shown until it knows who asks
         return page
 
     yield opened
