@@ -89,8 +89,8 @@ def announce(kind):
         say("without Spark, Java, the demos' data and others' tools, which are in make setup-all")
     else:
         say("everything into " + VENV.name + ": 1,950 MB, two to five minutes, and then others'")
-        say("tools into .cache: kcat, Kerberos, Kafka's own, kafkajs, where the machine has what")
-        say("gets them (apt, a C compiler, Maven, npm): 250 MB, one to ten minutes")
+        say("tools into .cache: kcat, Chromium, Kerberos, Kafka's own, kafkajs, where the machine")
+        say("has what gets them (apt, a C compiler, Maven, npm): 750 MB, one to ten minutes")
 
 
 def megabytes(directory):
@@ -102,7 +102,8 @@ def megabytes(directory):
 def fetch_tools():
     """Gets what tests compare with, one after the other; what is missing is said in one line."""
     install_kerberos()
-    fetch_kcat()
+    fetch_from_debian("kcat", "its interop tests")
+    fetch_from_debian("chromium", "tests that look at the console's page")
     fetch_jars(
         "Apache Kafka " + KAFKA_VERSION + "'s tools",
         ROOT / "tests" / "interop" / "java" / "pom.xml",
@@ -125,6 +126,7 @@ def fetch_tools():
         "comparisons with Spark's own Kafka source",
     )
     fetch_kafkajs()
+    fetch_page_packages()
 
 
 def say(text):
@@ -212,17 +214,17 @@ def install_kerberos():
         say("gssapi could not be compiled" + without)
 
 
-def fetch_kcat():
-    """Gets Debian's kcat for the interop tests, when that takes no more than asking."""
-    if shutil.which("kcat"):
+def fetch_from_debian(package, without):
+    """Gets a command of Debian's that tests use, when that takes no more than asking."""
+    if shutil.which(package):
         return
     apt_get = shutil.which("apt-get")
     if apt_get and hasattr(os, "geteuid") and os.geteuid() == 0:
         environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
         quiet([apt_get, "update", "-q"], environment)
-        if quiet([apt_get, "install", "-y", "-q", "kcat"], environment):
+        if quiet([apt_get, "install", "-y", "-q", "--no-install-recommends", package], environment):
             return
-    say("no kcat here: its interop tests will be skipped")
+    say("no " + package + " here: " + without + " will be skipped")
 
 
 def fetch_jars(what, pom, jars, wanted, without):
@@ -274,6 +276,18 @@ def install_kafkajs(npm, target):
         return False
     partial.rename(target)
     return True
+
+
+def fetch_page_packages():
+    """Gets what the console's page is built and checked with, where Node and npm are."""
+    there = ROOT / "console" / "node_modules" / ".package-lock.json"
+    lock = ROOT / "console" / "package-lock.json"
+    if there.exists() and there.stat().st_mtime >= lock.stat().st_mtime:
+        return
+    npm = shutil.which("npm")
+    command = [npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]
+    if not (npm and shutil.which("node") and quiet([*command, str(ROOT / "console")])):
+        say("no packages of the console's page (Node and npm get them): it is not checked by axe")
 
 
 def fetch_helm():
