@@ -7,7 +7,18 @@ from typing import Final
 from moldau.console import openapi
 from moldau.console.calls import Call, Reply
 from moldau.console.own import brokers as own_brokers
-from moldau.console.own import group, group_reset, groups, overview, session, topic
+from moldau.console.own import (
+    explain,
+    group,
+    group_reset,
+    groups,
+    overview,
+    quotas,
+    saved,
+    session,
+    topic,
+    users,
+)
 from moldau.console.own import records as own_records
 from moldau.console.own import topics as own_topics
 from moldau.console.routes import Route
@@ -45,6 +56,10 @@ ROUTES: Final[tuple[Route, ...]] = (
     *group.ROUTES,
     *group_reset.ROUTES,
     *own_brokers.ROUTES,
+    *users.ROUTES,
+    *quotas.ROUTES,
+    *explain.ROUTES,
+    *saved.ROUTES,
     Route(
         method="GET",
         path="/openapi.json",

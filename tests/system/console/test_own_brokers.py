@@ -9,7 +9,7 @@ import pytest
 from moldau.client import Admin, NewTopic
 from moldau.testing import Cluster
 from tests.kit.waiting import until_async
-from tests.system.console.asking import ask_own, own
+from tests.system.console.asking import ask_own, look_anew, own
 from tests.system.console.site import CONSOLE, Site, basic, http_address
 from tests.unit.console.command_lines import parsed
 
@@ -24,6 +24,7 @@ def three_nodes() -> Iterator[Site]:
 async def test_a_cluster_at_a_glance(open_site: Site) -> None:
     async with Admin(config=open_site.cluster.client_properties) as admin:
         await admin.create_topics([NewTopic("at-a-glance", 3)])
+    await look_anew(open_site)
     shown = await own(open_site, "overview")
     assert shown["health"]["status"] == "healthy"
     assert shown["health"]["sentence"].startswith("The broker serves, and all replicas of ")

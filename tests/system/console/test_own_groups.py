@@ -18,7 +18,7 @@ from moldau.client import (
     TopicPartition,
 )
 from tests.kit.waiting import until_async
-from tests.system.console.asking import ask_own, name_in_path, own
+from tests.system.console.asking import ask_own, look_anew, name_in_path, own
 from tests.system.console.site import Answer, Site, basic
 from tests.unit.console.command_lines import parsed
 
@@ -54,6 +54,7 @@ async def member(site: Site, group_id: str, name: str, protocol: str) -> AsyncIt
         consumer.subscribe([name])
         await consumer.getone()
         await consumer.commit()
+        await look_anew(site)
         yield
 
 

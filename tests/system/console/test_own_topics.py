@@ -17,7 +17,7 @@ from moldau.client import (
     Producer,
     TopicPartition,
 )
-from tests.system.console.asking import ask_own, own
+from tests.system.console.asking import ask_own, look_anew, own
 from tests.system.console.site import Site, basic
 from tests.unit.console.command_lines import parsed
 
@@ -32,12 +32,14 @@ async def filled(site: Site, name: str, partitions: int = 2, count: int = 10) ->
     async with Producer(config=site.cluster.client_properties) as producer:
         sent = [producer.send_nowait(name, b"v" * 100, partition=0) for _ in range(count)]
         await asyncio.gather(*sent)
+    await look_anew(site)
 
 
 async def commit(site: Site, group_id: str, name: str, offset: int) -> None:
     async with Admin(config=site.cluster.client_properties) as admin:
         offsets = {TopicPartition(name, 0): CommittedOffset(offset)}
         assert [*(await admin.alter_group_offsets(group_id, offsets)).values()] == [None]
+    await look_anew(site)
 
 
 async def test_a_row_has_what_was_asked_for(open_site: Site) -> None:
@@ -188,6 +190,8 @@ async def test_people_see_what_they_may_describe(secure_site: Site) -> None:
     async with Admin(config=secure_site.cluster.client_properties) as admin:
         await admin.create_topics([NewTopic("a-of-alice", 1), NewTopic("hidden", 1)])
     alice, bob = basic("alice"), basic("bob")
+    for person in (alice, bob):
+        await look_anew(secure_site, person)
     shown = await own(secure_site, f"topics?{HEAVY}", headers=alice)
     [row] = shown["data"]
     assert (row["name"], row["record_count"]) == ("a-of-alice", 0)
@@ -222,7 +226,9 @@ async def test_configurations_that_may_not_be_seen_hide_no_others(secure_site: S
                 )
             ]
         )
-    rows = (await own(secure_site, "topics", headers=basic("carol")))["data"]
+    carol = basic("carol")
+    await look_anew(secure_site, carol)
+    rows = (await own(secure_site, "topics", headers=carol))["data"]
     assert {row["name"]: row["cleanup_policy"] for row in rows} == {
         "b-configured": "delete",
         "b-described": None,
