@@ -20,6 +20,7 @@ from struct import Struct
 from typing import Protocol, TypeVar
 
 from moldau.addresses import canonical_address, tls_name
+from moldau.runtime.event_loop import this_task
 from moldau.runtime.tls_transport import RAW_BYTES, TlsTransport
 
 DEFAULT_BACKLOG = 50
@@ -232,11 +233,9 @@ class _TlsAcceptor:
             await asyncio.sleep(0)  # it begins, and closes the socket also when it is cancelled
 
     async def _begin(self, accepted: socket.socket, host: str) -> None:
-        handshake = asyncio.current_task()
-        assert handshake is not None, "this runs as a task"
         is_allowed = False
         try:
-            answer = self._handshakes.begin(host, handshake)
+            answer = self._handshakes.begin(host, this_task())
             is_allowed = answer if isinstance(answer, bool) else await answer
         finally:
             if not is_allowed:
