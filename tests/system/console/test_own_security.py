@@ -121,7 +121,7 @@ def question(principal: str, operation: str, name: str, **more: str) -> str:
     return f"security/explain?{'&'.join(pairs)}"
 
 
-async def test_without_an_authorizer_everyone_may_do_everything(open_site: Site) -> None:
+async def test_without_an_authorizer_all_is_allowed(open_site: Site) -> None:
     shown = await own(open_site, question("User:a", "READ", "t"))
     assert shown["is_allowed"]
     assert "no authorizer" in shown["because"]
