@@ -8,6 +8,8 @@ the topics and the groups that there are.
 from __future__ import annotations
 
 import asyncio
+import html
+import re
 from collections import defaultdict
 from collections.abc import Awaitable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
@@ -34,6 +36,7 @@ from moldau.protocol.errors import LocalProtocolError
 
 ANSWER_TIMEOUT_MS: Final = 2_500
 """For what is worth having while a broker does not answer."""
+_TAG: Final = re.compile(r"</?[a-zA-Z][^<>]*>")
 GROUPS_AT_ONCE: Final = 500
 """Groups that are asked about by one call; each coordinator answers for its own."""
 
@@ -206,7 +209,7 @@ def config_documents(entries: Mapping[str, ConfigEntry]) -> list[dict[str, Any]]
             "is_read_only": entry.read_only,
             "source": entry.source.name,
             "type": None,
-            "documentation": entry.documentation,
+            "documentation": _plain(entry.documentation),
             "synonyms": [
                 {"name": name, "value": None if entry.sensitive else value, "source": source.name}
                 for name, value, source in entry.synonyms
@@ -214,3 +217,8 @@ def config_documents(entries: Mapping[str, ConfigEntry]) -> list[dict[str, Any]]
         }
         for _, entry in sorted(entries.items())
     ]
+
+
+def _plain(text: str | None) -> str | None:
+    """A key's documentation without the HTML that Apache Kafka's has."""
+    return None if text is None else html.unescape(_TAG.sub("", text))

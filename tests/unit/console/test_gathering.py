@@ -83,3 +83,10 @@ def test_configurations_come_by_name_and_secrets_never() -> None:
         "documentation": "Of b.",
         "synonyms": [{"name": "b", "value": "2", "source": "DEFAULT_CONFIG"}],
     }
+
+
+def test_documentation_is_plain_text() -> None:
+    text = "See <a href=\"#x\">log</a>: <code>a &lt; b</code>, 1 < 2 and 3 > 2.<br/>"
+    entry = ConfigEntry("a", "1", ConfigSource.DEFAULT_CONFIG, False, False, (), text)
+    [shown] = config_documents({"a": entry})
+    assert shown["documentation"] == "See log: a < b, 1 < 2 and 3 > 2."
