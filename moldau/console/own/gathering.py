@@ -33,6 +33,7 @@ from moldau.client import (
 from moldau.console.clients import Clients
 from moldau.console.schemas import BOOLEAN, STRING, array, named, nullable, record
 from moldau.protocol.errors import LocalProtocolError
+from moldau.x509 import end_of, subject_name
 
 ANSWER_TIMEOUT_MS: Final = 2_500
 """For what is worth having while a broker does not answer."""
@@ -135,6 +136,43 @@ def has_answered(found: list[LogDirectory] | KafkaError) -> bool:
     return not isinstance(found, KafkaError) or isinstance(
         found, AuthorizationFailed | UnsupportedByBroker
     )
+
+
+class Certificate(NamedTuple):
+    """A certificate that brokers have shown to this client.
+
+    Attributes:
+        listener: which brokers.
+        expires_at_ms: since 1970.
+    """
+
+    listener: str
+    subject: str
+    expires_at_ms: int
+
+
+async def certificates_of(admin: Admin, broker_ids: Iterable[int]) -> list[Certificate]:
+    """What brokers have shown to this client, each certificate once; none without TLS."""
+    brokers: defaultdict[bytes, list[int]] = defaultdict(list)
+
+    async def ask(broker_id: int) -> None:
+        asking = admin.describe_certificates([broker_id], timeout_ms=ANSWER_TIMEOUT_MS)
+        for each, der in (await known(asking) or {}).items():
+            if der is not None:
+                brokers[der].append(each)
+
+    await asyncio.gather(*map(ask, broker_ids))
+    return sorted(_certificate(der, sorted(ids)) for der, ids in brokers.items())
+
+
+def _certificate(der: bytes, broker_ids: list[int]) -> Certificate:
+    expires_at_ms = int(end_of(der).timestamp() * 1000)
+    return Certificate(broker_names(broker_ids), subject_name(der), expires_at_ms)
+
+
+def broker_names(ids: Collection[int]) -> str:
+    """`broker 1`, `brokers 1, 2`."""
+    return f"broker{'' if len(ids) == 1 else 's'} {', '.join(map(str, ids))}"
 
 
 def topic_sizes(directories: Directories) -> dict[str, int]:

@@ -5,7 +5,7 @@ Must not ask anything. Invariant: what was not seen is neither well nor wrong.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,11 +16,20 @@ from moldau.client import (
     TopicDescription,
     TopicPartition,
 )
-from moldau.console.own.gathering import Controller, Directories, has_answered
+from moldau.console.own.gathering import (
+    Certificate,
+    Controller,
+    Directories,
+    broker_names,
+    has_answered,
+)
 
 HEALTHY, DEGRADED, CRITICAL = "healthy", "degraded", "critical"
 LEAST_FREE_PERCENT: Final = 5
 MOST_NAMED: Final = 3
+DAY_MS: Final = 86_400_000
+URGENT_DAYS: Final = 3
+"""So long before a certificate ends it is a problem; the page shows it a month before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,8 @@ def troubles_of(
     directories: Directories,
     states: PartitionStates,
     controller: Controller,
+    certificates: Iterable[Certificate] = (),
+    now_ms: int = 0,
 ) -> list[Trouble]:
     """What is wrong, the worst first."""
     found = [
@@ -89,6 +100,7 @@ def troubles_of(
         *_of_partitions(states),
         *_of_brokers(cluster, directories),
         *_of_disks(directories),
+        *_of_certificates(certificates, now_ms),
     ]
     return sorted(found, key=lambda each: each.severity != CRITICAL)
 
@@ -163,7 +175,7 @@ def _of_brokers(cluster: ClusterDescription, directories: Directories) -> Iterat
     ):
         if ids:
             link = f"/brokers/{ids[0]}" if len(ids) == 1 else "/brokers"
-            text = f"{_brokers(ids)} {one if len(ids) == 1 else several}"
+            text = f"{broker_names(ids).capitalize()} {one if len(ids) == 1 else several}"
             yield Trouble(DEGRADED, text, link)
 
 
@@ -183,8 +195,13 @@ def _of_disks(directories: Directories) -> Iterator[Trouble]:
                 yield Trouble(DEGRADED, f"{where} has {percent:.1f} % of its disk left", link)
 
 
-def _brokers(ids: Collection[int]) -> str:
-    return f"Broker{'' if len(ids) == 1 else 's'} {', '.join(map(str, ids))}"
+def _of_certificates(certificates: Iterable[Certificate], now_ms: int) -> Iterator[Trouble]:
+    for each in certificates:
+        left_ms = each.expires_at_ms - now_ms
+        if left_ms < URGENT_DAYS * DAY_MS:
+            severity = CRITICAL if left_ms < 0 else DEGRADED
+            ends = "has ended" if left_ms < 0 else f"ends within {URGENT_DAYS} days"
+            yield Trouble(severity, f"The certificate of {each.listener} {ends}", "/brokers")
 
 
 def _few(names: Iterable[str], count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection
 from typing import Final
 
@@ -11,10 +12,12 @@ from moldau.console.calls import Call, Reply
 from moldau.console.own.brokers import BROKER_ROW, broker_rows, serving
 from moldau.console.own.gathering import (
     ANSWER_TIMEOUT_MS,
+    certificates_of,
     cluster_of,
     controller_of,
     directories_of,
     groups_of,
+    has_answered,
     known,
     topics_of,
 )
@@ -89,12 +92,16 @@ async def show_overview(call: Call) -> Reply:
     lacking = [
         name for name, topic in topics.items() if any(map(is_under_replicated, topic.partitions))
     ]
-    min_isr = await _min_isr(clients.admin, lacking)
+    reached = [each for each, found in directories.items() if has_answered(found)]
+    min_isr, certificates = await asyncio.gather(
+        _min_isr(clients.admin, lacking), certificates_of(clients.admin, reached)
+    )
     states = PartitionStates.of(topics, min_isr or {})
     controller = await controller_of(clients.admin)
     rows = broker_rows(cluster, topics, directories, controller.node_id)
     sizes = [row["size_bytes"] for row in rows if row["size_bytes"] is not None]
-    troubles = troubles_of(cluster, directories, states, controller)
+    now_ms = int(time.time() * 1000)
+    troubles = troubles_of(cluster, directories, states, controller, certificates, now_ms)
     return Reply(
         {
             "health": health_document(troubles, len(cluster.brokers), states),
@@ -112,7 +119,7 @@ async def show_overview(call: Call) -> Reply:
             },
             "rates": None,
             "size_bytes": sum(sizes) if sizes else None,
-            "certificates": [],
+            "certificates": [each._asdict() for each in certificates],
             "consoles": [],
         }
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -104,6 +105,10 @@ async def test_people_without_rights_see_brokers_but_not_into_them(secure_site: 
     for name in ("log_directories", "configs", "loggers", "size_bytes", "disk_total_bytes"):
         assert shown[name] is None, name
     overview = await own(secure_site, "overview", headers=bob)
+    [certificate] = overview["certificates"]
+    assert certificate["listener"] == "broker 1"
+    assert certificate["subject"].startswith("CN=")
+    assert certificate["expires_at_ms"] > time.time() * 1000
     assert overview["counts"]["topics"] == 0
     assert overview["size_bytes"] is None
     assert overview["health"]["status"] == "healthy"

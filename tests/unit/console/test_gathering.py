@@ -86,7 +86,7 @@ def test_configurations_come_by_name_and_secrets_never() -> None:
 
 
 def test_documentation_is_plain_text() -> None:
-    text = "See <a href=\"#x\">log</a>: <code>a &lt; b</code>, 1 < 2 and 3 > 2.<br/>"
+    text = 'See <a href="#x">log</a>: <code>a &lt; b</code>, 1 < 2 and 3 > 2.<br/>'
     entry = ConfigEntry("a", "1", ConfigSource.DEFAULT_CONFIG, False, False, (), text)
     [shown] = config_documents({"a": entry})
     assert shown["documentation"] == "See log: a < b, 1 < 2 and 3 > 2."

@@ -15,11 +15,13 @@ from moldau.client import (
     RegisteredBroker,
     TopicDescription,
 )
-from moldau.console.own.gathering import Controller
+from moldau.console.own.gathering import Certificate, Controller
 from moldau.console.own.health import (
     CRITICAL,
+    DAY_MS,
     DEGRADED,
     HEALTHY,
+    URGENT_DAYS,
     PartitionStates,
     health_document,
     troubles_of,
@@ -28,6 +30,7 @@ from moldau.protocol.errors import ErrorCode
 
 DISK = LogDirectory("/data", None, 1_000, 500, {})
 ACTIVE = Controller(1)
+NOW_MS = 1_700_000_000_000
 
 
 def partition(leader: int, isr: Sequence[int], replicas: Sequence[int]) -> PartitionDescription:
@@ -53,11 +56,12 @@ def seen(
     directories: dict[int, list[LogDirectory] | KafkaError] | None = None,
     min_isr: dict[str, int] | None = None,
     controller: Controller = ACTIVE,
+    certificates: Sequence[Certificate] = (),
 ) -> tuple[str, str, list[str]]:
     """The status, the sentence, and where the problems lead."""
     states = PartitionStates.of(described, min_isr or {})
     found = {1: [DISK], 2: [DISK], 3: [DISK]} if directories is None else directories
-    troubles = troubles_of(cluster(*fenced), found, states, controller)
+    troubles = troubles_of(cluster(*fenced), found, states, controller, certificates, NOW_MS)
     document = health_document(troubles, 3, states)
     links = [each["link"] for each in document["problems"]]
     return document["status"], document["sentence"], links
@@ -135,3 +139,18 @@ def test_many_partitions_are_not_all_named() -> None:
     assert sentence == (
         "1,200 of 1,200 partitions without a leader (t0-0, t1-0, t10-0 and 1,197 more)."
     )
+
+
+def test_certificates_that_end_soon_are_a_problem() -> None:
+    ok = topics(a=partition(1, (1,), (1,)))
+
+    def with_days(days: float) -> tuple[str, str, list[str]]:
+        expires_at_ms = NOW_MS + int(days * DAY_MS)
+        return seen(ok, certificates=[Certificate("brokers 1, 2", "CN=b", expires_at_ms)])
+
+    assert with_days(URGENT_DAYS + 0.1)[0] == HEALTHY
+    assert with_days(URGENT_DAYS - 0.1)[:2] == (
+        DEGRADED,
+        "The certificate of brokers 1, 2 ends within 3 days.",
+    )
+    assert with_days(-0.1)[:2] == (CRITICAL, "The certificate of brokers 1, 2 has ended.")
