@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from aiohttp import web
 
+from moldau.console.figures import NodeFigures
 from moldau.console.guard import LOOPBACK_NAMES
 from moldau.console.people import Way
 
@@ -71,6 +72,7 @@ class ConsoleSettings:
         served_from: "node" or "command".
         registry: settings of a schema registry, if there is one.
         line_of: gives the connection of a request.
+        node_figures: asks the node that serves it, if one does.
         now_s: a clock that never goes back.
     """
 
@@ -81,6 +83,7 @@ class ConsoleSettings:
     is_read_only: bool = False
     registry: Mapping[str, object] = field(default_factory=dict, repr=False)
     limits: Limits = Limits()
+    node_figures: Callable[[], Awaitable[NodeFigures | None]] | None = None
     line_of: Callable[[web.BaseRequest], Line] = lambda _: UNLIMITED
     now_s: Callable[[], float] = time.monotonic
 

@@ -21,6 +21,7 @@ from moldau.config.definition import Password
 from moldau.config.listeners import META_ADDRESSES, SecurityProtocol, host_and_port
 from moldau.metadata.image.values import Endpoint
 from moldau.node.http.connections import line_of
+from moldau.node.http.figures import FiguresOfNode
 from moldau.node.settings import CONSOLE_LISTENER
 
 if TYPE_CHECKING:
@@ -47,11 +48,13 @@ class NodeConsole:
     Args:
         registered: gives the listeners that the broker has registered, by name; None before it has.
         host: where the HTTP listener binds.
+        figures: what the node knows of itself.
     """
 
     config: NodeConfig
     registered: Callable[[], Mapping[str, Endpoint] | None]
     host: str
+    figures: FiguresOfNode | None = None
     _console: Console | None = None
     _is_closed: bool = False
 
@@ -92,6 +95,7 @@ class NodeConsole:
             names=frozenset(_names(self.config, self.host, listeners)),
             served_from=NODE,
             is_read_only=self.config.get_boolean("moldau.console.read.only"),
+            node_figures=self.figures,
             line_of=line_of,
         )
 
