@@ -17,6 +17,7 @@ from moldau.console.own import (
     saved,
     session,
     topic,
+    transactions,
     users,
 )
 from moldau.console.own import records as own_records
@@ -60,6 +61,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *quotas.ROUTES,
     *explain.ROUTES,
     *saved.ROUTES,
+    *transactions.ROUTES,
     Route(
         method="GET",
         path="/openapi.json",
