@@ -6,7 +6,8 @@
 `syntax` makes a tree of the text, `closures` a function of the tree; `choices` has the filters of
 `--key` and `--grep`, which need no condition. The text may be hostile: a filter has no loops, calls
 nothing, and is no longer, deeper or larger than `MAX_CHARACTERS`, `MAX_DEPTH` and `MAX_STEPS`.
-docs/filters.md is its reference, docs/adr/0023 why it is our own. Must not read topics, and must not know the command line.
+docs/filters.md is its reference, docs/adr/0023 why it is our own. Must not read topics, and must
+not know the command line.
 """
 
 from __future__ import annotations
