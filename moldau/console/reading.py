@@ -56,6 +56,10 @@ class Budget:
             return False
         return True
 
+    def left_records(self, most: int) -> int:
+        """How many records to take next at most."""
+        return most if self.records is None else min(most, self.records - self.read_records)
+
     def left_s(self, now_s: float, longest_s: float) -> float:
         """How long to wait for the next record at most."""
         if self.seconds is None:

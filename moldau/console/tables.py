@@ -6,8 +6,8 @@ from typing import Final
 
 from moldau.console import openapi
 from moldau.console.calls import Call, Reply
+from moldau.console.own import messages, session
 from moldau.console.own import records as own_records
-from moldau.console.own import session
 from moldau.console.routes import Route
 from moldau.console.v3 import (
     acls,
@@ -36,6 +36,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *acls.ROUTES,
     *records.ROUTES,
     *own_records.ROUTES,
+    *messages.ROUTES,
     Route(
         method="GET",
         path="/openapi.json",

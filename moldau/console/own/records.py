@@ -158,10 +158,7 @@ async def _write_all(
         if _has_reached(consumer, ends) or budget.is_spent(now_s()):
             break
         wait_s = budget.left_s(now_s(), BEAT_S if ends is None else 0.2)
-        most = AT_ONCE
-        if budget.records is not None:
-            most = min(most, budget.records - budget.read_records)
-        found = await consumer.getmany(most, wait_s * 1000)
+        found = await consumer.getmany(budget.left_records(AT_ONCE), wait_s * 1000)
         if not found:
             if ends is None:
                 await stream.write(form.beat(consumer))
