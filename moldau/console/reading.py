@@ -179,6 +179,11 @@ def event_id(positions: Mapping[TopicPartition, int]) -> str:
     return "{" + ",".join(parts) + "}"
 
 
+def server_event(name: str, data: bytes, positions: Mapping[TopicPartition, int]) -> bytes:
+    """A server-sent event, with the positions behind it as its id."""
+    return f"id: {event_id(positions)}\nevent: {name}\ndata: ".encode() + data + b"\n\n"
+
+
 def resumed(text: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
     """The positions of an event's id. Raises: Problem: it is none of this topic."""
     try:

@@ -22,9 +22,9 @@ from moldau.console.reading import (
     FROM,
     Budget,
     end_offsets,
-    event_id,
     partitions_of,
     resumed,
+    server_event,
     shown_record,
     start_offsets,
 )
@@ -87,8 +87,7 @@ class _Form:
     def _event(self, name: str, data: bytes) -> bytes:
         if not self.is_events:
             return data + b"\n"
-        place = event_id(self.positions)
-        return f"id: {place}\nevent: {name}\ndata: ".encode() + data + b"\n\n"
+        return server_event(name, data, self.positions)
 
 
 async def stream_records(call: Call) -> web.StreamResponse:
