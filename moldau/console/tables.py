@@ -12,11 +12,15 @@ from moldau.console.own import (
     group,
     group_reset,
     groups,
+    message_live,
+    message_produce,
+    messages,
     overview,
     quotas,
     saved,
     session,
     topic,
+    transactions,
     users,
 )
 from moldau.console.own import records as own_records
@@ -60,6 +64,10 @@ ROUTES: Final[tuple[Route, ...]] = (
     *quotas.ROUTES,
     *explain.ROUTES,
     *saved.ROUTES,
+    *transactions.ROUTES,
+    *messages.ROUTES,
+    *message_live.ROUTES,
+    *message_produce.ROUTES,
     Route(
         method="GET",
         path="/openapi.json",
