@@ -197,7 +197,7 @@ EXAMPLES: Final = (
     get(f"{_ONE}/partitions/-/reassignments", "KafkaReassignmentList"),
     get(f"{_PARTITION}/reassignment", "KafkaReassignment"),
 )
-"""In an order in which each finds what it is about; moves of replicas are the last, as those go on
+"""The order lets each find what it is about; moves of replicas are the last, as those go on
 for as long as a broker is away.
 """
 
