@@ -6,8 +6,8 @@ from typing import Final
 
 from moldau.console import openapi
 from moldau.console.calls import Call, Reply
+from moldau.console.own import quorum, session, transactions
 from moldau.console.own import records as own_records
-from moldau.console.own import session, transactions
 from moldau.console.routes import Route
 from moldau.console.v3 import (
     acls,
@@ -37,6 +37,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *records.ROUTES,
     *own_records.ROUTES,
     *transactions.ROUTES,
+    *quorum.ROUTES,
     Route(
         method="GET",
         path="/openapi.json",
