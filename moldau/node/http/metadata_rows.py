@@ -16,6 +16,7 @@ from moldau.metadata.image import ConfigResourceType
 from moldau.metadata.scram_secret import SECRET_KEY
 from moldau.protocol import metadata_records as kinds
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
+from moldau.protocol.as_json import camel_case, struct_to_json
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.metadata_records import decode_record
 from moldau.protocol.records import (
@@ -32,7 +33,7 @@ from moldau.protocol.scram import MECHANISMS_BY_NUMBER
 from moldau.protocol.types import Buffer, uuid_to_base64
 from moldau.raft import MetadataLogError
 from moldau.raft.batch_codec import MAX_DECOMPRESSED_BYTES
-from moldau.storage.dump import camel_case, control_record_to_json, struct_to_json
+from moldau.storage.dump import control_record_to_json
 
 HIDDEN: Final = "[hidden]"
 UNKNOWN: Final = "Unknown"

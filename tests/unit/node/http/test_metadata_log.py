@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import pytest
+
+from moldau.node.http import metadata_log
 from moldau.node.http.metadata_log import LogHistory, records_of
 from moldau.raft import QuorumLog
 from tests.storage.simulated_filesystem import SimulatedFilesystem
@@ -22,7 +25,7 @@ def nobody(_topic_id: UUID) -> str | None:
     return None
 
 
-async def test_every_leader_that_the_log_has() -> None:
+async def test_every_leader_that_the_log_has(monkeypatch: pytest.MonkeyPatch) -> None:
     filesystem = SimulatedFilesystem()
     format_directory(filesystem)
     for _ in range(3):
@@ -35,6 +38,9 @@ async def test_every_leader_that_the_log_has() -> None:
     assert [each["epoch"] for each in found] == [1, 2, 3, 4]
     assert {each["leader_id"] for each in found} == {1}
     assert await history.elections(log, filesystem) == found
+    monkeypatch.setattr(metadata_log, "MAX_ELECTIONS", 2)
+    newest = await history.elections(log, filesystem)
+    assert [each["epoch"] for each in newest] == [3, 4]
     await log.close()
 
 
