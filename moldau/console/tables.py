@@ -6,7 +6,7 @@ from typing import Final
 
 from moldau.console import openapi
 from moldau.console.calls import Call, Reply
-from moldau.console.own import message_live, message_produce, messages, session
+from moldau.console.own import message_download, message_live, message_produce, messages, session
 from moldau.console.own import records as own_records
 from moldau.console.routes import Route
 from moldau.console.v3 import (
@@ -37,6 +37,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *records.ROUTES,
     *own_records.ROUTES,
     *messages.ROUTES,
+    *message_download.ROUTES,
     *message_live.ROUTES,
     *message_produce.ROUTES,
     Route(
