@@ -226,11 +226,13 @@ class _TlsAcceptor:
                 logger.error("connections cannot be accepted: %s", error.strerror or error)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            host = canonical_address(str(address[0]))
-            task = self._loop.create_task(self._begin(accepted, host))
-            self._shaking.add(task)
-            task.add_done_callback(self._shaking.discard)
+            self._start(accepted, canonical_address(str(address[0])))
             await asyncio.sleep(0)  # it begins, and closes the socket also when it is cancelled
+
+    def _start(self, accepted: socket.socket, host: str) -> None:
+        task = self._loop.create_task(self._begin(accepted, host))
+        self._shaking.add(task)
+        task.add_done_callback(self._shaking.discard)
 
     async def _begin(self, accepted: socket.socket, host: str) -> None:
         is_allowed = False
@@ -268,6 +270,7 @@ class _TlsAcceptor:
                 accepted.close()
             elif transport is not None and not is_shaken:
                 transport.abort()
+                transport.connection_lost(None)  # uvloop says nothing if the making was cancelled
             handshakes.end(host, problem, is_late=is_late)
             problem = None  # its traceback knows this frame: no cycle is left
 
