@@ -12,6 +12,7 @@ from moldau.console.own import (
     group,
     group_reset,
     groups,
+    message_download,
     message_live,
     message_produce,
     messages,
@@ -68,6 +69,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *transactions.ROUTES,
     *quorum.ROUTES,
     *messages.ROUTES,
+    *message_download.ROUTES,
     *message_live.ROUTES,
     *message_produce.ROUTES,
     Route(
