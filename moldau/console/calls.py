@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import orjson
 from aiohttp import web
 
 from moldau.console.clients import ClientPool, Clients
+from moldau.console.figures import TrafficRates
 from moldau.console.guard import Host
 from moldau.console.lags import LagHistories, Point
 from moldau.console.people import OWN, Person, principal_of
@@ -46,6 +48,7 @@ class Site:
     Attributes:
         anonymous_token: what pages show where people do not log in; other sites cannot read it.
         lags: of groups, as people have seen them.
+        rates: of the node that serves the console.
     """
 
     settings: ConsoleSettings
@@ -54,6 +57,7 @@ class Site:
     pool: ClientPool
     anonymous_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     lags: LagHistories = field(default_factory=LagHistories)
+    rates: TrafficRates = field(default_factory=lambda: TrafficRates(time.monotonic))
 
     @classmethod
     def of(cls, settings: ConsoleSettings) -> Site:

@@ -24,6 +24,7 @@ from moldau.client import (
 )
 from moldau.console.calls import Call, Reply
 from moldau.console.own.commands import command, option
+from moldau.console.own.figures import add_figures
 from moldau.console.own.gathering import (
     ANSWER_TIMEOUT_MS,
     CONFIG,
@@ -117,6 +118,7 @@ async def list_brokers(call: Call) -> Reply:
     )
     controller = await controller_of(clients.admin)
     rows = broker_rows(cluster, topics, directories, controller.node_id)
+    await add_figures(call, rows, directories)
     return Reply(searched(call, rows, name="broker_id", fields=("broker_id", "host", "rack")))
 
 
@@ -149,7 +151,7 @@ def broker_rows(
 
 
 _INSIDE: Final[Row] = dict.fromkeys(("listeners", "version", "connections", "loop_lag_ms"))
-"""What Kafka's protocol says nothing about."""
+"""What the protocol has no words for; a node adds what it knows."""
 
 
 def _address(broker: RegisteredBroker) -> Row:
@@ -204,6 +206,7 @@ async def show_broker(call: Call) -> Reply:
     known_directories = {} if found is None else {broker_id: found}
     controller = await controller_of(clients.admin)
     rows = broker_rows(cluster, topics, known_directories, controller.node_id)
+    await add_figures(call, rows, known_directories)
     [row] = (each for each in rows if each["broker_id"] == broker_id)
     return Reply(
         row

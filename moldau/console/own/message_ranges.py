@@ -71,6 +71,11 @@ class Oldest:
     def is_full(self) -> bool:
         return len(self._kept) >= self.limit
 
+    @property
+    def over(self) -> Collection[int]:
+        """Partitions of which no more is wanted."""
+        return self.ceilings
+
     def see(
         self, partition: int, record_offset: int, time_ms: int, make: Callable[[], Any] | None
     ) -> bool:
@@ -126,6 +131,11 @@ class Newest:
     @property
     def is_full(self) -> bool:
         return len(self._kept) >= self.limit
+
+    @property
+    def over(self) -> Collection[int]:
+        """Partitions of whose range no more is wanted: none."""
+        return ()
 
     def begin_ranges(self) -> None:
         """The next record of each partition is the first of a range."""

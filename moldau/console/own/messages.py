@@ -1,16 +1,16 @@
 """`…/topics/{topic}/messages`: a page of records, searched within a budget; and one record whole.
 
-Owns the search: what is read, in which order, and when it ends. Invariants: it takes no more than
-its budget and a fetch; it ends when the client goes; what it has not read is behind `next`.
+Owns the form of a page. Invariants: a search takes no more than its budget and a fetch, and ends
+when the client goes; what it has not read is behind `next`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from moldau.client import Consumer, ConsumerRecord, TopicPartition
+from moldau.client import ConsumerRecord, TopicPartition
 from moldau.console.calls import Call, Reply
 from moldau.console.own.message_forms import columns_of, record_form
 from moldau.console.own.message_query import (
@@ -37,131 +37,26 @@ from moldau.console.own.message_ranges import (
     cursor_of,
     opened,
 )
+from moldau.console.own.message_search import (
+    EARLIEST,
+    FETCH_BYTES,
+    WAIT_S,
+    Search,
+    first_parts,
+    search_settings,
+)
 from moldau.console.problems import Problem
 from moldau.console.reading import Budget, end_offsets, partitions_of, start_offsets
 from moldau.console.routes import Parameter, Route
 from moldau.console.schemas import INTEGER, STRING, array, named, nullable, record
 
 USUAL_LIMIT: Final = 50
-AT_ONCE: Final = 500
-"""Records that are taken from the consumer at a time."""
-WAIT_S: Final = 0.25
-FETCH_BYTES: Final = str(256 << 10)
-"""What a broker is asked for at a time; a larger batch comes whole."""
-BUFFER_BYTES: Final = str(2 << 20)
-LEAST_WIDTH, MOST_WIDTH = 16, 100_000
-"""Offsets of a partition that are read at a time, from the end on."""
-WIDENED: Final = 4
 SEARCH_LIMIT_S: Final = 90.0
 """More than any budget: what ends a search that hangs."""
 ONE_WAIT_S: Final = 10.0
 WHOLE_BYTES: Final = 32 << 20
 """A record that is shown whole in JSON has no more; its parts can be had in any size."""
 KEY, VALUE, HEADER = "key", "value", "header:"
-EARLIEST: Final = "earliest"
-
-
-@dataclass(eq=False)
-class Search:
-    """One search of a topic's records."""
-
-    call: Call
-    asked: Asked
-    consumer: Consumer[bytes, bytes]
-    budget: Budget
-    parts: dict[int, Part]
-
-    async def oldest(self, chooser: Oldest) -> bool:
-        """Find the first records by time. Returns: whether the budget sufficed."""
-        return await self._read([*self.parts], chooser)
-
-    async def newest(self, chooser: Newest) -> bool:
-        """Find the last records by time: of each partition the end, then what is before it, as long
-        as that may be wanted. Returns: whether the budget sufficed.
-        """
-        open_parts = [each for each, part in self.parts.items() if not part.is_read]
-        width = max(LEAST_WIDTH, 2 * chooser.limit // max(1, len(open_parts)))
-        while open_parts:
-            for each in open_parts:
-                self.parts[each].step_back(width)
-            chooser.begin_ranges()
-            if not await self._read(open_parts, chooser):
-                return False
-            open_parts = [each for each in open_parts if chooser.needs(each, self.parts[each])]
-            width = min(width * WIDENED, MOST_WIDTH)
-        return True
-
-    async def _read(self, partitions: Collection[int], chooser: Oldest | Newest) -> bool:
-        """Read the ranges of these partitions. Returns: whether the budget sufficed."""
-        now_s = self.call.site.settings.now_s
-        left = {each for each in partitions if self.parts[each].at < self.parts[each].end}
-        self._open(left)
-        while left:
-            if self.budget.is_spent(now_s()):
-                return False
-            most = self.budget.left_records(AT_ONCE)
-            wait_ms = self.budget.left_s(now_s(), WAIT_S) * 1_000
-            found = await self.consumer.getmany(most, wait_ms)
-            self.call.line.goes_on()
-            for records in found.values():
-                self._look_at(records, left, chooser)
-            self._leave_read(left, chooser)
-        return True
-
-    def _look_at(
-        self,
-        records: list[ConsumerRecord[bytes, bytes]],
-        left: Collection[int],
-        chooser: Oldest | Newest,
-    ) -> None:
-        """Offer records of one partition to the chooser."""
-        part, is_wanted = self.parts[records[0].partition], self.asked.is_wanted
-        if records[0].partition not in left:
-            return
-        for each in records:
-            if each.offset < part.at:
-                continue
-            if each.offset >= part.end:
-                part.at = part.end
-                break
-            self.budget.take(each)
-            part.at = each.offset + 1
-            form = None
-            if is_wanted is None or is_wanted(each):
-                form = _Later(self.asked, each)
-            if chooser.see(each.partition, each.offset, each.timestamp_ms, form) is False:
-                break
-
-    def _leave_read(self, left: set[int], chooser: Oldest | Newest) -> None:
-        """Read no more of partitions whose range has been read, or has nothing that is wanted."""
-        positions = self.consumer.positions()
-        over = chooser.ceilings if isinstance(chooser, Oldest) else {}
-        for each in [*left]:
-            part, position = self.parts[each], positions.get(self.asked.partitions[each])
-            if position is not None and position.offset >= part.end:
-                part.at = part.end
-            if part.at >= part.end or each in over:
-                left.remove(each)
-                self.consumer.pause(self.asked.partitions[each])
-
-    def _open(self, partitions: Collection[int]) -> None:
-        for each, name in self.asked.partitions.items():
-            if each in partitions:
-                self.consumer.seek(name, self.parts[each].at)
-                self.consumer.resume(name)
-            else:
-                self.consumer.pause(name)
-
-
-@dataclass(frozen=True, slots=True)
-class _Later:
-    """The form of a record, made where it is kept."""
-
-    asked: Asked
-    record: ConsumerRecord[bytes, bytes]
-
-    def __call__(self) -> Any:
-        return self.asked.form(self.record)
 
 
 async def show_messages(call: Call) -> Reply:
@@ -176,24 +71,17 @@ async def show_messages(call: Call) -> Reply:
         limit = max(1, min(limit, int(text)))
     chooser = Newest(limit) if is_newest else Oldest(limit)
     parts = await _parts(wanted, begin, query["after"], is_newest=is_newest)
-    settings = {
-        "isolation_level": wanted.isolation,
-        "fetch_buffer_bytes": BUFFER_BYTES,
-        "fetch_max_bytes": FETCH_BYTES,
-        "max_partition_fetch_bytes": FETCH_BYTES,
-        "auto_offset_reset": EARLIEST,  # what was deleted while it was read is left out
-    }
     is_within = True
     if not all(part.is_read for part in parts.values()):
         partitions = {each: wanted.partitions[each] for each in parts}
-        async with wanted.clients.consumer(**settings) as consumer:
+        async with wanted.clients.consumer(**search_settings(wanted)) as consumer:
             consumer.assign(partitions.values())
             narrowed = replace(wanted, partitions=partitions)
             search = Search(call, narrowed, consumer, budget, parts)
             if isinstance(chooser, Newest):
-                is_within = await search.newest(chooser)
+                is_within = await search.backwards(chooser)
             else:
-                is_within = await search.oldest(chooser)
+                is_within = await search.forwards(chooser)
     return Reply(_page(call, budget, chooser, parts, is_within=is_within))
 
 
@@ -208,21 +96,11 @@ async def _parts(
     firsts = {each: starts[name] for each, name in names.items()}
     if after is not None:
         return opened(after, NEWEST if is_newest else OLDEST, names, firsts)
-    ends = await end_offsets(admin, names.values(), read_committed=wanted.is_committed)
+    parts = await first_parts(wanted, "latest" if is_newest else begin, firsts)
     if is_newest:
-        return {
-            each: Part(firsts[each], ends[name], ends[name], ends[name])
-            for each, name in names.items()
-        }
-    if begin != EARLIEST:
-        found = await start_offsets(
-            admin, names.values(), begin, read_committed=wanted.is_committed
-        )
-        firsts = {each: found[name] for each, name in names.items()}
-    return {
-        each: Part(firsts[each], firsts[each], firsts[each], max(firsts[each], ends[name]))
-        for each, name in names.items()
-    }
+        for each, part in parts.items():
+            part.start = firsts[each]
+    return parts
 
 
 def _page(

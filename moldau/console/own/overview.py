@@ -10,6 +10,7 @@ from typing import Final
 from moldau.client import Admin, ConfigResource, ConfigResourceType, TopicDescription
 from moldau.console.calls import Call, Reply
 from moldau.console.own.brokers import BROKER_ROW, broker_rows, serving
+from moldau.console.own.figures import add_figures
 from moldau.console.own.gathering import (
     ANSWER_TIMEOUT_MS,
     certificates_of,
@@ -99,6 +100,10 @@ async def show_overview(call: Call) -> Reply:
     states = PartitionStates.of(topics, min_isr or {})
     controller = await controller_of(clients.admin)
     rows = broker_rows(cluster, topics, directories, controller.node_id)
+    figures = await add_figures(call, rows, directories)
+    rates = None
+    if figures is not None and len(rows) == 1:  # of several nodes, one does not know the sum
+        rates = call.site.rates.of(figures.traffic)
     sizes = [row["size_bytes"] for row in rows if row["size_bytes"] is not None]
     now_ms = int(time.time() * 1000)
     troubles = troubles_of(cluster, directories, states, controller, certificates, now_ms)
@@ -117,7 +122,7 @@ async def show_overview(call: Call) -> Reply:
                 "groups": None if groups is None else len(groups),
                 "transactions_open": None if transactions is None else len(transactions),
             },
-            "rates": None,
+            "rates": rates,
             "size_bytes": sum(sizes) if sizes else None,
             "certificates": [each._asdict() for each in certificates],
             "consoles": [],

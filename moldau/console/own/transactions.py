@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from moldau.client import (
@@ -155,7 +156,8 @@ def _known(number: int) -> int | None:
 
 async def list_transactions(call: Call) -> Reply:
     """Transactional ids with their transactions, and open ones that no coordinator will end."""
-    admin, query = (await call.clients()).admin, call.query
+    clients, query = await call.clients(), call.query
+    admin = clients.admin
     now_ms = time.time_ns() // 1_000_000
     least_ms: int | None = query["min_age_ms"]
     listing = await admin.list_transactions(
@@ -164,7 +166,7 @@ async def list_transactions(call: Call) -> Reply:
     rows = [row_of(each) for each in listing]
     found = Search()
     if query["state"] in (None, ONGOING):
-        found = await _searched(admin, now_ms)
+        found = await clients.looks.of("what hangs", partial(_searched, clients.admin, now_ms))
         rows += hanging_rows(found.hanging, now_ms)
     rows = [row for row in rows if is_wanted(row, query["state"], least_ms)]
     rows = matching(rows, query["q"], ("transactional_id", "producer_id"))
@@ -333,6 +335,7 @@ async def _aborted(call: Call, at: TopicPartition, start_offset: int) -> Reply:
     for each in producers:
         if each.current_transaction_start_offset == start_offset:
             await admin.abort_transaction(AbortTransaction.of(at, each))
+            call.forget_looks()
             return Reply({"command": abort_command(at, start_offset)})
     raise Problem(409, f"no open transaction of {at} begins at offset {start_offset}")
 

@@ -26,7 +26,13 @@ async def test_a_cluster_at_a_glance(open_site: Site) -> None:
     async with Admin(config=open_site.cluster.client_properties) as admin:
         await admin.create_topics([NewTopic("at-a-glance", 3)])
     await look_anew(open_site)
+
+    async def has_rates() -> bool:
+        return bool((await own(open_site, "overview"))["rates"]["requests_s"])
+
+    await until_async(has_rates, what="the rates between two looks")
     shown = await own(open_site, "overview")
+    assert shown["rates"]["bytes_in_s"] >= 0
     assert shown["health"]["status"] == "healthy"
     assert shown["health"]["sentence"].startswith("The broker serves, and all replicas of ")
     assert shown["health"]["problems"] == []
@@ -34,6 +40,10 @@ async def test_a_cluster_at_a_glance(open_site: Site) -> None:
     [broker] = shown["brokers"]
     host, _, port = open_site.cluster.bootstrap_server.rpartition(":")
     assert (broker["host"], broker["port"], broker["rack"]) == (host, int(port), None)
+    assert broker["listeners"][0].endswith(f"://{host}:{port}")
+    assert broker["version"].startswith("moldau ")
+    assert broker["connections"] >= 1
+    assert broker["loop_lag_ms"] >= 0
     assert broker["is_reachable"]
     assert broker["is_controller"]
     assert not broker["is_fenced"]
@@ -63,7 +73,7 @@ async def test_one_broker(open_site: Site) -> None:
     assert configs["node.id"]["is_read_only"]
     assert configs["log.retention.ms"]["documentation"]
     [row] = (await own(open_site, "brokers"))["data"]
-    changing = {"size_bytes", "disk_usable_bytes"}
+    changing = {"size_bytes", "disk_usable_bytes", "connections", "loop_lag_ms"}
     assert {name: shown[name] for name in row.keys() - changing} == {
         name: row[name] for name in row.keys() - changing
     }
@@ -102,7 +112,8 @@ async def test_people_without_rights_see_brokers_but_not_into_them(secure_site: 
     bob = basic("bob")
     shown = await own(secure_site, "brokers/1", headers=bob)
     assert shown["is_reachable"]
-    for name in ("log_directories", "configs", "loggers", "size_bytes", "disk_total_bytes"):
+    hidden = ("log_directories", "configs", "loggers", "size_bytes", "disk_total_bytes")
+    for name in (*hidden, "listeners", "version", "connections", "loop_lag_ms"):
         assert shown[name] is None, name
     overview = await own(secure_site, "overview", headers=bob)
     [certificate] = overview["certificates"]
@@ -110,6 +121,7 @@ async def test_people_without_rights_see_brokers_but_not_into_them(secure_site: 
     assert certificate["subject"].startswith("CN=")
     assert certificate["expires_at_ms"] > time.time() * 1000
     assert overview["counts"]["topics"] == 0
+    assert overview["rates"] is None
     assert overview["size_bytes"] is None
     assert overview["health"]["status"] == "healthy"
     refused = await ask_own(
@@ -147,6 +159,9 @@ async def test_a_broker_that_is_killed_is_shown_as_such(three_nodes: Site) -> No
     rows = {row["broker_id"]: row for row in shown["brokers"]}
     assert [rows[number]["is_reachable"] for number in (1, 2, 3)] == [True, True, False]
     assert rows[3]["size_bytes"] is None
+    assert rows[3]["listeners"], "the metadata have them"
+    assert [rows[number]["connections"] is None for number in (1, 2, 3)] == [False, True, True]
+    assert shown["rates"] is None, "one node of several does not know the sum"
     assert (await own(three_nodes, "brokers"))["total"] == 3
     third = await own(three_nodes, "brokers/3")
     assert (third["log_directories"], third["configs"], third["loggers"]) == (None, None, None)

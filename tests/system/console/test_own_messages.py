@@ -48,7 +48,8 @@ def values(page: dict[str, Any]) -> list[str]:
 
 async def make_topic(site: Site, name: str, partitions: int = 1, **configs: str) -> None:
     async with Admin(config=site.cluster.client_properties) as admin:
-        await admin.create_topics([NewTopic(name, partitions, configs=configs)])
+        kept = {"retention.ms": "-1", **configs}  # times of records are old
+        await admin.create_topics([NewTopic(name, partitions, configs=kept)])
 
 
 async def fill(site: Site, name: str, records: list[tuple[int, bytes, int]]) -> None:
