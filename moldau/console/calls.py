@@ -179,8 +179,18 @@ class Call:
         return is_out or (self._clients is not None and self._clients.is_refused)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes; the connection's time limit begins again with each part."""
-        while chunk := await self.request.content.readany():
+        """The body as it comes; the connection's time limit begins again with each part.
+
+        Raises:
+            Problem: the connection ended before the body did.
+        """
+        while True:
+            try:
+                chunk = await self.request.content.readany()
+            except RuntimeError:  # what aiohttp says of a connection that is gone already
+                raise Problem(400, "the connection ended before the body") from None
+            if not chunk:
+                return
             self.line.goes_on()
             yield chunk
 

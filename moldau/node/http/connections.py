@@ -43,6 +43,10 @@ MAX_HEAD_BYTES: Final = 4096
 """The limit of a first header block kept here; aiohttp reads a longer one while it comes."""
 MAX_AHEAD_BYTES: Final = 128 * 1024
 """The limit for a header block, and for what a client sends behind a request that is under way."""
+MAX_NEW_BYTES: Final = 1 << 20
+"""The limit for a whole header block and what comes with it until its request begins: a turn or two
+of the event loop, which may read 256 KiB in each. Then a body is read as it comes.
+"""
 NO_HTTP: Final = "what it sends is no HTTP"
 LINGER_S: Final = 1.0
 """How long what a client still sends is thrown away before its connection is closed: else it could
@@ -179,6 +183,8 @@ class HttpConnection(asyncio.Protocol):
         self._limit: asyncio.TimerHandle | None = None
         self._end = b""
         self._ahead_bytes = 0
+        self._is_new = False
+        """A header block is whole, and its request has not begun."""
         self.host = ""
         self.is_busy = False
         self.since_s = 0.0
@@ -208,11 +214,13 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if data and self._phase is not Phase.ENDING:
-            if self._ahead_bytes > MAX_AHEAD_BYTES:
+            if self._ahead_bytes > (MAX_NEW_BYTES if self._is_new else MAX_AHEAD_BYTES):
                 self.cut("too many bytes of headers, or behind a request")
                 return
             if not self.has_body:  # it is read as it comes, which bounds what has come
                 self._ahead_bytes += len(data)
+            if self._phase in (Phase.HEADER, Phase.IDLE) and not self._is_new:
+                self._is_new = _ends_headers(self._end, data)
             self._end = (self._end + data[-len(END_OF_HEADERS) :])[-len(END_OF_HEADERS) :]
             if self._phase is Phase.IDLE:
                 self._move(Phase.HEADER, self._connections.limits.header_timeout_s)
@@ -245,6 +253,7 @@ class HttpConnection(asyncio.Protocol):
     def begin_request(self) -> None:
         """The header block of the next request is whole."""
         self._ahead_bytes = 0
+        self._is_new = False
         if self._phase in (Phase.HEADER, Phase.IDLE):
             self._move(Phase.ANSWERING, self._connections.limits.response_timeout_s)
 
@@ -319,6 +328,18 @@ class HttpConnection(asyncio.Protocol):
             self._limit.cancel()
             self._limit = None
         self._connections.places.leave(self)
+
+
+def _ends_headers(before: bytes, data: bytes) -> bool:
+    """Whether a header block ends in these bytes; empty lines before one are none.
+
+    Args:
+        before: the last bytes that came before them.
+    """
+    found = before + data[:MAX_AHEAD_BYTES]
+    if not before.strip(b"\r\n"):
+        found = found.lstrip(b"\r\n")
+    return END_OF_HEADERS in found
 
 
 def _may_become_headers(head: bytes) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from io import BytesIO
 
+import aiohttp
 import pytest
 
 from tests.system.console.site import Site
@@ -106,6 +109,19 @@ async def test_a_body_is_waited_for(open_site: Site) -> None:
         length = int(answer.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
         await reader.readexactly(length)
     writer.close()
+
+
+async def test_large_bodies_come_whole(open_site: Site) -> None:
+    """More of a body may be read at once than a connection may have behind a request."""
+    at = f"{open_site.origin}/v3/clusters/{await open_site.cluster_id()}/topics"
+    body = json.dumps({"topic_name": "bad name", "ignored": "y" * 700_000}).encode()
+    headers = {"Content-Type": "application/json"}
+    async with aiohttp.ClientSession() as session:
+        for _ in range(30):
+            async with session.post(at, data=BytesIO(body), headers=headers) as answer:
+                assert answer.status == 400
+                assert "bad name" in await answer.text()
+    assert "too many bytes" not in open_site.cluster.node().log_path.read_text()
 
 
 async def test_a_node_that_served_the_console_stops_well(open_site: Site) -> None:

@@ -39,18 +39,27 @@ def request(
     path: str,
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
+    *,
+    is_cut: bool = False,
 ) -> web.Request:
-    """A request whose headers have come, with its body behind them."""
+    """A request whose headers have come, with its body behind them.
+
+    Args:
+        is_cut: whether the connection has ended before the body did.
+    """
     own = {"Host": HOST, **(headers or {})}
     payload: Any = EMPTY_PAYLOAD
     if body is not None:
         own.setdefault("Content-Type", "application/json")
         own.setdefault("Content-Length", str(len(body)))
         payload = StreamReader(
-            mock.Mock(spec=BaseProtocol), 1 << 16, loop=asyncio.get_running_loop()
+            mock.Mock(spec=BaseProtocol, connected=not is_cut),
+            1 << 16,
+            loop=asyncio.get_running_loop(),
         )
         payload.feed_data(body)
-        payload.feed_eof()
+        if not is_cut:
+            payload.feed_eof()
     return make_mocked_request(method, path, headers=own, payload=payload)
 
 

@@ -210,6 +210,14 @@ async def test_a_body_is_checked(body: bytes | None, headers: dict[str, str], st
         assert handlers.people == []
 
 
+async def test_a_connection_that_ends_before_its_body_leaves_no_traceback() -> None:
+    handlers = Handlers()
+    answer = await made(handlers)(
+        request("POST", "/api/v1/things", body=b'{"count": 1', is_cut=True)
+    )
+    assert (answer.status, handlers.people) == (400, [])
+
+
 async def test_what_takes_no_body_refuses_one() -> None:
     answer = await ask(made(Handlers()), "/api/v1/things", method="DELETE", body={})
     assert answer.status == 413

@@ -438,6 +438,34 @@ async def test_bytes_without_a_request_are_bounded(
     assert problems(caplog) == [("10.0.0.1", "too many bytes of headers, or behind a request")]
 
 
+@pytest.mark.parametrize(
+    ("first", "most_bytes"),
+    [
+        (b"\r\n\r\n" + WHOLE.replace(b"\r\n\r\n", b"\r\nContent-Length: 9999999\r\n\r\n"), 1 << 20),
+        (b"\r\n\r\n" + HALF, MAX_AHEAD_BYTES),
+    ],
+)
+async def test_a_body_may_come_before_its_request_begins(first: bytes, most_bytes: int):
+    """A turn of the event loop may read 256 KiB, and a request begins some turns later."""
+
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response()
+
+    limits, transport = HttpLimits.from_config(config(**LIMITS)), Transport()
+    connections = HttpConnections(limits, ClientLines(ManualClock(), 10))
+    connection = HttpConnection(connections, web.Server(answer))
+    connection.connection_made(transport)
+    connection.data_received(first)
+    sent = len(first)
+    while not transport.aborted:
+        piece = b"y" * 4_096
+        connection.data_received(piece)
+        sent += len(piece)
+    assert most_bytes < sent <= most_bytes + 3 * 4_096
+    await pass_time(1)
+    connection.connection_lost(None)
+
+
 async def test_bytes_of_requests_that_are_answered_do_not_add_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
