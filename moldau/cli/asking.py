@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 from moldau.cli.output import can_ask, confirm, fail, size_text
+from moldau.protocol.types import INTERNAL_PREFIX
 from moldau.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ WithInternal = Annotated[bool, "--internal", "Allow internal topics, as __consum
 MOST_NAMES: Final = 5
 FIGURES_TIMEOUT_MS: Final = 5_000
 """So long brokers may take for figures of a question, which are worth having without the others."""
-INTERNAL_PREFIX: Final = "__"
 
 
 def ask_first(deed: str, *, yes: bool, scripts_go_on: bool = False) -> None:

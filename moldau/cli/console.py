@@ -150,7 +150,7 @@ async def _serve(settings: ConsoleSettings, host: str, port: int) -> None:
     except OSError as error:
         fail(f"--listen {host_and_port(host, port)}: {error.strerror or error}")
     try:
-        say(f"REST API: http://{host_and_port(host or 'localhost', listener.port)}/v3/clusters")
+        say(f"console: http://{host_and_port(host or 'localhost', listener.port)}/console/")
         if not is_loopback(host):
             warn("others can reach it, without TLS: let a proxy with TLS stand before it")
         with signals.waking(asyncio.get_running_loop(), stopped.set):

@@ -1,24 +1,20 @@
 """`moldau groups reset-offsets`: where a group shall go on reading, shown first, done if asked; and
 `seek`, which does it at once, to the start, the end or a time.
 
-Owns the meaning of the scenarios (that of kafka-consumer-groups) and the CSV of offsets:
-`topic,partition,offset`, with the group in front where there are several. Invariants: without
-`--execute` `reset-offsets` changes nothing, and `seek` prints the offsets before; offsets of a
-group that has members are never touched; a new offset lies within its log, from its start to its
-end, and where the offset that was asked for does not, the row says so; a file names no partition
-twice.
+Owns the CSV of offsets: `topic,partition,offset`, with the group in front where there are several;
+what the scenarios mean stands in `moldau.offset_plans`. Invariants: without `--execute`
+`reset-offsets` changes nothing, and `seek` prints the offsets before; offsets of a group that has
+members are never touched; a file names no partition twice.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -45,149 +41,23 @@ from moldau.cli.output import (
 )
 from moldau.cli.parameters import Within
 from moldau.moments import parse_datetime
+from moldau.offset_plans import (
+    MAX_INT64,
+    Goal,
+    NoPlan,
+    PlannedOffset,
+    Scenario,
+    parse_duration,
+    plan_offsets,
+)
 from moldau.protocol.errors import ErrorCode
 
-MAX_INT64: Final = 2**63 - 1
-_DURATION: Final = re.compile(
-    r"([-+]?)P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE
-)
 FIRST_MS: Final = 10_000_000_000
 """Numbers below are no times of records: April 1970 in ms."""
-_UNIT_MS: Final = (86_400_000, 3_600_000, 60_000)
 FORM: Final = "topic,partition,offset or group,topic,partition,offset"
 GroupOffsets = dict[str | None, dict[client.TopicPartition, int]]
 """Offsets by group; None where lines name no group."""
 GONE = "there is no such partition any more"
-
-
-class Scenario(Enum):
-    """What the new offsets are taken from."""
-
-    EARLIEST = "--to-earliest"
-    LATEST = "--to-latest"
-    CURRENT = "--to-current"
-    OFFSET = "--to-offset"
-    SHIFT = "--shift-by"
-    TIMESTAMP = "--to-datetime or --by-duration"
-    FILE = "--from-file"
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A scenario with its number: an offset, a distance, or a time in ms since 1970.
-
-    `offsets` are those of a file.
-    """
-
-    scenario: Scenario
-    number: int = 0
-    offsets: Mapping[client.TopicPartition, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedOffset:
-    """One partition's way; `new` is None when it is left as it is, `note` says what is special."""
-
-    partition: client.TopicPartition
-    current: int | None
-    new: client.CommittedOffset | None
-    note: str = ""
-
-
-class NoPlan(Exception):
-    """The scenario cannot be carried out for a group; the text is one line."""
-
-
-async def plan_offsets(
-    admin: client.Admin,
-    goal: Goal,
-    partitions: Sequence[client.TopicPartition],
-    committed: Mapping[client.TopicPartition, client.CommittedOffset],
-) -> list[PlannedOffset]:
-    """The new offsets of one group's partitions, in their order. Raises: KafkaError; NoPlan: a
-    log's bounds are not known, or an offset is to be shifted that is not there
-    """
-    if goal.scenario is Scenario.SHIFT:
-        without = next((each for each in partitions if each not in committed), None)
-        if without is not None:
-            raise NoPlan(f"{without}: nothing is committed that could be shifted")
-    earliest = await _offsets(admin, partitions, client.OffsetSpec.EARLIEST)
-    latest = await _offsets(admin, partitions, client.OffsetSpec.LATEST)
-    at_time: Mapping[client.TopicPartition, client.PartitionOffset] = {}
-    if goal.scenario is Scenario.TIMESTAMP:
-        at_time = await _offsets(admin, partitions, goal.number)
-    planned = []
-    for partition in partitions:
-        current = committed.get(partition)
-        first_offset, end_offset = earliest[partition].offset, latest[partition].offset
-        found_offset = at_time[partition].offset if at_time else -1
-        new, note = _wanted(goal, partition, current, first_offset, end_offset, found_offset)
-        if new.offset < first_offset:
-            note = f"{new.offset} is before the log's start"
-            new = client.CommittedOffset(first_offset)
-        elif new.offset > end_offset:
-            note = f"{new.offset} is behind the log's end"
-            new = client.CommittedOffset(end_offset)
-        planned.append(PlannedOffset(partition, current.offset if current else None, new, note))
-    return planned
-
-
-def _wanted(
-    goal: Goal,
-    partition: client.TopicPartition,
-    current: client.CommittedOffset | None,
-    first_offset: int,
-    end_offset: int,
-    found_offset: int,
-) -> tuple[client.CommittedOffset, str]:
-    """The offset that the scenario asks for, before the log's bounds are applied; `found_offset` is
-    that of the first record young enough, negative where there is none.
-    """
-    end = client.CommittedOffset(end_offset)
-    match goal.scenario:
-        case Scenario.EARLIEST:
-            return client.CommittedOffset(first_offset), ""
-        case Scenario.LATEST:
-            return end, ""
-        case Scenario.OFFSET:
-            return client.CommittedOffset(goal.number), ""
-        case Scenario.FILE:
-            assert goal.offsets is not None, "the partitions are those of the file"
-            return client.CommittedOffset(goal.offsets[partition]), ""
-        case Scenario.SHIFT:
-            assert current is not None, "checked before"
-            return client.CommittedOffset(current.offset + goal.number), ""
-        case Scenario.CURRENT:
-            return (current, "") if current is not None else (end, "nothing committed: the end")
-        case Scenario.TIMESTAMP:
-            if found_offset < 0:
-                return end, "no record at or after that time: the end"
-            return client.CommittedOffset(found_offset), ""
-
-
-async def _offsets(
-    admin: client.Admin, partitions: Sequence[client.TopicPartition], spec: int
-) -> dict[client.TopicPartition, client.PartitionOffset]:
-    outcome = await admin.list_partition_offsets(dict.fromkeys(partitions, spec))
-    found: dict[client.TopicPartition, client.PartitionOffset] = {}
-    for partition, answer in outcome.items():
-        if isinstance(answer, client.KafkaError):
-            raise NoPlan(f"{partition}: its offsets are not known: {answer}") from answer
-        found[partition] = answer
-    return found
-
-
-def parse_duration(text: str) -> int:
-    """Milliseconds of an ISO 8601 duration of days down to seconds. Raises: ValueError"""
-    match = _DURATION.fullmatch(text)
-    if match is None or not any(match.groups()[1:]):
-        raise ValueError("not of the form PnDTnHnMnS")
-    sign, *units, seconds = match.groups()
-    total = sum(int(value or 0) * unit for value, unit in zip(units, _UNIT_MS, strict=True))
-    total += round(float(seconds or 0) * 1000)
-    if total > MAX_INT64:
-        raise ValueError("too long")
-    return -total if sign == "-" else total
 
 
 def offsets_csv(offsets: Mapping[str, Mapping[client.TopicPartition, int]]) -> str:

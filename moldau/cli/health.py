@@ -384,7 +384,7 @@ def _of_certificates(certificates: Mapping[int, bytes]) -> Iterator[tuple[Findin
     """Those that expire, with the days left: one for brokers that show the same one."""
     if not certificates:
         return
-    from moldau.server.authentication.certificates import end_of, subject_name
+    from moldau.x509 import end_of, subject_name
 
     brokers: dict[bytes, list[int]] = {}
     for broker_id, der in sorted(certificates.items()):

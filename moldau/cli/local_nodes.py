@@ -166,11 +166,11 @@ def _tell_console(layout: ClusterLayout) -> None:
 
 
 def _console_line(layout: ClusterLayout) -> str | None:
-    """Where the console's API is, or what it needs; None where others reach the nodes."""
+    """Where the console is, or what it needs; None where others reach the nodes."""
     if layout.console_address is not None:
-        return f"REST API: {layout.console_address}"
+        return f"console: {layout.console_address}"
     return (
-        "no REST API: pip install 'moldau[server]'"
+        "no console: pip install 'moldau[server]'"
         if layout.is_near and not serves_http()
         else None
     )

@@ -21,9 +21,9 @@ from moldau.cli.metadata_files import MetadataFiles
 from moldau.metadata.features import METADATA_VERSION, metadata_release
 from moldau.metadata.image import ConfigResourceType, MetadataImage, TopicImage
 from moldau.metadata.scram_secret import SECRET_KEY
+from moldau.protocol.as_json import camel_case
 from moldau.protocol.scram import MECHANISMS_BY_NUMBER
 from moldau.protocol.types import uuid_to_base64
-from moldau.storage.dump import camel_case
 from moldau.text import printable_json
 
 DEFAULT_NAME: Final = "<default>"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +14,7 @@ from moldau.cli.output import fail, print_own, warn
 from moldau.cli.typed_formats import Formats, parts_of
 
 if TYPE_CHECKING:
-    from moldau.client import ConsumerRecord
     from moldau.record_filter import RecordFilter
-
-DecodeText = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,41 +34,19 @@ class RecordChoice:
         """Whether a record is wanted; None where all are. What decodes keys and values may raise
         InputProblem or KafkaError. Exits with status 2 for a condition that is none.
         """
+        from moldau.record_filter import all_of, with_key, with_text
+
         decode_key, decode_value = parts_of(typed, lambda each: each.decode_text)
         filters: list[RecordFilter] = []
         if self.key is not None:
-            filters.append(_with_key(os.fsencode(self.key), decode_key))
+            filters.append(with_key(os.fsencode(self.key), decode_key))
         if self.grep is not None:
             if not self.grep:
                 fail("--grep: give some text", status=2)
-            filters.append(_with_text(os.fsencode(self.grep), decode_key, decode_value))
+            filters.append(with_text(os.fsencode(self.grep), decode_key, decode_value))
         if self.where is not None:
             filters.append(_with_condition(self.where, typed))
-        if len(filters) < 2:
-            return filters[0] if filters else None
-        return lambda record: all(each(record) for each in filters)
-
-
-def _with_key(key: bytes, decode: DecodeText | None) -> RecordFilter:
-    if decode is None:
-        return lambda record: record.key == key
-    return lambda record: record.key is not None and decode(record.key) == key
-
-
-def _with_text(
-    text: bytes, decode_key: DecodeText | None, decode_value: DecodeText | None
-) -> RecordFilter:
-    def has(data: bytes | None, decode: DecodeText | None = None) -> bool:
-        return data is not None and text in (data if decode is None else decode(data))
-
-    def is_wanted(record: ConsumerRecord[bytes, bytes]) -> bool:
-        return (
-            has(record.value, decode_value)
-            or has(record.key, decode_key)
-            or any(has(data) for _, data in record.headers)
-        )
-
-    return is_wanted
+        return all_of(filters)
 
 
 def _with_condition(text: str, typed: Formats) -> RecordFilter:

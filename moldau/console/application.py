@@ -143,7 +143,11 @@ class Console:
             check(call.body, route.body)
         if "cluster_id" in call.path:
             await call.cluster_id()
-        answer = await route.handler(call)
+        try:
+            answer = await route.handler(call)
+        finally:
+            if route.method not in SAFE_METHODS:
+                call.forget_looks()
         return answer.response() if isinstance(answer, Reply) else answer
 
     def _identify(self, call: Call, route: Route) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -18,7 +19,9 @@ import orjson
 from aiohttp import web
 
 from moldau.console.clients import ClientPool, Clients
+from moldau.console.figures import TrafficRates
 from moldau.console.guard import Host
+from moldau.console.lags import LagHistories, Point
 from moldau.console.people import OWN, Person, principal_of
 from moldau.console.problems import Problem
 from moldau.console.sessions import Session, Sessions
@@ -44,6 +47,8 @@ class Site:
 
     Attributes:
         anonymous_token: what pages show where people do not log in; other sites cannot read it.
+        lags: of groups, as people have seen them.
+        rates: of the node that serves the console.
     """
 
     settings: ConsoleSettings
@@ -51,6 +56,8 @@ class Site:
     tries: Tries
     pool: ClientPool
     anonymous_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    lags: LagHistories = field(default_factory=LagHistories)
+    rates: TrafficRates = field(default_factory=lambda: TrafficRates(time.monotonic))
 
     @classmethod
     def of(cls, settings: ConsoleSettings) -> Site:
@@ -143,6 +150,20 @@ class Call:
             pinned = self.site.pool.of(self.person, self.address)
             self._clients = await self.scope.enter_async_context(pinned)
         return self._clients
+
+    def forget_looks(self) -> None:
+        """Have the cluster asked again for what it has lately answered."""
+        if self._clients is not None:
+            self._clients.looks.forget()
+
+    def remember_lag(self, group_id: str, lag: int | None) -> None:
+        """Keep what the person has just seen of a group's lag, if it is known."""
+        if lag is not None:
+            self.site.lags.add(self.person, group_id, lag)
+
+    def lags_of(self, group_id: str) -> list[Point]:
+        """What the person has seen of a group's lag."""
+        return self.site.lags.of(self.person, group_id)
 
     async def cluster_id(self) -> str:
         """The cluster's id, which a path with `{cluster_id}` has to name. Raises: Problem: 404."""

@@ -30,6 +30,7 @@ from moldau.client import (
     Producer,
     ProducerConfig,
 )
+from moldau.console.looks import Looks
 from moldau.console.people import OWN, Person
 from moldau.console.problems import RETRY, Problem
 from moldau.console.sessions import Sessions
@@ -94,6 +95,7 @@ class Clients:
     Attributes:
         pins: requests that use them.
         is_refused: the cluster does not take the credentials any more.
+        looks: what it has lately answered.
     """
 
     def __init__(self, person: Person, settings: Mapping[str, Any], now_s: float) -> None:
@@ -101,6 +103,7 @@ class Clients:
         self.pins = 0
         self.used_s = self.checked_s = now_s
         self.is_refused = False
+        self.looks = Looks()
         self._settings = settings
         self.admin = Admin(config=_config(AdminConfig, settings))
         self._producer: Producer[bytes, bytes] | None = None

@@ -25,6 +25,7 @@ class Problem(Exception):
         detail: one sentence for people.
         kafka_code: the cluster's answer, if it gave one.
         headers: of the answer.
+        number: Confluent's, where the status does not say it.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class Problem(Exception):
         detail: str,
         *headers: tuple[str, str],
         kafka_code: ErrorCode | None = None,
+        number: int | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = short_message(one_line(detail))
         self.kafka_code = kafka_code
         self.headers = headers
+        self.number = number
 
     @property
     def title(self) -> str:
@@ -134,7 +137,6 @@ def problem_of(error: KafkaError) -> Problem:
 
 #: What readers of Confluent's REST v3 know, by status.
 _CONFLUENT: Final = {
-    400: 40002,
     401: 40101,
     403: 40301,
     404: 404,
@@ -156,13 +158,16 @@ def confluent_number(problem: Problem) -> int:
     """The `error_code` that Confluent's REST v3 has for it."""
     if problem.kafka_code in _UNKNOWN_TOPIC:
         return _UNKNOWN_PARTITION
+    if problem.number is not None:
+        return problem.number
     return _CONFLUENT.get(problem.status, problem.status)
 
 
 def as_confluents(problem: Problem) -> Problem:
     """The same problem with the status that Confluent's REST v3 has: what cannot be is 400 there,
-    a name that is taken too.
+    a name that is taken too. Its number sets it apart from what is no JSON.
     """
     if problem.status not in (409, 422):
         return problem
-    return Problem(400, problem.detail, *problem.headers, kafka_code=problem.kafka_code)
+    number, code = confluent_number(problem), problem.kafka_code
+    return Problem(400, problem.detail, *problem.headers, kafka_code=code, number=number)

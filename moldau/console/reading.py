@@ -56,6 +56,10 @@ class Budget:
             return False
         return True
 
+    def left_records(self, most: int) -> int:
+        """How many records to take next at most."""
+        return most if self.records is None else min(most, self.records - self.read_records)
+
     def left_s(self, now_s: float, longest_s: float) -> float:
         """How long to wait for the next record at most."""
         if self.seconds is None:
@@ -173,6 +177,11 @@ def event_id(positions: Mapping[TopicPartition, int]) -> str:
     """The positions behind a record, as the text from which reading goes on there."""
     parts = (f'"{each.topic}-{each.partition}":{at}' for each, at in positions.items())
     return "{" + ",".join(parts) + "}"
+
+
+def server_event(name: str, data: bytes, positions: Mapping[TopicPartition, int]) -> bytes:
+    """A server-sent event, with the positions behind it as its id."""
+    return f"id: {event_id(positions)}\nevent: {name}\ndata: ".encode() + data + b"\n\n"
 
 
 def resumed(text: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 
+from moldau.console.figures import NodeFigures
 from moldau.console.guard import LOOPBACK_NAMES
 from moldau.console.people import Way
 
@@ -38,6 +39,43 @@ class _Unlimited:
 
 
 UNLIMITED: Final = _Unlimited()
+
+
+class MetadataLog(Protocol):
+    """The metadata log as the node that serves the console has it; documents are JSON's.
+
+    It does not know who asks: whoever calls it has seen that the person may read all of it. What is
+    secret in it is never shown.
+    """
+
+    async def elections(self) -> list[dict[str, Any]]:
+        """Leaders of the quorum whose epochs the log still has: `epoch`, `leader_id`, `at_ms`.
+
+        Raises:
+            MetadataUnknown: the node cannot say.
+        """
+
+    async def records(self, from_offset: int | None, limit: int) -> dict[str, Any]:
+        """Committed records in order: `records`, `next`, `start_offset`, `end_offset`.
+
+        Args:
+            from_offset: the first one; where the log begins behind it, that; None for the newest.
+
+        Raises:
+            MetadataUnknown: the node cannot say.
+        """
+
+
+class MetadataUnknown(Exception):
+    """Why the node cannot say what it was asked about the metadata.
+
+    Attributes:
+        is_gone: it was there, or never is; else asking again may help.
+    """
+
+    def __init__(self, reason: str, *, is_gone: bool = False) -> None:
+        super().__init__(reason)
+        self.is_gone = is_gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +109,9 @@ class ConsoleSettings:
         served_from: "node" or "command".
         registry: settings of a schema registry, if there is one.
         line_of: gives the connection of a request.
+        node_figures: asks the node that serves it, if one does.
         now_s: a clock that never goes back.
+        metadata_log: where a node of ours serves the console.
     """
 
     way: Way
@@ -81,8 +121,10 @@ class ConsoleSettings:
     is_read_only: bool = False
     registry: Mapping[str, object] = field(default_factory=dict, repr=False)
     limits: Limits = Limits()
+    node_figures: Callable[[], Awaitable[NodeFigures | None]] | None = None
     line_of: Callable[[web.BaseRequest], Line] = lambda _: UNLIMITED
     now_s: Callable[[], float] = time.monotonic
+    metadata_log: MetadataLog | None = None
 
     @property
     def logins(self) -> tuple[str, ...]:

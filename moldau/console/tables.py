@@ -6,8 +6,27 @@ from typing import Final
 
 from moldau.console import openapi
 from moldau.console.calls import Call, Reply
+from moldau.console.own import brokers as own_brokers
+from moldau.console.own import (
+    explain,
+    group,
+    group_reset,
+    groups,
+    message_download,
+    message_live,
+    message_produce,
+    messages,
+    overview,
+    quorum,
+    quotas,
+    saved,
+    session,
+    topic,
+    transactions,
+    users,
+)
 from moldau.console.own import records as own_records
-from moldau.console.own import session
+from moldau.console.own import topics as own_topics
 from moldau.console.routes import Route
 from moldau.console.v3 import (
     acls,
@@ -36,6 +55,23 @@ ROUTES: Final[tuple[Route, ...]] = (
     *acls.ROUTES,
     *records.ROUTES,
     *own_records.ROUTES,
+    *overview.ROUTES,
+    *own_topics.ROUTES,
+    *topic.ROUTES,
+    *groups.ROUTES,
+    *group.ROUTES,
+    *group_reset.ROUTES,
+    *own_brokers.ROUTES,
+    *users.ROUTES,
+    *quotas.ROUTES,
+    *explain.ROUTES,
+    *saved.ROUTES,
+    *transactions.ROUTES,
+    *quorum.ROUTES,
+    *messages.ROUTES,
+    *message_download.ROUTES,
+    *message_live.ROUTES,
+    *message_produce.ROUTES,
     Route(
         method="GET",
         path="/openapi.json",

@@ -336,11 +336,11 @@ class ClusterLayout:
 
     @property
     def console_address(self) -> str | None:
-        """Where the console's API is, if there is one: its page is not finished."""
+        """Where the console's page is, if there is one."""
         scheme = "http" if self.secure is None else "https"
         for node in self.nodes:
             if self.has_console(node):
-                return f"{scheme}://{host_and_port(self.host, node.http_port or 0)}/v3/clusters"
+                return f"{scheme}://{host_and_port(self.host, node.http_port or 0)}/console/"
         return None
 
     def format(self, *, cluster_id: str | None = None) -> str:

@@ -290,7 +290,8 @@ def _certificates(
 def _first_to_expire(text: str) -> _First | None:
     """The certificate in PEM text that expires first; None without any."""
     from moldau.runtime.authentication.tls import certificates_of
-    from moldau.server.authentication.certificates import end_of, first_certificate, subject_name
+    from moldau.server.authentication.certificates import first_certificate
+    from moldau.x509 import end_of, subject_name
 
     texts, found = certificates_of(text), []
     for position, each in enumerate(texts):

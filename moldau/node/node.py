@@ -333,7 +333,13 @@ class Node:
             access=self._http_access(security),
             limits=HttpLimits.from_config(self._config),
             expirations=self._expirations,
-            console=NodeConsole(self._config, self._registered, address[0])
+            console=NodeConsole(
+                self._config,
+                self._registered,
+                address[0],
+                quorum=lambda: self._quorum,
+                image=lambda: self._metadata.image,
+            )
             if has_console
             else None,
         )

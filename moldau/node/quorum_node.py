@@ -16,9 +16,9 @@ import ssl
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from moldau.broker.lifecycle.controller_channel import OwnController
 from moldau.config import ConfigError, NodeConfig
@@ -51,9 +51,9 @@ from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.connector import Connector, ToldProblems
-from moldau.runtime.filesystem import OsFilesystem
+from moldau.runtime.filesystem import Filesystem, OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
-from moldau.runtime.loop_thread import LoopThread
+from moldau.runtime.loop_thread import LoopBusy, LoopThread
 from moldau.runtime.network import AsyncioNetwork
 from moldau.runtime.shared_work import outcome_of
 from moldau.runtime.telemetry.metrics import Registry
@@ -81,6 +81,8 @@ CLOSE_GRACE_MS: Final = 500.0
 MAX_RELAYED_BATCHES: Final = 1_000
 MAX_RELAYED_BYTES: Final = 64 * 1024 * 1024
 BATCHES_PER_VISIT: Final = 64
+
+T = TypeVar("T")
 
 
 class MetadataConsumer(Protocol):
@@ -476,6 +478,17 @@ class QuorumNode:
         names = self.config.controller_listener_names
         log.on_leadership_change(lambda leadership: watcher(leader_address(leadership, names)))
         watcher(self._leader(log))
+
+    async def with_log(
+        self, work: Callable[[QuorumLog, Filesystem], Coroutine[object, None, T]]
+    ) -> T:
+        """What a coroutine makes of the log, on the quorum's loop: it must not block, and changes
+        nothing. Raises: LoopBusy: there is no log, or too much is asked of it.
+        """
+        log = self._log
+        if log is None:
+            raise LoopBusy("the node is starting or stopping")
+        return await self._thread.run(work(log, self._filesystem))
 
     async def peer_problems(self) -> dict[str, str]:
         """Why the others of the quorum do not answer well, by `host:port`."""

@@ -32,6 +32,8 @@ RESERVED_TOPIC_IDS = frozenset(UUID(int=number) for number in range(100))
 MAX_TOPIC_NAME_LENGTH: Final = 249
 METADATA_TOPIC_NAME: Final = "__cluster_metadata"
 """The controllers' own log: a legal name, but no client may create such a topic."""
+INTERNAL_PREFIX: Final = "__"
+"""What names of topics begin with that brokers, or the tools around them, keep."""
 
 _LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 

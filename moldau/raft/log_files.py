@@ -138,11 +138,16 @@ class LogFiles:
         for batch in self.read(start_offset, self.log_end_offset):
             yield from batch.records
 
-    def start_read(self, start_offset: int, end_offset: int) -> FileRegion | bytes:
+    def start_read(
+        self, start_offset: int, end_offset: int, max_bytes: int = READ_BYTES
+    ) -> FileRegion | bytes:
         """Find the bytes of some batches from the one that holds `start_offset` on; on the log's
         own loop. Raises MetadataLogError.
+
+        Args:
+            max_bytes: the first batch comes whole, though it may have more.
         """
-        result = self.log.read(start_offset, max_bytes=READ_BYTES, max_offset=end_offset)
+        result = self.log.read(start_offset, max_bytes=max_bytes, max_offset=end_offset)
         if result.error is not ErrorCode.NONE:
             raise MetadataLogError(
                 f"{self.directory}: reading at offset {start_offset}: "

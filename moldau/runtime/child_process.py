@@ -1,4 +1,5 @@
-"""ChildProcess: another Python process, for work that would hold up this one; lines go in and out.
+"""ChildProcess: another Python process, for work that would hold up this one; lines go in and out,
+or bytes.
 
 Owns: the process: starting it for the first line, ending it. Must not: know what the lines say.
 Invariant: at most one process at a time; it ends with this one, since its input does.
@@ -86,6 +87,25 @@ class ChildProcess:
                 self.kill()
             raise ChildLost("its process has ended")
         return line
+
+    async def read_some(self, limit_bytes: int) -> bytes:
+        """Some of what the child writes, for one that writes no lines; b"" when it has ended well.
+
+        Raises:
+            ChildLost: it has ended otherwise.
+        """
+        process = self._process
+        if process is None or process.stdout is None or self._is_lost:
+            raise ChildLost("its process has ended")
+        data = await process.stdout.read(limit_bytes)
+        if not data and await process.wait() != 0:
+            raise ChildLost(f"its process has ended with status {process.returncode}")
+        return data
+
+    def end_input(self) -> None:
+        """Nothing more is written to the child, which ends when it has done its work."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
 
     def kill(self) -> None:
         """End the child in the middle of its work. Idempotent."""

@@ -20,6 +20,7 @@ from struct import Struct
 from typing import Protocol, TypeVar
 
 from moldau.addresses import canonical_address, tls_name
+from moldau.runtime.event_loop import this_task
 from moldau.runtime.tls_transport import RAW_BYTES, TlsTransport
 
 DEFAULT_BACKLOG = 50
@@ -225,18 +226,18 @@ class _TlsAcceptor:
                 logger.error("connections cannot be accepted: %s", error.strerror or error)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            host = canonical_address(str(address[0]))
-            task = self._loop.create_task(self._begin(accepted, host))
-            self._shaking.add(task)
-            task.add_done_callback(self._shaking.discard)
+            self._start(accepted, canonical_address(str(address[0])))
             await asyncio.sleep(0)  # it begins, and closes the socket also when it is cancelled
 
+    def _start(self, accepted: socket.socket, host: str) -> None:
+        task = self._loop.create_task(self._begin(accepted, host))
+        self._shaking.add(task)
+        task.add_done_callback(self._shaking.discard)
+
     async def _begin(self, accepted: socket.socket, host: str) -> None:
-        handshake = asyncio.current_task()
-        assert handshake is not None, "this runs as a task"
         is_allowed = False
         try:
-            answer = self._handshakes.begin(host, handshake)
+            answer = self._handshakes.begin(host, this_task())
             is_allowed = answer if isinstance(answer, bool) else await answer
         finally:
             if not is_allowed:
@@ -269,6 +270,7 @@ class _TlsAcceptor:
                 accepted.close()
             elif transport is not None and not is_shaken:
                 transport.abort()
+                transport.connection_lost(None)  # uvloop says nothing if the making was cancelled
             handshakes.end(host, problem, is_late=is_late)
             problem = None  # its traceback knows this frame: no cycle is left
 

@@ -22,6 +22,7 @@ from moldau.metadata.steps import at_once
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.registry import request_class
+from moldau.runtime.event_loop import this_task
 from moldau.runtime.slices import Work, in_slices
 from moldau.runtime.telemetry.logs import Event
 from moldau.server.audit_log import DEFAULT_MAX_LINES, Lines
@@ -287,10 +288,8 @@ class RequestRouter:
         """The opened message; what this waits for ends with the connection. Raises as
         `Decoding.decode`.
         """
-        task = asyncio.current_task()
-        assert task is not None, "it runs in one"
         ending, decoding = self._ending(request), self._decoding
-        ending.add(task)
+        ending.add(this_task())
         try:
             context = self._context(request)
             decoded = request.decoded = await decoding.decode(
@@ -301,7 +300,7 @@ class RequestRouter:
             async with decoding.turns.share(party):
                 return await decoding.take(decoded, route.opened(decoded.message))
         finally:
-            ending.discard(task)
+            ending.discard(this_task())
 
     async def _in_turn(self, party: str, work: Work) -> None:
         """Do work in slices when there is room for it."""
@@ -471,13 +470,11 @@ class RequestRouter:
 
     async def _change_lane(self, call: _Call, lane: Lane) -> None:
         """Give a call's place back, and go on with one of another lane."""
-        task = asyncio.current_task()
         assert call.lane is not None, "it runs"
-        assert task is not None, "it runs in one"
         self._places_of(call.lane).give_back(call.party)
         call.lane = None
         if lane.ends_with_connection:
-            self._ending(call.request).add(task)
+            self._ending(call.request).add(this_task())
         places = self._places_of(lane)
         suspends = places.waiting_count(call.party) >= MAX_WAITING_REQUESTS
         if suspends:

@@ -165,7 +165,10 @@ class InTurns(Coroutine[object, None, T]):
         if self._has_begun:
             self._raise_end()  # it comes too late if the work has ended
         self._turn, self._has_begun = None, False  # what ends the work does not wait
-        return self._work.throw(*error)
+        try:
+            return self._work.throw(*error)
+        finally:
+            del error  # its traceback knows this frame
 
     def _raise_end(self) -> None:
         """Raise what ended the work in its first step. It is kept no longer: its traceback holds

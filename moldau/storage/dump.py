@@ -12,7 +12,6 @@ tool where it shows the field.
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import struct
@@ -20,10 +19,15 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import UUID
 
 from moldau.config.definition import ConfigError
 from moldau.config.properties import parse_properties
+from moldau.protocol.as_json import (
+    bytes_to_json,
+    coordinator_record_to_json,
+    metadata_record_to_json,
+    struct_to_json,
+)
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.records import (
     BATCH_HEADER_SIZE,
@@ -38,8 +42,7 @@ from moldau.protocol.records import (
     read_batch_header,
 )
 from moldau.protocol.records.header import CRC_COVERED_FROM
-from moldau.protocol.schema import Message, Struct
-from moldau.protocol.types import uuid_to_base64
+from moldau.protocol.schema import Message
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.batch_scan import check_frame, crc32c_from
@@ -58,39 +61,6 @@ from moldau.storage.meta_properties import META_PROPERTIES
 from moldau.storage.producer_state import decode_snapshot
 
 _INT16 = struct.Struct(">h")
-
-
-def bytes_to_json(value: bytes | memoryview | None) -> object:
-    """Text where the bytes are UTF-8 text, else `{"base64": ...}`; None stays None."""
-    if value is None:
-        return None
-    data = bytes(value)
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode("ascii")}
-
-
-def struct_to_json(value: Struct) -> dict[str, object]:
-    fields = type(value).spec().fields
-    return {camel_case(field.name): _to_json(getattr(value, field.name)) for field in fields}
-
-
-def _to_json(value: object) -> object:
-    if isinstance(value, Struct):
-        return struct_to_json(value)
-    if isinstance(value, UUID):
-        return uuid_to_base64(value)
-    if isinstance(value, list | tuple):
-        return [_to_json(each) for each in value]
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes_to_json(bytes(value))
-    return value
-
-
-def camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def control_record_to_json(record: Record) -> dict[str, object]:
@@ -123,43 +93,6 @@ def _quorum_record(record_type: ControlRecordType, value: bytes | None) -> objec
     version = _INT16.unpack_from(value)[0]
     message, _ = classes[record_type].decode(value, version)
     return struct_to_json(message)
-
-
-def metadata_record_to_json(record: Record) -> dict[str, object]:
-    from moldau.protocol.metadata_records import decode_record
-
-    if record.value is None:
-        return {"undecodable": "a metadata record without a value"}
-    try:
-        message, version = decode_record(record.value)
-    except RemoteProtocolError as error:
-        return {"undecodable": str(error), "payload": bytes_to_json(record.value)}
-    return {
-        "recordType": type(message).__name__,
-        "recordVersion": version,
-        "data": struct_to_json(message),
-    }
-
-
-def coordinator_record_to_json(topic: str, record: Record) -> dict[str, object]:
-    from moldau.protocol.coordinator_records.frame import CONSUMER_OFFSETS, TRANSACTION_STATE
-
-    log = CONSUMER_OFFSETS if topic == CONSUMER_OFFSETS.topic else TRANSACTION_STATE
-    if record.key is None:
-        return {"undecodable": "a coordinator record without a key"}
-    try:
-        key = log.decode_key(record.key)
-        shown = {"keyType": type(key).__name__, "keyData": struct_to_json(key)}
-        if record.value is None:
-            return {**shown, "data": None}
-        value, version = log.decode_value(key, record.value)
-    except RemoteProtocolError as error:
-        return {
-            "undecodable": str(error),
-            "key": bytes_to_json(record.key),
-            "payload": bytes_to_json(record.value),
-        }
-    return {**shown, "recordVersion": version, "data": struct_to_json(value)}
 
 
 Row = dict[str, Any]
@@ -310,9 +243,9 @@ def _contents(record: Record, header: BatchHeader, topic: str, options: DumpOpti
     if not options.print_data:
         return {}
     if options.decode == "metadata" or (options.decode == "auto" and topic == "__cluster_metadata"):
-        return metadata_record_to_json(record)
+        return metadata_record_to_json(record.value)
     if options.decode == "auto" and topic in _COORDINATOR_TOPICS:
-        return coordinator_record_to_json(topic, record)
+        return coordinator_record_to_json(topic, record.key, record.value)
     contents = {"key": bytes_to_json(record.key), "payload": bytes_to_json(record.value)}
     if record.headers:
         contents["headers"] = [[key, bytes_to_json(value)] for key, value in record.headers]

@@ -23,7 +23,7 @@ from moldau.storage.checkpoints import (
     write_offset_checkpoint,
     write_rows,
 )
-from moldau.storage.dump import DumpOptions, Row, bytes_to_json, dump_path, format_row
+from moldau.storage.dump import DumpOptions, Row, dump_path, format_row
 from moldau.storage.indexes import OffsetIndex, TimeIndex
 from moldau.storage.producer_state import SnapshotEntry, encode_snapshot
 from tests.storage.log_fixtures import batch_of
@@ -238,12 +238,6 @@ def test_a_tombstone_of_a_coordinator_is_its_key() -> None:
     (_, row) = rows("__consumer_offsets-0", data, print_data=True)
     assert row["data"] is None
     assert row["keyData"] == {"group": "team", "topic": "t", "partition": 1}
-
-
-def test_bytes_are_text_where_they_can_be() -> None:
-    assert bytes_to_json(None) is None
-    assert bytes_to_json(memoryview("ä".encode())) == "ä"
-    assert bytes_to_json(b"\xff\x00") == {"base64": "/wA="}
 
 
 # -- other files ---------------------------------------------------------------------------------

@@ -207,6 +207,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.step_count += 1
         self._running = process
         handle._run()
+        del handle  # an error's traceback may know this frame
         self._running = None
         if self.after_step is not None:
             self.after_step()

@@ -105,9 +105,14 @@ def page(query: Mapping[str, Any], rows: Iterable[Row], *, name: str) -> Row:
     return {"data": data, "next": cursor, "total": len(ordered)}
 
 
-def searched(call: Call, rows: Iterable[Row], *, name: str) -> Row:
-    """The page that a call asks for of rows that have a name."""
-    return page(call.query, matching(rows, call.query["q"], (name,)), name=name)
+def searched(call: Call, rows: Iterable[Row], *, name: str, fields: Collection[str] = ()) -> Row:
+    """The page that a call asks for.
+
+    Args:
+        name: the field that every row has another value in.
+        fields: those that are searched; () for the name.
+    """
+    return page(call.query, matching(rows, call.query["q"], fields or (name,)), name=name)
 
 
 def _sorted(rows: Iterable[Row], field: str, name: str, *, is_descending: bool) -> list[Row]:

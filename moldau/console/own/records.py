@@ -22,9 +22,9 @@ from moldau.console.reading import (
     FROM,
     Budget,
     end_offsets,
-    event_id,
     partitions_of,
     resumed,
+    server_event,
     shown_record,
     start_offsets,
 )
@@ -87,8 +87,7 @@ class _Form:
     def _event(self, name: str, data: bytes) -> bytes:
         if not self.is_events:
             return data + b"\n"
-        place = event_id(self.positions)
-        return f"id: {place}\nevent: {name}\ndata: ".encode() + data + b"\n\n"
+        return server_event(name, data, self.positions)
 
 
 async def stream_records(call: Call) -> web.StreamResponse:
@@ -158,10 +157,7 @@ async def _write_all(
         if _has_reached(consumer, ends) or budget.is_spent(now_s()):
             break
         wait_s = budget.left_s(now_s(), BEAT_S if ends is None else 0.2)
-        most = AT_ONCE
-        if budget.records is not None:
-            most = min(most, budget.records - budget.read_records)
-        found = await consumer.getmany(most, wait_s * 1000)
+        found = await consumer.getmany(budget.left_records(AT_ONCE), wait_s * 1000)
         if not found:
             if ends is None:
                 await stream.write(form.beat(consumer))

@@ -130,7 +130,8 @@ def _binding(body: dict[str, str]) -> AclBinding:
     )
 
 
-def _fields(binding: AclBinding) -> dict[str, str]:
+def acl_fields(binding: AclBinding) -> dict[str, str]:
+    """An entry's fields as JSON has them."""
     return {
         "resource_type": _name(binding.resource_type),
         "resource_name": binding.resource_name,
@@ -148,7 +149,7 @@ def _name(value: int) -> str:
 
 
 def _address(places: Places, binding: AclBinding) -> str:
-    return f"{places.at('acls')}?{urlencode(_fields(binding))}"
+    return f"{places.at('acls')}?{urlencode(acl_fields(binding))}"
 
 
 def _document(places: Places, binding: AclBinding) -> Document:
@@ -156,7 +157,7 @@ def _document(places: Places, binding: AclBinding) -> Document:
         "kind": "KafkaAcl",
         "metadata": {"self": _address(places, binding)},
         "cluster_id": places.cluster_id,
-        **_fields(binding),
+        **acl_fields(binding),
     }
 
 

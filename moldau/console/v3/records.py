@@ -41,6 +41,8 @@ MAX_UNDER_WAY: Final = 1_000
 """Records of one request without an acknowledgement."""
 MAX_UNREAD_BYTES: Final = 1 << 20
 """Reports of one request that its client has not read."""
+MAX_TIME_MS: Final = 253_402_300_799_000
+"""The last second of the year 9999, in milliseconds since 1970."""
 BINARY, TEXT, TYPE_JSON = "BINARY", "STRING", "JSON"
 SENT: Final = 200
 
@@ -152,6 +154,14 @@ def _time_ms(given: str | int | None) -> int | None:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+def _time_text(timestamp_ms: int) -> str | None:
+    """The time as ISO 8601 has it; None for one that it does not have: after the year 9999."""
+    if timestamp_ms > MAX_TIME_MS:
+        return None
+    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 @dataclass(eq=False)
 class _Reports:
     """The outcomes of records in their order, and their way to the client."""
@@ -202,14 +212,13 @@ class _Reports:
             found = await delivery
         except KafkaError as error:
             return _refused(problem_of(error))
-        moment = datetime.fromtimestamp(found.timestamp_ms / 1000, UTC)
         return {
             "error_code": SENT,
             "cluster_id": self.cluster_id,
             "topic_name": found.topic,
             "partition_id": found.partition,
             "offset": found.offset,
-            "timestamp": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "timestamp": _time_text(found.timestamp_ms),
             "key": _size(made.key, made.key_type),
             "value": _size(made.value, made.value_type),
         }

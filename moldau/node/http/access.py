@@ -38,13 +38,13 @@ from moldau.server.authentication.certificates import (
     MappingRuleError,
     NoMatchingRule,
     PrincipalMapping,
-    subject_name,
 )
 from moldau.server.authentication.listener_security import checked_login_module
 from moldau.server.authentication.own_names import own_names
 from moldau.server.authentication.tls_handshakes import handshake_problem
 from moldau.server.authentication.tls_settings import listener_tls_settings
 from moldau.server.request import Sender
+from moldau.x509 import subject_name
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -202,8 +202,9 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget()
-        if self._handler is not None:
-            self._handler.connection_lost(exc)
+        handler, self._handler, self._transport = self._handler, None, None  # no cycle is left
+        if handler is not None:
+            handler.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if data and self._phase is not Phase.ENDING:
@@ -316,6 +317,7 @@ class HttpConnection(asyncio.Protocol):
         self._phase = Phase.GONE
         if self._limit is not None:
             self._limit.cancel()
+            self._limit = None
         self._connections.places.leave(self)
 
 
@@ -357,6 +359,7 @@ class _Handler(web.RequestHandler):
         self.connection.begin_request()
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
+        exc.__traceback__ = None  # whose frames know the error
         self.connection.tell(NO_HTTP)
         return web.Response(status=400, text="400: Bad Request")  # the last one, as it is HTTP/1.0
 

@@ -11,7 +11,7 @@ import asyncio
 import importlib
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
@@ -21,12 +21,15 @@ from moldau.config.definition import Password
 from moldau.config.listeners import META_ADDRESSES, SecurityProtocol, host_and_port
 from moldau.metadata.image.values import Endpoint
 from moldau.node.http.connections import line_of
+from moldau.node.http.figures import FiguresOfNode
 from moldau.node.settings import CONSOLE_LISTENER
 
 if TYPE_CHECKING:
     from moldau.console.application import Console
     from moldau.console.people import Way
     from moldau.console.settings import ConsoleSettings
+    from moldau.metadata.image import MetadataImage
+    from moldau.node.quorum_node import QuorumNode
 
 PATHS: Final = ("/console", "/v3", "/openapi.json", "/api/v1/session", "/api/v1/clusters")
 """The console serves these, what is below them, and `/`."""
@@ -47,11 +50,18 @@ class NodeConsole:
     Args:
         registered: gives the listeners that the broker has registered, by name; None before it has.
         host: where the HTTP listener binds.
+        figures: what the node knows of itself.
+        quorum: gives the node's part in the quorum, whose log the console shows.
+        image: gives the newest metadata.
     """
 
     config: NodeConfig
     registered: Callable[[], Mapping[str, Endpoint] | None]
     host: str
+    figures: FiguresOfNode | None = None
+    _: KW_ONLY
+    quorum: Callable[[], QuorumNode | None]
+    image: Callable[[], MetadataImage]
     _console: Console | None = None
     _is_closed: bool = False
 
@@ -84,6 +94,7 @@ class NodeConsole:
 
     def _settings(self, listeners: Mapping[str, Endpoint]) -> ConsoleSettings:
         from moldau.console.settings import NODE, ConsoleSettings
+        from moldau.node.http.metadata_log import NodeMetadataLog
 
         way, needs_login = _way(self.config, listeners)
         return ConsoleSettings(
@@ -92,7 +103,9 @@ class NodeConsole:
             names=frozenset(_names(self.config, self.host, listeners)),
             served_from=NODE,
             is_read_only=self.config.get_boolean("moldau.console.read.only"),
+            node_figures=self.figures,
             line_of=line_of,
+            metadata_log=NodeMetadataLog(self.quorum, self.image),
         )
 
 

@@ -38,6 +38,7 @@ from moldau.node.http.connections import (
     begin,
 )
 from moldau.node.http.console import NodeConsole, is_console_path
+from moldau.node.http.figures import FiguresOfNode
 from moldau.node.http.lags import GroupLags
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.runtime.loop_thread import LoopThread, call_on, run_on
@@ -139,6 +140,10 @@ class HttpListener:
         self._thread = LoopThread("moldau-http")
         self._lags = GroupLags(self.data_loop)
         self._pages, self._probes = _Turns(MAX_PAGES), _Turns(MAX_PROBES)
+        if self.console is not None:
+            self.console.figures = FiguresOfNode(
+                self.services, self.server, self.registry, self.data_loop
+            )
 
     async def start(self, host: str, port: int) -> None:
         """Bind and serve; `port` 0 lets the system choose (then see `self.port`).

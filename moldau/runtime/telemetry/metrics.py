@@ -173,6 +173,11 @@ class Registry:
         if family is not None:
             family.series.pop(_key(labels), None)
 
+    def series(self, name: str) -> list[Instrument]:
+        """The instruments of a name, whatever their labels."""
+        family = self._families.get(name)
+        return [] if family is None else [*family.series.values()]
+
     def collect(self) -> Iterator[Metric]:
         """Every series, grouped by name. Another thread may make metrics while this runs."""
         for name, family in sorted(self._families.items()):

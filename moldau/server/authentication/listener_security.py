@@ -27,12 +27,12 @@ from moldau.server.authentication.certificates import (
     MappingRuleError,
     NoMatchingRule,
     PrincipalMapping,
-    subject_name,
 )
 from moldau.server.authentication.core.session import SaslSession
 from moldau.server.authentication.gate import SaslGate
 from moldau.server.authentication.own_names import own_names
 from moldau.server.authentication.tls_settings import NO_VALUES, tls_settings_of
+from moldau.x509 import subject_name
 
 if TYPE_CHECKING:
     from moldau.sasl.oauthbearer.jwks import KeySource

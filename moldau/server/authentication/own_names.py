@@ -13,9 +13,9 @@ from moldau.server.authentication.certificates import (
     NoMatchingRule,
     PrincipalMapping,
     first_certificate,
-    subject_name,
 )
 from moldau.server.authentication.tls_settings import NO_VALUES, peer_tls_settings
+from moldau.x509 import subject_name
 
 
 def own_names(config: NodeConfig) -> frozenset[str]:

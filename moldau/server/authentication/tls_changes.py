@@ -14,12 +14,9 @@ from moldau.config.definition import ConfigError
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.listener_tls import ListenerContexts, listener_context
 from moldau.runtime.authentication.tls import StoreContext, check_handshake, client_context
-from moldau.server.authentication.certificates import (
-    alternative_names,
-    first_certificate,
-    subject_name,
-)
+from moldau.server.authentication.certificates import first_certificate
 from moldau.server.authentication.tls_settings import peer_tls_settings, tls_settings_of
+from moldau.x509 import alternative_names, subject_name
 
 
 def check_change(

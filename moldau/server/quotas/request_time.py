@@ -73,6 +73,7 @@ class TimedWork(Coroutine[object, None, T]):
         try:
             return self._coroutine.throw(*error)
         finally:
+            del error  # its traceback knows this frame
             self._stopwatch.stop()
 
     def close(self) -> None:

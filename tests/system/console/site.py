@@ -61,12 +61,20 @@ class Site:
         method: str = "GET",
         body: object = None,
     ) -> Answer:
-        """One request, by a client without cookies of its own."""
+        """One request, by a client without cookies of its own.
+
+        Args:
+            body: what becomes JSON, or bytes that are sent as JSON although they may be none.
+        """
+        sent: dict[str, Any] = {"json": body, "headers": headers}
+        if isinstance(body, bytes):
+            sent = {
+                "data": body,
+                "headers": {"Content-Type": "application/json", **(headers or {})},
+            }
         async with (
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.request(
-                method, self.origin + path, headers=headers, json=body, allow_redirects=False
-            ) as answer,
+            session.request(method, self.origin + path, allow_redirects=False, **sent) as answer,
         ):
             is_json = "json" in answer.headers.get("Content-Type", "")
             document = await (answer.json(content_type=None) if is_json else answer.text())

@@ -40,8 +40,8 @@ def console(*arguments: object) -> Iterator[str]:
         assert process.stdout is not None
         assert process.stderr is not None
         line = process.stdout.readline().strip()
-        assert line.startswith("REST API: http://localhost:"), (line, process.stderr.read())
-        yield line.removeprefix("REST API: ").removesuffix("/v3/clusters")
+        assert line.startswith("console: http://localhost:"), (line, process.stderr.read())
+        yield line.removeprefix("console: ").removesuffix("/console/")
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=ENDS_S)
         assert process.returncode == 0
@@ -117,12 +117,12 @@ def test_dev_prints_the_consoles_address(arguments: tuple[object, ...]) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, ending(process):
         assert process.stdout is not None
         lines: list[str] = []
-        while len([each for each in lines if each.startswith(("ready: ", "REST API: "))]) < 2:
+        while len([each for each in lines if each.startswith(("ready: ", "console: "))]) < 2:
             line = process.stdout.readline()
             assert line, lines
             lines.append(line.strip())
-        [address] = [each for each in lines if each.startswith("REST API: ")]
-        origin = address.removeprefix("REST API: ").removesuffix("/v3/clusters")
+        [address] = [each for each in lines if each.startswith("console: ")]
+        origin = address.removeprefix("console: ").removesuffix("/console/")
 
         def serves() -> bool:
             try:

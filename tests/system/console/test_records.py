@@ -103,9 +103,22 @@ async def test_one_bad_record_stops_no_other_one(open_site: Site) -> None:
     reports = await produce(
         open_site, "mixed", good + b'{"value": {"data": "x"}}' + too_large + good + b"oops"
     )
-    assert [each["error_code"] for each in reports] == [200, 40002, 41301, 200, 40002]
+    assert [each["error_code"] for each in reports] == [200, 40002, 41301, 200, 400]
     assert [each["offset"] for each in reports if each["error_code"] == 200] == [0, 1]
     assert "type" in reports[1]["message"]
+
+
+async def test_a_time_after_the_year_9999_is_written(open_site: Site) -> None:
+    """A topic may take it; ISO 8601 does not have it."""
+    async with Admin(config=open_site.cluster.client_properties) as admin:
+        configs = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+        await admin.create_topics([NewTopic("far", 1, configs=configs)])
+    value = b'"value": {"type": "STRING", "data": "x"}'
+    body = b"".join(b'{"timestamp": %d, %b}' % (each, value) for each in (2**62, 2**63, 12))
+    reports = await produce(open_site, "far", body)
+    assert [each["error_code"] for each in reports] == [200, 40002, 200]
+    assert [reports[0]["timestamp"], reports[2]["timestamp"]] == [None, "1970-01-01T00:00:00.012Z"]
+    assert (await records_in(open_site, "far", 1))[0].timestamp_ms == 2**62
 
 
 async def test_topics_that_do_not_exist_are_not_made(open_site: Site) -> None:

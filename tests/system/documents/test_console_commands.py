@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 def test_the_commands_of_the_console(tmp_path: Path) -> None:
     commands = [each.text for each in commands_to_run("docs/console.md")]
     dev, beside, beside_with_file, clusters, cluster_id, *rest = commands
-    create, produce, consume = rest
+    create, produce, consume, topics = rest
     with Terminal(tmp_path) as terminal:
         running = terminal.serve(dev, "--port 0")
         http = running.wait_said(SAYS_WHERE)[1]
@@ -35,6 +35,9 @@ def test_the_commands_of_the_console(tmp_path: Path) -> None:
         record = json.loads(reading.wait_said(r'\{"partition".*\}')[0])
         assert record["key"]["text"] == "PRG"
         reading.kill()
+        rows = json.loads(terminal.run(topics))["data"]
+        [row] = (each for each in rows if each["name"] == "flights")
+        assert (row["record_count"], row["groups"]) == (1, [])
         for command in (beside, beside_with_file):
             console = terminal.serve(command, *LISTEN)
             there = console.wait_said(SAYS_WHERE)[1]

@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from moldau.client.sync import Admin
-from moldau.server.authentication.certificates import end_of
+from moldau.x509 import end_of
 from tests.deploy.promql import OF_SECURED, alerts, dashboard_queries, selectors
 from tests.kit.waiting import until
 from tests.system.processes import run_cli

@@ -24,7 +24,7 @@ from moldau.client import (
     TopicAuthorizationFailed,
 )
 from moldau.client.sync import Admin, Producer
-from moldau.server.authentication.certificates import subject_name
+from moldau.x509 import subject_name
 from tests.system.processes import properties, run_cli, run_node
 from tests.system.security.nodes import AUTHORIZER, PASSWORD, SecuredNode, keystore
 

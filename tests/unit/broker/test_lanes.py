@@ -32,6 +32,7 @@ from moldau.server.fair_shares import Lane
 from moldau.server.request import Sender
 from moldau.server.request_router import MAX_WAITING_REQUESTS, Handler, RequestRouter, Route
 from moldau.server.standard_authorizer import StandardAuthorizer
+from tests.kit.counting import Newcomers, collector_at_rest
 from tests.kit.manual_clock import ManualClock
 from tests.kit.waiting import until_async
 from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest
@@ -203,6 +204,27 @@ async def test_a_waiting_place_ends_with_its_connection() -> None:
     for name in ("running1", "next"):
         await bench.finish(name)
     assert bench.router.request_count == 0
+
+
+async def test_what_is_given_up_with_its_connection_leaves_no_cycle() -> None:
+    """The collector of a node comes seldom, and a request may hold much memory."""
+    bench = Bench()
+    other = client_of("User:a")
+    for number in range(2):
+        bench.ask_for_change(f"change{number}", other)
+    await bench.settle()
+    new = Newcomers(FakeRequest, asyncio.Task)
+    with collector_at_rest():
+        gone = client_of("User:a")
+        bench.moves_to = GIVEN_UP
+        bench.ask("waits", gone)
+        await bench.settle()
+        assert bench.started == ["change0", "change1", "waits"]
+        gone.close("the client has gone")
+        del gone
+        await bench.settle()
+        assert new.objects() == []
+    await bench.router.close(cancels=True)
 
 
 async def test_what_others_do_for_a_client_is_given_up_when_it_has_gone() -> None:

@@ -8,17 +8,7 @@ from typing import Any
 
 import pytest
 
-from moldau.cli.group_offsets import (
-    Goal,
-    NoPlan,
-    PlannedOffset,
-    Scenario,
-    offsets_csv,
-    parse_duration,
-    parse_offsets,
-    plan_offsets,
-    read_offsets,
-)
+from moldau.cli.group_offsets import offsets_csv, parse_offsets, read_offsets
 from moldau.cli.groups import DescribedGroup, document, offset_rows
 from moldau.cli.options import parse_topics
 from moldau.client import (
@@ -32,6 +22,14 @@ from moldau.client import (
     TopicPartition,
 )
 from moldau.moments import parse_datetime
+from moldau.offset_plans import (
+    Goal,
+    NoPlan,
+    PlannedOffset,
+    Scenario,
+    parse_duration,
+    plan_offsets,
+)
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p02_list_offsets as offsets

@@ -37,7 +37,7 @@ def test_every_node_is_written_and_how_to_start_it_is_printed(tmp_path: Path):
         f"  moldau server start '{home / name / 'server.properties'}'" for name in names
     ]
     assert last == "clients connect to localhost:21000,localhost:21001"
-    assert console == "REST API: http://localhost:21300/v3/clusters"
+    assert console == "console: http://localhost:21300/console/"
     for name in names:
         config = NodeConfig.load(str(home / name / "server.properties"))
         assert config.node_id == int(name.rpartition("-")[2])
@@ -63,7 +63,7 @@ def test_a_cluster_without_the_extra_says_so_in_a_line(
     monkeypatch.setattr("moldau.local.layout.find_spec", lambda _: None)
     done = bootstrap(tmp_path / "plain", "--brokers", 1, "--controllers", 1)
     assert done.status == 0
-    assert done.output.splitlines()[-1] == "no REST API: pip install 'moldau[server]'"
+    assert done.output.splitlines()[-1] == "no console: pip install 'moldau[server]'"
 
 
 def test_a_secured_cluster_has_listeners_to_scrape_and_says_who_can_read_its_files(tmp_path: Path):
@@ -82,7 +82,7 @@ def test_a_secured_cluster_has_listeners_to_scrape_and_says_who_can_read_its_fil
         assert config["moldau.http.ssl.client.auth"] == "requested"
         assert config["moldau.http.authentication"] == ("BASIC",)
         assert config["moldau.console.enable"] is (name != "controller-101")
-    assert "REST API: https://localhost:21300/v3/clusters" in done.output.splitlines()
+    assert "console: https://localhost:21300/console/" in done.output.splitlines()
     comment = [line for line in (home / "kcat.conf").read_text().splitlines() if line[0] == "#"]
     assert "librdkafka from 2.6.1 on" in comment[0]
     assert "Debian 12's kcat has 2.0.2" in " ".join(comment)

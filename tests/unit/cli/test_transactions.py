@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from moldau.cli.transactions import OpenTransaction, find_hanging
 from moldau.client import (
     Admin,
     Broker,
@@ -18,6 +17,7 @@ from moldau.client import (
     TransactionDescription,
     TransactionListing,
 )
+from moldau.hanging_transactions import OpenTransaction, find_hanging
 from moldau.protocol.errors import ErrorCode
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)

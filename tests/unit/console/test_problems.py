@@ -79,3 +79,10 @@ def test_confluents_readers_know_no_409_and_422() -> None:
         made = as_confluents(Problem(status, "x", ("Retry-After", "1")))
         assert (made.status, made.detail) == (expected, "x")
         assert made.headers == (("Retry-After", "1"),)
+
+
+def test_what_is_no_json_and_what_cannot_be_have_two_numbers() -> None:
+    for status, number in ((400, 400), (409, 40002), (422, 40002)):
+        made = as_confluents(Problem(status, "x"))
+        assert (made.status, confluent_number(made)) == (400, number)
+        assert made.document("/v3", is_confluents=True)["error_code"] == number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -103,6 +104,12 @@ class Listener:
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
         self.leaders.append((leader_id, leader_epoch))
+
+
+async def settled(log: QuorumLog, listener: Listener) -> None:
+    """Wait until everything appended has been delivered."""
+    while listener.next_offset < log.log_end_offset:  # noqa: ASYNC110
+        await asyncio.sleep(0)
 
 
 async def snapshot_of(log: QuorumLog, listener: Listener) -> None:

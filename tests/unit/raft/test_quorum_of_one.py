@@ -18,7 +18,6 @@ from moldau.raft import MetadataLogError, VoterDescription, VoterSet, check_unfo
 from moldau.raft.batch_codec import decode_batches
 from moldau.raft.core.values import ElectionState, ReplicaKey
 from moldau.raft.delivery import RECORDS_PER_TURN
-from moldau.raft.quorum_log import QuorumLog
 from moldau.raft.state_files import read_quorum_state, write_quorum_state
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
@@ -32,6 +31,7 @@ from .fixtures import (
     append,
     format_directory,
     open_log,
+    settled,
     snapshot_of,
 )
 
@@ -43,12 +43,6 @@ def filesystem() -> SimulatedFilesystem:
     filesystem = SimulatedFilesystem()
     format_directory(filesystem)
     return filesystem
-
-
-async def settled(log: QuorumLog, listener: Listener) -> None:
-    """Wait until everything appended has been delivered."""
-    while listener.next_offset < log.log_end_offset:  # noqa: ASYNC110
-        await asyncio.sleep(0)
 
 
 async def test_each_start_opens_an_epoch_with_a_leader_change(

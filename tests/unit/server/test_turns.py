@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from moldau.server.memory_shares import Holder
+from moldau.server.quotas.request_time import Stopwatch, TimedWork
 from moldau.server.request import Request
 from moldau.server.server_connection import ServerConnection
 from moldau.server.turns import (
@@ -353,4 +354,25 @@ async def test_work_that_has_ended_with_its_first_step_leaves_no_cycle() -> None
         for ends in (begun_in_a_callback, cancelled_when_it_has_begun):
             assert await (await ends(rig.connection(), answers())) == "done"
         await asyncio.sleep(0)
+        assert new.objects() == []
+
+
+async def test_work_that_is_cancelled_leaves_no_cycle() -> None:
+    """Nor does the measuring of its time: what it holds is a request's."""
+    rig = Rig()
+    rig.group.loop = asyncio.get_running_loop()
+
+    async def waits() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    new = Newcomers(InTurns, TimedWork, asyncio.Task)
+    with collector_at_rest():
+        watch = Stopwatch(ManualClock())
+        work = asyncio.create_task(rig.connection().in_turns(TimedWork(waits(), watch)))
+        await asyncio.sleep(0)
+        work.cancel()
+        await asyncio.wait([work])
+        del work
+        for _ in range(3):
+            await asyncio.sleep(0)  # the loop lets go of its last step, too
         assert new.objects() == []

@@ -137,23 +137,7 @@ def both_sides(java: JavaTools, home: Path, users: Sequence[str]) -> Iterator[tu
     Args:
         users: who may log in, all by the same password.
     """
-    named = " ".join(f'user_{user}="{PASSWORD}"' for user in users)
-    login = f"{PLAIN_MODULE} required {named};"
-    keys = {
-        **CONFIG,
-        "sasl.enabled.mechanisms": "PLAIN",
-        **{
-            f"listener.name.{name.lower()}.plain.sasl.jaas.config": login
-            for name in (LISTENER, CONTROLLERS)
-        },
-        "authorizer.class.name": AUTHORIZER,
-        "super.users": "User:ANONYMOUS;User:owner",
-        "delegation.token.secret.key": "the-key",
-        "default.replication.factor": "3",  # so that no topic is made on demand
-        "log.retention.ms": "-1",  # the records are old
-        "group.consumer.max.session.timeout.ms": "600000",
-        "group.consumer.session.timeout.ms": "600000",
-    }
+    keys = _settings(users)
     (home / "ours").mkdir()
     ours = SecuredNode(home / "ours", keys)
     kafka = KafkaServer(java, home / "kafka", config=keys)
@@ -183,6 +167,46 @@ def both_sides(java: JavaTools, home: Path, users: Sequence[str]) -> Iterator[tu
                 side.close()
 
 
+@contextmanager
+def our_side(
+    home: Path, users: Sequence[str], more: Mapping[str, str]
+) -> Iterator[tuple[Side, SecuredNode]]:
+    """Run ours alone.
+
+    Args:
+        users: who may log in, all by the same password.
+        more: what its configuration has beside that of `both_sides`.
+    """
+    node = SecuredNode(home, {**_settings(users), **more})
+    with node:
+        side = _side("Moldau", home, node.address("PLAINTEXT"), node.address(LISTENER))
+        try:
+            yield side, node
+        finally:
+            side.close()
+
+
+def _settings(users: Sequence[str]) -> dict[str, str]:
+    """What both are configured with."""
+    named = " ".join(f'user_{user}="{PASSWORD}"' for user in users)
+    login = f"{PLAIN_MODULE} required {named};"
+    return {
+        **CONFIG,
+        "sasl.enabled.mechanisms": "PLAIN",
+        **{
+            f"listener.name.{name.lower()}.plain.sasl.jaas.config": login
+            for name in (LISTENER, CONTROLLERS)
+        },
+        "authorizer.class.name": AUTHORIZER,
+        "super.users": "User:ANONYMOUS;User:owner",
+        "delegation.token.secret.key": "the-key",
+        "default.replication.factor": "3",  # so that no topic is made on demand
+        "log.retention.ms": "-1",  # the records are old
+        "group.consumer.max.session.timeout.ms": "600000",
+        "group.consumer.session.timeout.ms": "600000",
+    }
+
+
 def _add_listener(properties: Path, name: str, address: str) -> None:
     """One where users log in, of the controller if it has that name."""
     more = {
@@ -198,7 +222,7 @@ def _add_listener(properties: Path, name: str, address: str) -> None:
     properties.write_text("".join(lines))
 
 
-def _side(name: str, home: Path, bootstrap: str, sasl: str, controllers: str) -> Side:
+def _side(name: str, home: Path, bootstrap: str, sasl: str, controllers: str = "") -> Side:
     """With the words for what is this node's own, longest first."""
     properties: Mapping[str, str] = read_properties_file(str(home / "server.properties"))
     listeners = dict(each.split("://") for each in properties["listeners"].split(","))
@@ -208,7 +232,8 @@ def _side(name: str, home: Path, bootstrap: str, sasl: str, controllers: str) ->
         meta["cluster.id"]: "CLUSTER",
         meta["directory.id"]: "DIRECTORY",
         ":" + listeners["CONTROLLER"].rpartition(":")[2]: ":CONTROLLER_PORT",
-        ":" + controllers.rpartition(":")[2]: ":RIGHTS_PORT",
     }
+    if controllers:
+        aliases[":" + controllers.rpartition(":")[2]] = ":RIGHTS_PORT"
     longest_first = dict(sorted(aliases.items(), key=lambda item: -len(item[0])))
     return Side(name, bootstrap, longest_first, sasl=sasl, controllers=controllers)

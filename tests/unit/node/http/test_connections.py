@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 import pytest
+from aiohttp import web
 
 from moldau.node.http import metrics
 from moldau.node.http.connections import (
@@ -16,7 +17,9 @@ from moldau.node.http.connections import (
     HttpConnections,
     HttpLimits,
     Phase,
+    _Handler,
 )
+from tests.kit.counting import Newcomers, collector_at_rest
 from tests.kit.manual_clock import ManualClock
 from tests.unit.node.http.site import Client, Site, config, served
 from tests.virtual.machine import pass_time
@@ -264,13 +267,31 @@ class Reader:
         self.problems.append(problem)
 
 
-class Transport:
-    """Counts how often it is cut."""
+class Transport(asyncio.Transport):
+    """Takes everything, and counts how often it is cut."""
 
     aborted = 0
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
-        return OTHER, 5_000
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return (OTHER, 5_000) if name == "peername" else default
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
 
     def abort(self) -> None:
         self.aborted += 1
@@ -285,7 +306,7 @@ async def test_a_connection_that_is_lost_is_not_cut_when_its_time_is_over(
     assert connection.unsent_bytes == 0, "there is no transport yet"
     loop = asyncio.get_running_loop()
     await pass_time(10)
-    connection.connection_made(transport)  # type: ignore[arg-type]
+    connection.connection_made(transport)
     assert (connection.host, connection.since_s) == (OTHER, loop.time())
     connection.data_received(b"GET")
     await pass_time(10)
@@ -474,3 +495,40 @@ async def test_a_connection_that_is_cut_while_its_body_is_thrown_away_leaves_no_
         await pass_time(10)
     assert [each.exc_info for each in caplog.records] == [None]
     assert problems(caplog) == [("10.0.0.1", "cut, as it is late")]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        WHOLE,
+        WHOLE * 3,
+        HALF,
+        b"\x16\x03\x01",
+        b"\xff\xfe\xfd\r\n\r\n",
+        WHOLE + b"\x00 noise behind a request\r\n\r\n",
+        b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n" + b"y" * 70,
+        b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+async def test_connections_that_are_gone_leave_no_cycles(sent: bytes):
+    """The collector of a node comes seldom, and a connection of TLS holds much memory."""
+
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(text="yes")
+
+    limits = HttpLimits.from_config(config(**LIMITS))
+    connections = HttpConnections(limits, ClientLines(ManualClock(), 10))
+    server = web.Server(answer)
+    new = Newcomers(HttpConnection, _Handler)
+    with collector_at_rest():
+        for end_ms in (0, 10, 10_000):
+            connection = HttpConnection(connections, server)
+            connection.connection_made(Transport())
+            connection.data_received(sent)
+            await asyncio.sleep(0)
+            await pass_time(end_ms)
+            connection.connection_lost(None)
+            del connection
+            await pass_time(20_000)
+        assert new.objects() == []

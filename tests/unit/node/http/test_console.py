@@ -9,6 +9,7 @@ import pytest
 
 from moldau.config import ConfigError, NodeConfig
 from moldau.config.listeners import SecurityProtocol
+from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.values import Endpoint
 from moldau.node.http.connections import MAX_AHEAD_BYTES
 from moldau.node.http.console import NodeConsole, is_console_path
@@ -106,7 +107,9 @@ LISTENERS = {
 def console_of(
     config: NodeConfig, listeners: dict[str, Endpoint], host: str = "localhost"
 ) -> NodeConsole:
-    return NodeConsole(config, lambda: listeners, host)
+    return NodeConsole(
+        config, lambda: listeners, host, quorum=lambda: None, image=lambda: MetadataImage.EMPTY
+    )
 
 
 async def test_people_log_in_where_any_listener_for_clients_has_sasl() -> None:
@@ -236,7 +239,13 @@ async def test_a_body_that_does_not_come_ends(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_broker_that_has_not_registered_has_no_console_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    console = NodeConsole(node_config(), lambda: None, "localhost")
+    console = NodeConsole(
+        node_config(),
+        lambda: None,
+        "localhost",
+        quorum=lambda: None,
+        image=lambda: MetadataImage.EMPTY,
+    )
     async with served(monkeypatch, console=console) as site:
         answer = await site.ask("/openapi.json")
         assert answer.status == 503

@@ -23,12 +23,10 @@ from moldau.server.authentication.certificates import (
     MappingRuleError,
     NoMatchingRule,
     PrincipalMapping,
-    alternative_names,
     certificates_in,
-    end_of,
     first_certificate,
-    subject_name,
 )
+from moldau.x509 import alternative_names, end_of, subject_name
 from tests.kit.dated_certificates import dated
 
 KEY = ec.generate_private_key(ec.SECP256R1())

@@ -17,9 +17,9 @@ from moldau.config.listeners import SecurityProtocol
 from moldau.node.listener_changes import ListenerChanges
 from moldau.runtime.authentication.listener_tls import ListenerContexts
 from moldau.runtime.authentication.tls import Store, contents
-from moldau.server.authentication.certificates import alternative_names
 from moldau.server.authentication.tls_changes import check_change
 from moldau.server.authentication.tls_settings import tls_settings_of
+from moldau.x509 import alternative_names
 
 ENDPOINT = Endpoint("OUT", "127.0.0.1", 9092, SecurityProtocol.SSL)
 SUBJECT = {"organization_name": "moldau", "organization_unit_name": "broker"}
