@@ -204,6 +204,9 @@ class LeadersEnds:
         now_ms = services.clock.monotonic_ms()
         if now_ms - self._asked_ms >= ENDS_KEPT_MS:
             self._ends, self._asked_ms = {}, now_ms
+            known = services.metadata.image.cluster.brokers
+            for link in [self._links.pop(each) for each in self._links.keys() - known.keys()]:
+                await link.close()
         by_leader: dict[int, list[TopicPartition]] = {}
         topics = services.metadata.image.topics.topics_by_name
         slices = LoopSlices(services.clock)

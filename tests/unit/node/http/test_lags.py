@@ -17,7 +17,7 @@ from moldau.node.http.lags import Committed, GroupLags, Offsets
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p02_list_offsets as p02
 from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
-from moldau.protocol.metadata_records import RegisterBrokerRecord
+from moldau.protocol.metadata_records import RegisterBrokerRecord, UnregisterBrokerRecord
 from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.runtime.connection import ConnectionLost
 from tests.unit.broker.coordinator.group.data_path import (
@@ -306,6 +306,17 @@ async def test_ends_of_other_leaders_are_kept_for_a_while(broker: DataPath, lead
     leader.ends["far", 0] = 15
     assert (await series(broker, page))[LAG + of("a", 0, "far")] == 3
     await page.close()
+    assert leader.is_closed
+
+
+async def test_the_connection_to_a_broker_that_has_left_is_closed(broker: DataPath, leader: Leader):
+    await commit(broker, "a", far_0=4)
+    page = GroupLags(asyncio.get_running_loop())
+    await series(broker, page)
+    broker.change_partition("far", leader=-1, leader_epoch=1)
+    broker.replay(UnregisterBrokerRecord(broker_id=OTHER_BROKER_ID, broker_epoch=-1))
+    broker.clock.advance(lags.ENDS_KEPT_MS)
+    assert (await series(broker, page))[UNKNOWN] == 1
     assert leader.is_closed
 
 
