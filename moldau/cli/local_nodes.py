@@ -170,9 +170,7 @@ def _console_line(layout: ClusterLayout) -> str | None:
     if layout.console_address is not None:
         return f"console: {layout.console_address}"
     return (
-        "no console: pip install 'moldau[server]'"
-        if layout.is_near and not serves_http()
-        else None
+        "no console: pip install 'moldau[server]'" if layout.is_near and not serves_http() else None
     )
 
 

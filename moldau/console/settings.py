@@ -44,7 +44,7 @@ UNLIMITED: Final = _Unlimited()
 class MetadataLog(Protocol):
     """The metadata log as the node that serves the console has it; documents are JSON's.
 
-    It does not know who asks: whoever calls it has seen that the person may read all of it. What is
+    It does not know who asks: its caller has seen that the person may read all of it. What is
     secret in it is never shown.
     """
 
@@ -70,7 +70,7 @@ class MetadataUnknown(Exception):
     """Why the node cannot say what it was asked about the metadata.
 
     Attributes:
-        is_gone: it was there, or never is; else asking again may help.
+        is_gone: it existed once, or never will; else asking again may help.
     """
 
     def __init__(self, reason: str, *, is_gone: bool = False) -> None:

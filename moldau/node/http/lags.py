@@ -23,6 +23,7 @@ from moldau.metadata.image import NO_LEADER
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages import p02_list_offsets as p02
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.fault_words import words_of
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderLink
 from moldau.runtime.loop_thread import run_on
 from moldau.runtime.slices import LoopSlices
@@ -249,7 +250,8 @@ class LeadersEnds:
             try:
                 response = await link.send(address, _request(some), timeout_ms=LEADERS_TIMEOUT_MS)
             except (LocalProtocolError, *LINK_ERRORS) as error:
-                logger.info("%s did not say where %d partitions end: %s", address, len(some), error)
+                why = words_of(error)
+                logger.info("%s did not say where %d partitions end: %s", address, len(some), why)
                 return
             for topic in response.topics:
                 for answer in topic.partitions:

@@ -66,7 +66,7 @@ async def test_the_log_says_what_has_happened(open_site: Site) -> None:
     assert (behind["records"], behind["next"]) == ([], None)
 
 
-async def test_every_leader_is_told() -> None:
+async def test_every_leader_is_in_the_history() -> None:
     with Cluster(controllers=3, config=CONSOLE) as cluster:
         site = Site(cluster, http_address(cluster))
         quorum = await own(site, "quorum")
