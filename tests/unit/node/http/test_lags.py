@@ -266,7 +266,7 @@ class Leader:
 
 @pytest.fixture
 def leader(broker: DataPath, monkeypatch: pytest.MonkeyPatch) -> Leader:
-    """The answer about the topic `far` with three partitions, of which it says nothing about the last one."""
+    """The leader of `far`, a topic with three partitions; it says nothing about the last one."""
     made = Leader({("far", 0): 10, ("far", 1): 20})
     monkeypatch.setattr(OtherBrokers, "link", lambda self, client_id: made)
     broker.replay(
