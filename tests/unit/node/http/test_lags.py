@@ -17,8 +17,7 @@ from moldau.node.http.lags import Committed, GroupLags, Offsets
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p02_list_offsets as p02
 from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
-from moldau.protocol.metadata_records import RegisterBrokerRecord, UnregisterBrokerRecord
-from moldau.protocol.metadata_records.nodes import Endpoint
+from moldau.protocol.metadata_records import UnregisterBrokerRecord
 from moldau.runtime.connection import ConnectionLost
 from tests.unit.broker.coordinator.group.data_path import (
     commit_request,
@@ -207,7 +206,7 @@ async def test_a_coordinator_that_moved_away_has_no_more_groups(broker: DataPath
     await commit(broker, "team", events_0=2)
     walk = lags.CommittedWalk(broker.coordinators.groups.runtime, broker.clock)
     for index in range(2):
-        broker.change_partition("__consumer_offsets", index, leader=OTHER_BROKER_ID, leader_epoch=1)
+        broker.change_partition("__consumer_offsets", index, leader=OTHER_BROKER_ID)
     assert walk.next_slice() == []
     assert [name for name in await series(broker) if "team" in name] == []
 
@@ -269,13 +268,6 @@ def leader(broker: DataPath, monkeypatch: pytest.MonkeyPatch) -> Leader:
     """The leader of `far`, a topic with three partitions; it says nothing about the last one."""
     made = Leader({("far", 0): 10, ("far", 1): 20})
     monkeypatch.setattr(OtherBrokers, "link", lambda self, client_id: made)
-    broker.replay(
-        RegisterBrokerRecord(
-            broker_id=OTHER_BROKER_ID,
-            fenced=False,
-            endpoints=[Endpoint(name="PLAINTEXT", host="far", port=1, security_protocol=0)],
-        )
-    )
     broker.create_topic("far", 3, leader=OTHER_BROKER_ID, replicas=(OTHER_BROKER_ID,))
     return made
 
@@ -313,8 +305,8 @@ async def test_the_connection_to_a_broker_that_has_left_is_closed(broker: DataPa
     await commit(broker, "a", far_0=4)
     page = GroupLags(asyncio.get_running_loop())
     await series(broker, page)
-    broker.change_partition("far", leader=-1, leader_epoch=1)
-    broker.replay(UnregisterBrokerRecord(broker_id=OTHER_BROKER_ID, broker_epoch=-1))
+    broker.change_partition("far", leader=-1)
+    broker.replay(UnregisterBrokerRecord(broker_id=OTHER_BROKER_ID, broker_epoch=OTHER_BROKER_ID))
     broker.clock.advance(lags.ENDS_KEPT_MS)
     assert (await series(broker, page))[UNKNOWN] == 1
     assert leader.is_closed
