@@ -640,6 +640,13 @@ _METRICS = (
     Key("moldau.group.coordinator.max.bytes", LONG, 1_073_741_824, within(1), LOW, STATIC,
         "Our own: how much memory groups and their offsets take at one broker, estimated. A "
         "principal has no more than is left for others; what they hold is never taken away."),
+    Key("moldau.group.lag.enable", BOOLEAN, True, None, LOW, STATIC,
+        "Our own: whether /metrics shows the lag of the consumer groups that a broker "
+        "coordinates."),
+    Key("moldau.group.lag.max.partitions", INT, 10_000, within(0, 1_000_000), LOW, STATIC,
+        "Our own: while groups of a broker have committed offsets in no more partitions than this, "
+        "counted for each group, /metrics shows the lag of each; beyond, the sums of groups and "
+        "topics alone."),
     Key("moldau.health.socket", STRING, "", None, LOW, STATIC,
         "Our own: the path of a Unix domain socket that `moldau server health` asks whether the "
         "node's event loops run, without the network; empty switches it off."),

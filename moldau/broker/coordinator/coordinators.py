@@ -200,6 +200,7 @@ class Coordinators:
         worker: SliceWorker = ThreadWorker(ports.clock, manager.filesystem.offload)
         if has_child_processes:
             worker = ProcessWorker(ports.clock, instead=worker)
+        self.brokers = brokers
         self.matcher = ExpressionMatcher(ports.clock, worker)
         self.groups = GroupCoordinator(
             config, ports, image=brokers.image, random=random, matcher=self.matcher

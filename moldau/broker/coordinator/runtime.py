@@ -504,6 +504,11 @@ class CoordinatorRuntime(Generic[StateT]):
             if shard.state is ShardState.ACTIVE:
                 yield partition_index, shard.machine
 
+    def state(self, partition_index: int) -> StateT | None:
+        """The state machine of a loaded partition, read only; None of any other."""
+        shard = self._shards.get(partition_index)
+        return None if shard is None or shard.state is not ShardState.ACTIVE else shard.machine
+
     @property
     def is_loading(self) -> bool:
         """Whether some partition is being loaded, so that lists of everything are incomplete."""

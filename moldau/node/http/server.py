@@ -39,6 +39,7 @@ from moldau.node.http.connections import (
 )
 from moldau.node.http.console import NodeConsole, is_console_path
 from moldau.node.http.figures import FiguresOfNode
+from moldau.node.http.lags import GroupLags
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.runtime.loop_thread import LoopThread, call_on, run_on
 from moldau.runtime.network import Listener
@@ -137,6 +138,7 @@ class HttpListener:
     def __post_init__(self) -> None:
         self._loop_load = collect.LoopLoad(threading.get_ident())
         self._thread = LoopThread("moldau-http")
+        self._lags = GroupLags(self.data_loop)
         self._pages, self._probes = _Turns(MAX_PAGES), _Turns(MAX_PROBES)
         if self.console is not None:
             self.console.figures = FiguresOfNode(
@@ -177,6 +179,7 @@ class HttpListener:
         if self._thread.is_running:
             await self._thread.run(self._stop())
             await self._thread.stop()
+        await self._lags.close()
 
     async def _serve(self, host: str, port: int) -> int:
         ports = Ports.of_machine()
@@ -280,8 +283,11 @@ class HttpListener:
             cleaner = services.log_manager.cleaner
             samples += await self._on_data_loop(collect.cleaner_samples, cleaner)
             samples += await self._log_samples(services)
+        body = await asyncio.to_thread(metrics.render, samples)
+        if services is not None:
+            body += await self._lags.text(services, self._on_data_loop)
         return web.Response(
-            body=await asyncio.to_thread(metrics.render, samples),
+            body=body,
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 

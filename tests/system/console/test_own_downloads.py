@@ -122,7 +122,7 @@ async def test_children_end_with_their_clients(open_site: Site) -> None:
         for each in opened:
             each.close()
 
-        async def has_room() -> bool:
+        async def has_room() -> Any:
             async with session.get(open_site.origin + path) as answer:
                 return answer.status == 200 and len(await answer.read()) > 20_000_000
 
