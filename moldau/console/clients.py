@@ -13,8 +13,9 @@ import weakref
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from moldau import client
 from moldau.client import (
     Admin,
     AdminConfig,
@@ -24,11 +25,7 @@ from moldau.client import (
     ConfigResource,
     ConfigResourceType,
     ConfigurationError,
-    Consumer,
-    ConsumerConfig,
     KafkaError,
-    Producer,
-    ProducerConfig,
 )
 from moldau.console.looks import Looks
 from moldau.console.people import OWN, Person
@@ -37,6 +34,9 @@ from moldau.console.sessions import Sessions
 from moldau.console.settings import ConsoleSettings
 from moldau.console.tries import Tries
 from moldau.protocol.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from moldau.client import Consumer, Producer
 
 IDLE_S: Final = 60.0
 """Connections of a person who asks for nothing are closed after that."""
@@ -120,7 +120,9 @@ class Clients:
         async with self._producer_lock:
             if self._producer is None:
                 settings = {**self._settings, **_OF_PRODUCERS}
-                made: Producer[bytes, bytes] = Producer(config=_config(ProducerConfig, settings))
+                # Imported when the first record is produced: most people only look.
+                config = _config(client.ProducerConfig, settings)
+                made: Producer[bytes, bytes] = client.Producer(config=config)
                 self._producer = await made.__aenter__()
             return self._producer
 
@@ -137,8 +139,8 @@ class Clients:
         if len(self._consumers) >= MAX_CONSUMERS_PER_PERSON:
             raise Problem(429, "too many readers of one person at once", *RETRY)
         own = {key.replace("_", "."): value for key, value in settings.items()}
-        config = _config(ConsumerConfig, {**self._settings, **_OF_CONSUMERS}, own)
-        consumer: Consumer[bytes, bytes] = Consumer(config=config)
+        config = _config(client.ConsumerConfig, {**self._settings, **_OF_CONSUMERS}, own)
+        consumer: Consumer[bytes, bytes] = client.Consumer(config=config)
         self._consumers.add(consumer)
         try:
             yield consumer

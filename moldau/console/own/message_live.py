@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from aiohttp import web
 
-from moldau.client import Consumer, ConsumerRecord, KafkaError, TopicPartition
+from moldau.client import ConsumerRecord, KafkaError, TopicPartition
 from moldau.console.calls import Call, Stream
 from moldau.console.own.message_query import (
     FILTER_PARAMETERS,
@@ -37,6 +37,9 @@ from moldau.console.problems import Problem, problem_of
 from moldau.console.reading import Budget, resumed, server_event, start_offsets
 from moldau.console.routes import Parameter, Route
 from moldau.console.schemas import INTEGER
+
+if TYPE_CHECKING:
+    from moldau.client import Consumer
 
 USUAL_RATE: Final = 200
 MAX_RATE: Final = 5_000

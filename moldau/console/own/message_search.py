@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from moldau.client import Consumer, ConsumerRecord
+from moldau.client import ConsumerRecord
 from moldau.console.calls import Call
 from moldau.console.own.message_query import Asked
 from moldau.console.own.message_ranges import Newest, Part
 from moldau.console.reading import Budget, end_offsets, start_offsets
+
+if TYPE_CHECKING:
+    from moldau.client import Consumer
 
 AT_ONCE: Final = 500
 """Records that are taken from the consumer at a time."""

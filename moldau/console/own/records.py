@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from aiohttp import web
 
-from moldau.client import Consumer, ConsumerRecord, KafkaError, TopicPartition
+from moldau.client import ConsumerRecord, KafkaError, TopicPartition
 from moldau.console.calls import Call, Stream
 from moldau.console.problems import Problem, problem_of
 from moldau.console.reading import (
@@ -30,6 +30,9 @@ from moldau.console.reading import (
 )
 from moldau.console.routes import Parameter, Route
 from moldau.console.schemas import BOOLEAN, INTEGER, STRING, array, one_of
+
+if TYPE_CHECKING:
+    from moldau.client import Consumer
 
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 SSE, NDJSON = "sse", "ndjson"

@@ -13,12 +13,12 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from aiohttp import web
 
-from moldau.client import BufferFull, Delivery, KafkaError, Producer
+from moldau.client import BufferFull, KafkaError
 from moldau.console.calls import JSON, Call, Stream
 from moldau.console.concatenated import JsonObjects, NotObjects
 from moldau.console.problems import Problem, as_confluents, confluent_number, problem_of
@@ -34,6 +34,9 @@ from moldau.console.schemas import (
     record,
 )
 from moldau.console.v3.shapes import BASE, MAX_NUMBER
+
+if TYPE_CHECKING:
+    from moldau.client import Delivery, Producer
 
 MAX_OBJECT_BYTES: Final = 4 << 20
 """One record in JSON; Base64 makes a megabyte 1.4."""
