@@ -52,6 +52,7 @@ Result = TypeVar("Result")
 
 RECORD_COUNT = 300
 TOPIC = "flights"
+READER = {"group.id": "readers", "auto.offset.reset": "earliest"}
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +264,11 @@ def wanted() -> list[Selector]:
 
 
 def test_what_alerts_and_dashboard_ask_for_is_served(cluster: LocalNodes, records: int):
-    served = exposed([cluster.nodes[name] for name in BROKERS + CONTROLLERS])
+    with SyncConsumer(config={**cluster.client_properties, **READER}) as consumer:
+        consumer.subscribe([TOPIC])
+        consumer.getone()
+        consumer.commit()  # a group with a member, and with an offset
+        served = exposed([cluster.nodes[name] for name in BROKERS + CONTROLLERS])
     missing = []
     for selector in wanted():
         if selector.metric in OF_PROMETHEUS | OF_SECURED:
