@@ -104,11 +104,11 @@ async def test_ending_a_transaction_fences_its_producer(open_site: Site) -> None
 
 
 async def test_an_abort_never_makes_an_id(open_site: Site) -> None:
-    body = {"transactional_id": "nobody"}
+    body = {"transactional_id": "absent"}
     answer = await ask_own(open_site, "transactions/abort", method="POST", body=body)
     assert answer.status == 404
     assert answer.document["kafka_error"] == "TRANSACTIONAL_ID_NOT_FOUND"
-    assert await listed(open_site, "q=nobody") == []
+    assert await listed(open_site, "q=absent") == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.unit.raft.fixtures import (
 )
 
 
-def nobody(_topic_id: UUID) -> str | None:
+def no_topic(_topic_id: UUID) -> str | None:
     return None
 
 
@@ -47,7 +47,7 @@ async def test_every_leader_that_the_log_has(monkeypatch: pytest.MonkeyPatch) ->
 async def rows_from(
     log: QuorumLog, filesystem: SimulatedFilesystem, start: int | None, limit: int
 ) -> dict[str, Any]:
-    return await records_of(log, filesystem, from_offset=start, limit=limit, name_of=nobody)
+    return await records_of(log, filesystem, from_offset=start, limit=limit, name_of=no_topic)
 
 
 async def test_records_go_on_where_the_page_before_ended() -> None:
